@@ -1,9 +1,9 @@
 """Changes around a running stack: another partition, clocks that are wrong, a read-only disk, another export format."""
 
-import os
 import random
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from services.messaging.clients import admin
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.simulation import Options, Simulation
 from services.settings import Settings
-from tests.faults.alone import Scenario, small_disks
 from tests.faults.environment import Environment
+from tests.faults.infrastructure import small_disks
 from tests.faults.refusals import refused
 from tests.faults.report import Row
-from tests.faults.under_load import OnAStack, audited_row, load
+from tests.faults.scenario import Scenario
+from tests.faults.under_load import audited_row, load
 from tests.support.kafka import publish_invoices
 
 _MS_PER_YEAR = 365 * 24 * 3_600_000
@@ -36,7 +37,7 @@ def wrong_clocks(name: str, environment: Environment, seed: int) -> Row:
         environment.until_written(topics.LOYALTY)
         publish_invoices(environment.settings, *invoices)
         recovery = environment.recovered()
-    return audited_row(environment, name, observations, [recovery], f"{len(invoices)} invoices with a wrong time")
+    return audited_row(environment, name, observations, recovery, f"{len(invoices)} invoices with a wrong time")
 
 
 def _other_invoices(settings: Settings, seed: int) -> list[dict[str, Any]]:
@@ -45,44 +46,39 @@ def _other_invoices(settings: Settings, seed: int) -> list[dict[str, Any]]:
     return [dict(message.invoice) for message in messages if message.invoice]
 
 
-def partition_added(name: str, directory: Path, seed: int) -> Row:
+def partition_added(name: str, environment: Environment, seed: int) -> Row:
     """Add a partition to pos-invoices. Then stores move to other partitions, and their invoices lose their order."""
-    with Environment(directory) as environment:
-        with load(environment, seed) as observations:
-            environment.until_written(topics.LOYALTY, 20)
-            _add_partition(environment.settings)
-            # A new producer knows the partition at once.
-            publish_invoices(environment.settings, *_other_invoices(environment.settings, seed))
-            recovery = environment.recovered()
-        added, records = max(environment.ends(topics.POS_INVOICES).items())
-        row = audited_row(environment, name, observations, [recovery], f"{records} records in partition {added}")
+    with load(environment, seed) as observations:
+        environment.until_written(topics.LOYALTY, 20)
+        _add_partition(environment)
+        # A new producer knows the partition at once.
+        publish_invoices(environment.settings, *_other_invoices(environment.settings, seed))
+        recovery = environment.recovered()
+    added, records = max(environment.ends(topics.POS_INVOICES).items())
+    row = audited_row(environment, name, observations, recovery, f"{records} records in partition {added}")
     return replace(row, wrong_answers=row.wrong_answers + (not records))
 
 
-def _add_partition(settings: Settings) -> None:
-    topic = topics.POS_INVOICES
-    wanted = [NewPartitions(settings.name_of(topic), topic.partitions + 1)]
+def _add_partition(environment: Environment) -> None:
+    topic, settings = topics.POS_INVOICES, environment.settings
+    wanted = [NewPartitions(settings.name_of(topic), len(environment.ends(topic)) + 1)]
     client = admin(settings)
     for future in client.create_partitions(wanted).values():
         future.result()
 
 
-def read_only_checkpoints(name: str, directory: Path, seed: int) -> Row:
+def read_only_checkpoints(name: str, environment: Environment, seed: int) -> Row:
     """Start the pipeline while the disk of its checkpoints is read-only. It must refuse, and continue afterwards."""
-    if os.geteuid() != 0:
-        return Row(name, 0, 0, 0, 0, evidence="not run: mounting small disks needs root")
-    folder = directory / "checkpoints"
-    with small_disks([folder]), Environment(directory) as environment:
-        pipeline = environment.stack.pipeline
-        with load(environment, seed) as observations:
-            environment.until_written(topics.LOYALTY, 20)
-            environment.halt(pipeline)
-            _remount(folder, "ro")
-            refusal = refused(environment.settings)
-            _remount(folder, "rw")
-            environment.resume(pipeline)
-            recovery = environment.recovered()
-        row = audited_row(environment, name, observations, [recovery], f"refused: {refusal}")
+    folder, pipeline = Path(environment.settings.checkpoint_dir), environment.stack.pipeline
+    with load(environment, seed) as observations:
+        environment.until_written(topics.LOYALTY, 20)
+        environment.halt(pipeline)
+        _remount(folder, "ro")
+        refusal = refused(environment.settings)
+        _remount(folder, "rw")
+        environment.resume(pipeline)
+        recovery = environment.recovered()
+    row = audited_row(environment, name, observations, recovery, f"refused: {refusal}")
     return replace(row, wrong_answers=row.wrong_answers + (not refusal))
 
 
@@ -90,19 +86,23 @@ def _remount(folder: Path, mode: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{mode}", str(folder)], check=True)
 
 
-def delta_writer_killed(name: str, directory: Path, seed: int) -> Row:
+def delta_writer_killed(name: str, environment: Environment, seed: int) -> Row:
     """Kill the pipeline that writes the export as a Delta table."""
-    with Environment(directory, export_format="delta") as environment:
-        with load(environment, seed) as observations:
-            environment.until_written(topics.HADOOP, 20)
-            environment.restart(environment.stack.pipeline)
-            recovery = environment.recovered()
-        return audited_row(environment, name, observations, [recovery])
+    with load(environment, seed) as observations:
+        environment.until_written(topics.HADOOP, 20)
+        environment.restart(environment.stack.pipeline)
+        recovery = environment.recovered()
+    return audited_row(environment, name, observations, recovery)
 
 
-ON_A_STACK: dict[str, OnAStack] = {"tills whose clocks are years slow or fast": wrong_clocks}
-SCENARIOS: dict[str, Scenario] = {
-    "a partition added to pos-invoices": partition_added,
-    "checkpoints on a read-only disk": read_only_checkpoints,
-    "kill -9 of the writer of the Delta table": delta_writer_killed,
+SCENARIOS: dict[str, Scenario[Environment]] = {
+    "tills whose clocks are years slow or fast": Scenario(wrong_clocks),
+    # Other faults need the usual number of partitions. Each partition is a task of each micro-batch.
+    "a partition added to pos-invoices": Scenario(partition_added, partial(Environment), most=5),
+    "checkpoints on a read-only disk": Scenario(
+        read_only_checkpoints, partial(small_disks, ["checkpoints"]), needs_root=True
+    ),
+    "kill -9 of the writer of the Delta table": Scenario(
+        delta_writer_killed, partial(Environment, export_format="delta")
+    ),
 }

@@ -1,7 +1,6 @@
 """Damaged files: the system detects them, never uses them, and recovers as documented."""
 
 import random
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +11,13 @@ from schemas import topics
 from tests.faults.environment import Environment
 from tests.faults.load import Tills
 from tests.faults.report import Row
-from tests.faults.under_load import RATE, OnAStack, audited_row, load
+from tests.faults.scenario import Scenario, in_turn
+from tests.faults.under_load import RATE, audited_row, load
 from tests.support.kafka import read_all
 from tests.support.processes import delete_newest_commit
 from tests.support.programs import loyalty, run_module
 
-_KINDS = {"offsets": "offsets/[0-9]*", "commits": "commits/[0-9]*", "state": "state/**/*"}
+_KINDS = ("offsets/[0-9]*", "commits/[0-9]*", "state/**/*")
 """The kinds of files in the loyalty query's checkpoint that are damaged in turn."""
 
 _BLOCK = slice(32, 96)
@@ -30,43 +30,32 @@ _DAMAGE_WORDS = ("Checksum", "CHECKSUM", "orrupt", "CORRUPT", "EOFException", "M
 def damaged_checkpoint(name: str, environment: Environment, seed: int) -> Row:
     """Damage all files of one kind in the loyalty query's checkpoint. The query must refuse to start.
 
-    A good copy is restored between the kinds. At the end all kinds are damaged, and `loyalty rebuild` makes a new
-    checkpoint. `loyalty audit` also checks the result, because it recomputes all accounts with the rules of the domain.
+    Then `loyalty rebuild` makes a new checkpoint. `loyalty audit` also checks the result, because it recomputes all
+    accounts with the rules of the domain.
     """
-    chance = random.Random(seed)
+    chance, kind = random.Random(seed), in_turn(_KINDS, seed)
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 40)
     environment.settle()
     environment.halt(environment.stack.pipeline)
     with Tills(environment.stack, seed + 1_000, RATE):
         environment.until_written(topics.POS_INVOICES, 40)
-    checkpoint = Path(environment.settings.checkpoint_dir, "loyalty")
-    good = checkpoint.with_name("loyalty-good")
-    shutil.copytree(checkpoint, good)
-    detected: list[str] = []
-    for kind in _KINDS:
-        _damage_all(checkpoint, kind, chance)
-        run = run_module("pipelines", environment.settings, "--query=loyalty", "--available-now")
-        if run.returncode and any(word in run.stdout for word in _DAMAGE_WORDS):
-            detected.append(kind)
-        shutil.rmtree(checkpoint)
-        shutil.copytree(good, checkpoint)
-    for kind in _KINDS:
-        _damage_all(checkpoint, kind, chance)
-    shutil.rmtree(good)
-    rebuilt = loyalty(environment.settings, "rebuild")
+    _damage_all(Path(environment.settings.checkpoint_dir, "loyalty"), kind, chance)
+    start = run_module("pipelines", environment.settings, "--query=loyalty", "--available-now")
+    is_detected = start.returncode != 0 and any(word in start.stdout for word in _DAMAGE_WORDS)
+    rebuilt = loyalty(environment.settings, "rebuild").returncode
     environment.resume(environment.stack.pipeline)
     recovery = environment.recovered()
-    row = audited_row(environment, name, observations, [recovery] * len(_KINDS))
+    row = audited_row(environment, name, observations, recovery)
     audited = loyalty(environment.settings, "audit").returncode
-    statuses = f"{rebuilt.returncode}, {audited}"
-    seen = f"{row.evidence}; detected: {', '.join(detected)}; rebuild and loyalty audit: exit status {statuses}"
-    undetected = len(_KINDS) - len(detected) + bool(rebuilt.returncode) + bool(audited)
-    return replace(row, wrong_answers=row.wrong_answers + undetected, evidence=seen)
+    found = "detected" if is_detected else "not detected"
+    seen = f"{row.evidence}; {kind} {found}; rebuild and loyalty audit: exit status {rebuilt}, {audited}"
+    wrong = (not is_detected) + bool(rebuilt) + bool(audited)
+    return replace(row, wrong_answers=row.wrong_answers + wrong, evidence=seen)
 
 
 def _damage_all(checkpoint: Path, kind: str, chance: random.Random) -> None:
-    for file in sorted(checkpoint.glob(_KINDS[kind])):
+    for file in sorted(checkpoint.glob(kind)):
         # Keep the checksums, because they reveal the damage.
         if file.is_file() and not file.name.endswith(".crc"):
             damage(file, chance)
@@ -84,11 +73,11 @@ def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
             for file in sorted(api.settings.state_dir.rglob(pattern)):
                 damage(file, chance)
         environment.resume(api)
-    return audited_row(environment, name, observations, [environment.recovered()])
+    return audited_row(environment, name, observations, environment.recovered())
 
 
 def damaged_sst_block(name: str, environment: Environment, seed: int) -> Row:
-    """Flip 64 bytes in the first data block of each SST file, in one API instance after the other.
+    """Flip 64 bytes in the first data block of each SST file of an API instance.
 
     The files open without an error, so only reads can detect the damage. No read may answer with status 500, and the
     instance must restore the store.
@@ -96,20 +85,18 @@ def damaged_sst_block(name: str, environment: Environment, seed: int) -> Row:
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 40)
     environment.settle()
-    recoveries, failures, files = [], [], 0
-    for api in environment.stack.apis:
-        environment.halt(api)
-        for file in sorted(api.settings.state_dir.rglob("*.sst")):
-            content = bytearray(file.read_bytes())
-            content[_BLOCK] = bytes(byte ^ 0xFF for byte in content[_BLOCK])
-            file.write_bytes(content)
-            files += 1
-        environment.resume(api)
-        failures += _server_errors(environment, api)
-        recoveries.append(environment.recovered())
-        environment.settle()
-    row = audited_row(environment, name, observations, recoveries, f"{files} SST files, statuses 500: {failures}")
-    return replace(row, wrong_answers=row.wrong_answers + len(failures) + (files == 0))
+    api = in_turn(environment.stack.apis, seed)
+    environment.halt(api)
+    files = sorted(api.settings.state_dir.rglob("*.sst"))
+    for file in files:
+        content = bytearray(file.read_bytes())
+        content[_BLOCK] = bytes(byte ^ 0xFF for byte in content[_BLOCK])
+        file.write_bytes(content)
+    environment.resume(api)
+    failures = _server_errors(environment, api)
+    recovery = environment.recovered()
+    row = audited_row(environment, name, observations, recovery, f"{len(files)} SST files, statuses 500: {failures}")
+    return replace(row, wrong_answers=row.wrong_answers + len(failures) + (not files))
 
 
 def _server_errors(environment: Environment, api: Service) -> list[str]:
@@ -149,12 +136,12 @@ def half_written_parquet(name: str, environment: Environment, seed: int) -> Row:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     environment.resume(environment.stack.pipeline)
-    return audited_row(environment, name, observations, [environment.recovered()])
+    return audited_row(environment, name, observations, environment.recovered())
 
 
-SCENARIOS: dict[str, OnAStack] = {
-    "bytes flipped, files cut in checkpoint and state store": damaged_checkpoint,
-    "bytes flipped, files cut in local RocksDB": damaged_local_store,
-    "SST block of local RocksDB flipped": damaged_sst_block,
-    "Parquet file cut while it was written": half_written_parquet,
+SCENARIOS: dict[str, Scenario[Environment]] = {
+    "bytes flipped, files cut in checkpoint and state store": Scenario(damaged_checkpoint),
+    "bytes flipped, files cut in local RocksDB": Scenario(damaged_local_store),
+    "SST block of local RocksDB flipped": Scenario(damaged_sst_block),
+    "Parquet file cut while it was written": Scenario(half_written_parquet),
 }

@@ -7,15 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from api.security.issuer_keys import RETRY_SECONDS
 from services.settings import Settings
-from tests.faults.alone import Scenario
 from tests.faults.environment import Environment
 from tests.faults.report import Row
+from tests.faults.scenario import Scenario, in_turn
 from tests.support.builders import invoice
 from tests.support.kafka import publish_invoices
 from tests.support.programs import loyalty
@@ -23,7 +22,6 @@ from tests.support.threads import BackgroundThreads
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 _CARDS = [f"ROTATED-{number}" for number in range(12)]
-_ROTATIONS = 3
 _PAUSE_SECONDS = 0.05
 _LOOK_SECONDS = 2.5
 """The time after which each instance has read the file of the secrets again. It looks once a second."""
@@ -79,15 +77,15 @@ def read(http: httpx.Client, url: str, card: str, credential: str) -> httpx.Resp
 class ApiKeys:
     """The current key of a caller, made and revoked by ``loyalty keys``.
 
-    Attributes:
-        revoked: the texts of all keys that were revoked.
+    Args:
+        directory: a new one, for the files of the keys.
     """
 
     def __init__(self, settings: Settings, directory: Path) -> None:
         self._settings, self._directory = settings, directory
+        directory.mkdir()
         self._made = 0
         self.current = self.made()
-        self.revoked: list[str] = []
 
     def made(self) -> str:
         """A new key. The caller does not use it yet."""
@@ -100,61 +98,56 @@ class ApiKeys:
 
     def revoke(self, text: str) -> None:
         loyalty(self._settings, "keys", "revoke", text.split("_")[1]).check_returncode()
-        self.revoked.append(text)
 
 
-def keys_rotated(name: str, directory: Path, _seed: int) -> Row:
+class Secured(Environment):
+    """A stack whose API demands credentials."""
+
+    def __init__(self, directory: Path) -> None:
+        self.issuer, self.secret_file = Issuer(directory / "jwks.json"), directory / "instance.secret"
+        self.secret_file.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
+        super().__init__(
+            directory,
+            api_access="authenticated",
+            token_issuer=ISSUER,
+            token_audience=AUDIENCE,
+            token_keys=str(self.issuer.file),
+            instance_secret_file=self.secret_file,
+            failed_login_rate="100000/minute",
+        )
+
+
+def keys_rotated(name: str, environment: Secured, seed: int) -> Row:
     """Change API keys, the issuer's key and the instances' secret, as docs/how-to/secure-the-api.md says.
 
-    After each change an instance is killed. A valid credential must never be refused, and a revoked key never accepted.
+    Then an instance is killed. A valid credential must never be refused, and a revoked key never accepted.
     """
-    issuer, secret_file = Issuer(directory / "jwks.json"), directory / "instance.secret"
-    secret_file.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
-    changes: dict[str, Any] = {
-        "api_access": "authenticated",
-        "token_issuer": ISSUER,
-        "token_audience": AUDIENCE,
-        "token_keys": str(issuer.file),
-        "instance_secret_file": secret_file,
-        "failed_login_rate": "100000/minute",
-    }
-    recoveries, accepted = [], 0
-    with Environment(directory, **changes) as environment, httpx.Client(timeout=10, trust_env=False) as http:
-        urls = [api.url for api in environment.stack.apis]
-        keys = ApiKeys(environment.settings, directory)
-        environment.key = keys.current
-        publish_invoices(environment.settings, *(invoice(card, card) for card in _CARDS))
-        environment.until("all balances", lambda: all(environment.balance(card) == "2.00" for card in _CARDS))
-        with Readers(urls, {"API key": lambda: keys.current, "token": issuer.token}) as readers:
-            for number in range(_ROTATIONS):
-                old, new = keys.current, keys.made()
-                # An instance asks the issuer for an unknown key at most once in this time.
-                _wait(environment, RETRY_SECONDS)
-                environment.until("the new key", lambda new=new: _statuses(http, urls, new) == {httpx.codes.OK})  # type: ignore[misc]
-                keys.current = environment.key = new
-                issuer.rotate()
-                _rotate_secret(environment, secret_file)
-                _until_served(environment, readers)
-                keys.revoke(old)
-                environment.until(
-                    "the refusal of the old key",
-                    lambda old=old: _statuses(http, urls, old) == {httpx.codes.UNAUTHORIZED},  # type: ignore[misc]
-                )
-                environment.restart(environment.stack.apis[number % len(urls)])
-                recoveries.append(environment.recovered())
-                _until_served(environment, readers)
-                accepted += sum(_statuses(http, urls, each) != {httpx.codes.UNAUTHORIZED} for each in keys.revoked)
+    urls, issuer = [api.url for api in environment.stack.apis], environment.issuer
+    keys = ApiKeys(environment.settings, environment.directory / f"keys-{seed}")
+    environment.key = keys.current
+    publish_invoices(environment.settings, *(invoice(card, card) for card in _CARDS))
+    environment.until("all balances", lambda: all(environment.balance(card) == "2.00" for card in _CARDS))
+    credentials = {"API key": lambda: keys.current, "token": issuer.token}
+    with httpx.Client(timeout=10, trust_env=False) as http, Readers(urls, credentials) as readers:
+        old, new = keys.current, keys.made()
+        # An instance asks the issuer for an unknown key at most once in this time.
+        _wait(environment, RETRY_SECONDS)
+        environment.until("the new key", lambda: _statuses(http, urls, new) == {httpx.codes.OK})
+        keys.current = environment.key = new
+        issuer.rotate()
+        _rotate_secret(environment, environment.secret_file)
+        _until_served(environment, readers)
+        keys.revoke(old)
+        environment.until(
+            "the refusal of the old key", lambda: _statuses(http, urls, old) == {httpx.codes.UNAUTHORIZED}
+        )
+        environment.restart(in_turn(environment.stack.apis, seed))
+        recovery = environment.recovered()
+        _until_served(environment, readers)
+        accepted = _statuses(http, urls, old) != {httpx.codes.UNAUTHORIZED}
     seen = ", ".join(f"{kind} {status}: {count:,}" for (kind, status), count in sorted(readers.statuses.items()))
-    evidence = f"{seen}; {len(keys.revoked)} revoked keys; " + (readers.wrong[0] if readers.wrong else "none refused")
-    return Row(
-        name,
-        _ROTATIONS,
-        0,
-        0,
-        len(readers.wrong) + accepted,
-        recovery_seconds=round(max(recoveries), 1),
-        evidence=evidence,
-    )
+    evidence = f"{seen}; " + (readers.wrong[0] if readers.wrong else "none refused")
+    return Row(name, 1, 0, 0, len(readers.wrong) + accepted, recovery_seconds=round(recovery, 1), evidence=evidence)
 
 
 def _statuses(http: httpx.Client, urls: Sequence[str], credential: str) -> set[int]:
@@ -186,4 +179,6 @@ def _wait(environment: Environment, seconds: float) -> None:
     environment.until(f"the end of {seconds:g} s", lambda: time.monotonic() > end)
 
 
-SCENARIOS: dict[str, Scenario] = {"keys and secrets rotated while API instances are killed": keys_rotated}
+SCENARIOS: dict[str, Scenario[Secured]] = {
+    "keys and secrets rotated while API instances are killed": Scenario(keys_rotated, Secured)
+}

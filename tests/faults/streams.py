@@ -1,6 +1,5 @@
 """Programs follow balances by server-sent events while the processes behind the streams are killed."""
 
-import random
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -8,28 +7,26 @@ from dataclasses import replace
 from schemas import topics
 from tests.faults.environment import Environment
 from tests.faults.report import Row
-from tests.faults.under_load import OnAStack, audited_row, load, served_cards
+from tests.faults.scenario import Scenario, in_turn
+from tests.faults.under_load import audited_row, load, served_cards
 from tests.support.events import Subscriber
 from tests.support.kafka import records_of
 
 
 def followed_over_kills(name: str, environment: Environment, seed: int) -> Row:
-    """Kill each API instance, the broker and the pipeline. A subscriber must receive each revision once, in order."""
+    """Kill an API instance, the broker or the pipeline. A subscriber must receive each revision once, in order."""
     stack = environment.stack
     urls = [api.url for api in stack.apis]
-    kills = [*(api.process for api in stack.apis), stack.broker.process, stack.pipeline.process]
-    random.Random(f"{seed}/{name}").shuffle(kills)
-    recoveries = []
+    killed = in_turn([*(api.process for api in stack.apis), stack.broker.process, stack.pipeline.process], seed)
     with ExitStack() as streams:
         with load(environment, seed) as observations:
             followed = {card: streams.enter_context(Subscriber(urls, card)) for card in served_cards(seed)}
             environment.until("an event in each stream", lambda: all(each.sequences for each in followed.values()))
-            for process in kills:
-                environment.until_written(topics.LOYALTY, 10)
-                process.kill()
-                if process is stack.broker.process:
-                    stack.broker.start()
-                recoveries.append(environment.recovered())
+            environment.until_written(topics.LOYALTY, 10)
+            killed.kill()
+            if killed is stack.broker.process:
+                stack.broker.start()
+            recovery = environment.recovered()
         environment.settle()
         revisions = _revisions(environment)
         environment.until(
@@ -38,8 +35,8 @@ def followed_over_kills(name: str, environment: Environment, seed: int) -> Row:
         )
     received = {card: each.sequences for card, each in followed.items()}
     events, connections = sum(map(len, received.values())), sum(each.connections for each in followed.values())
-    evidence = f"{events:,} events in {connections} connections"
-    row = audited_row(environment, name, observations, recoveries, evidence)
+    evidence = f"{killed.name} killed, {events:,} events in {connections} connections"
+    row = audited_row(environment, name, observations, recovery, evidence)
     lost, doubled, disordered = compare(revisions, received)
     return replace(
         row, lost=row.lost + lost, doubled=row.doubled + doubled, wrong_answers=row.wrong_answers + disordered
@@ -68,4 +65,6 @@ def _revisions(environment: Environment) -> dict[str, set[int]]:
     return found
 
 
-SCENARIOS: dict[str, OnAStack] = {"event streams over kills of all processes": followed_over_kills}
+SCENARIOS: dict[str, Scenario[Environment]] = {
+    "event streams over kills of all processes": Scenario(followed_over_kills)
+}

@@ -22,6 +22,7 @@ from tests.faults.clerks import Answers, Clerks
 from tests.faults.environment import Environment, paused
 from tests.faults.load import Callers, Readings, Tills, Watchers
 from tests.faults.report import Row
+from tests.faults.scenario import Scenario
 from tests.support.processes import delete_newest_commit
 
 RATE = 4.0
@@ -34,10 +35,6 @@ _CLERKS = 8
 
 _MARKS_AND_DECISIONS = 6
 """Records of three commands."""
-
-
-OnAStack = Callable[[str, Environment, int], Row]
-"""Injects a fault into a running stack. Takes the name of the fault, the stack and a seed."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ def run(fault: Fault, _name: str, environment: Environment, seed: int) -> Row:
         environment.until_written(fault.progress, chance.randint(1, 20))
         fault.inject(environment, chance)
         recovery = environment.recovered()
-    return audited_row(environment, fault.name, observations, [recovery])
+    return audited_row(environment, fault.name, observations, recovery)
 
 
 @dataclass(frozen=True)
@@ -200,11 +197,11 @@ def audited_row(
     environment: Environment,
     fault: str,
     observations: Observations,
-    recoveries: list[float],
+    recovery: float,
     evidence: str = "",
     hadoop_fields: Collection[str] | None = None,
 ) -> Row:
-    """Wait until all readers have caught up, and audit. Returns a row with the longest recovery."""
+    """Wait until all readers have caught up, and audit. Returns the row of one injection."""
     environment.settle()
     histories = environment.histories
     url = environment.stack.apis[0].url
@@ -214,7 +211,7 @@ def audited_row(
     details = [f"{seen}: {verdict}", evidence, f"slowest command: {answers.slowest_tries or 'not repeated'}"]
     return Row(
         fault=fault,
-        injected=len(recoveries),
+        injected=1,
         lost=verdict.count(Nature.LOST),
         doubled=verdict.count(Nature.DOUBLED),
         wrong_answers=verdict.count(Nature.WRONG),
@@ -222,10 +219,10 @@ def audited_row(
         operations=histories.count - observations.operations_before,
         not_linearizable=verdict.not_linearizable,
         unavailable_seconds=round(observations.readings.unavailable_seconds, 1),
-        recovery_seconds=round(max(recoveries), 1),
+        recovery_seconds=round(recovery, 1),
         slowest_command_seconds=round(answers.slowest_seconds, 1),
         evidence="; ".join(filter(None, details)),
     )
 
 
-SCENARIOS: dict[str, OnAStack] = {fault.name: partial(run, fault) for fault in FAULTS}
+SCENARIOS: dict[str, Scenario[Environment]] = {fault.name: Scenario(partial(run, fault)) for fault in FAULTS}

@@ -13,11 +13,11 @@ import schemas
 from infra.local import jars
 from schemas import topics
 from services.pos_simulator.simulation import Message
-from tests.faults.alone import Scenario
 from tests.faults.clerks import Answers
 from tests.faults.environment import Environment
 from tests.faults.load import Callers, Tills
 from tests.faults.report import Row
+from tests.faults.scenario import Scenario
 from tests.faults.under_load import RATE, Observations, audited_row, prime_cards
 from tests.support.programs import last_error, loyalty, run
 
@@ -37,38 +37,46 @@ class JsonTills(Tills):
         return message.value if message.invoice is None else json.dumps(message.invoice).encode()
 
 
-def upgraded_under_load(name: str, directory: Path, seed: int) -> Row:
+@contextlib.contextmanager
+def of_the_release(directory: Path) -> Iterator[Environment]:
+    """A stack whose processes are those of release 0.1. ``Environment.resume`` starts those of this version."""
+    checkout = directory / "release"
+    _export(checkout)
+    environment = Environment(directory)
+    stack = environment.stack
+    try:
+        stack.broker.start()
+        with _working_in(checkout):
+            code = "from services.cli import app; app()"
+            run([sys.executable, "-c", code, "topics", "create"], environment.settings, checkout).check_returncode()
+            for service in stack.services:
+                service.start(None if service in stack.apis else lambda: True)
+        yield environment
+    finally:
+        environment.__exit__()
+
+
+def upgraded_under_load(name: str, environment: Environment, seed: int) -> Row:
     """Stop the pipeline, replace all other processes one after the other, and start the new pipeline.
 
     This is the order of docs/how-to/upgrade.md. All data continue. The harness audits all outputs of both
     releases, and so does ``loyalty audit``.
     """
-    checkout = directory / "release"
-    _export(checkout)
-    environment = Environment(directory)
     stack, settings = environment.stack, environment.settings
-    with contextlib.ExitStack() as resources:
-        resources.callback(environment.__exit__)
-        stack.broker.start()
-        with _working_in(checkout):
-            code = "from services.cli import app; app()"
-            run([sys.executable, "-c", code, "topics", "create"], settings, checkout).check_returncode()
-            for service in stack.services:
-                service.start(None if service in stack.apis else lambda: True)
-        callers = Callers(stack, prime_cards(seed)[:_READ], environment.histories)
-        with callers, JsonTills(stack, seed, RATE):
-            environment.until_written(topics.LOYALTY, 20)
-            environment.halt(stack.pipeline)
-            loyalty(settings, "topics", "create").check_returncode()
-            for service in (*stack.apis, *stack.readers):
-                environment.halt(service)
-                environment.resume(service)
-            environment.resume(stack.pipeline)
-            recovery = environment.recovered()
-        fields = [each["name"] for each in json.loads(schemas.schema_text(_HADOOP_RECORD))["fields"]]
-        observations = Observations(callers.readings, Answers(), 0)
-        row = audited_row(environment, name, observations, [recovery], hadoop_fields=fields)
-        audited = loyalty(settings, "audit")
+    callers = Callers(stack, prime_cards(seed)[:_READ], environment.histories)
+    with callers, JsonTills(stack, seed, RATE):
+        environment.until_written(topics.LOYALTY, 20)
+        environment.halt(stack.pipeline)
+        loyalty(settings, "topics", "create").check_returncode()
+        for service in (*stack.apis, *stack.readers):
+            environment.halt(service)
+            environment.resume(service)
+        environment.resume(stack.pipeline)
+        recovery = environment.recovered()
+    fields = [each["name"] for each in json.loads(schemas.schema_text(_HADOOP_RECORD))["fields"]]
+    observations = Observations(callers.readings, Answers(), 0)
+    row = audited_row(environment, name, observations, recovery, hadoop_fields=fields)
+    audited = loyalty(settings, "audit")
     evidence = f"{row.evidence}; exit status of audit: {audited.returncode} {last_error(audited)}"
     return replace(row, wrong_answers=row.wrong_answers + bool(audited.returncode), evidence=evidence)
 
@@ -94,4 +102,6 @@ def _working_in(checkout: Path) -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
-SCENARIOS: dict[str, Scenario] = {"each process of release 0.1 replaced by this version": upgraded_under_load}
+SCENARIOS: dict[str, Scenario[Environment]] = {
+    "each process of release 0.1 replaced by this version": Scenario(upgraded_under_load, of_the_release, most=1)
+}

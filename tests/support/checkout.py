@@ -8,10 +8,15 @@ _NO_CODE = (":!docs", ":!benchmarks", ":(exclude,glob)**/*.md")
 """What a test cannot run. A result stays valid if only this changes."""
 
 
-def commit() -> str:
-    """The short name of the last commit that changed code. ``+`` marks uncommitted changes of code."""
-    name = _git("log", "-1", "--format=%h", "--", ".", *_NO_CODE)
-    return name + ("+" if _git("status", "--porcelain", "--untracked-files=no", "--", ".", *_NO_CODE) else "")
+def commit(*unused: str) -> str:
+    """The short name of the last commit that changed code. ``+`` marks uncommitted changes of code.
+
+    Args:
+        unused: folders whose code does not matter to the caller.
+    """
+    paths = (".", *_NO_CODE, *(f":!{folder}" for folder in unused))
+    name = _git("log", "-1", "--format=%h", "--", *paths)
+    return name + ("+" if _git("status", "--porcelain", "--untracked-files=no", "--", *paths) else "")
 
 
 def _git(*words: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import report
-from tests.faults.__main__ import FAULTS
+from tests.faults.__main__ import SCENARIOS
 from tests.faults.report import BEGIN, DOCUMENT, END, HEADINGS, Row, into_document, line, read, record
 
 
@@ -17,7 +17,7 @@ def rows_of_the_document() -> list[list[str]]:
 
 def test_every_fault_of_the_harness_has_its_row() -> None:
     """The document has a row for every fault, run or not, and no other row."""
-    assert sorted(FAULTS) == sorted(row[0] for row in rows_of_the_document() if row[0] != "---")
+    assert sorted(SCENARIOS) == sorted(row[0] for row in rows_of_the_document() if row[0] != "---")
 
 
 def test_a_row_has_figures_times_and_evidence() -> None:

@@ -1,0 +1,150 @@
+"""Faults of brokers, drivers and disks, in stacks that have special ones."""
+
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from schemas import topics
+from tests.faults.brokers import AdvertisedBroker, BrokerCluster, LossyProxy
+from tests.faults.environment import Environment
+from tests.faults.report import Row
+from tests.faults.scenario import Scenario, in_turn
+from tests.faults.under_load import audited_row, load
+
+_SMALL_DISK = "192m"
+
+
+class BehindAProxy(Environment):
+    """A stack whose clients reach the broker through a proxy."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        port = int(self.settings.kafka_bootstrap_servers.rpartition(":")[2])
+        broker = AdvertisedBroker(directory, port, self.stack.broker.process)
+        self.stack.broker = broker
+        self.proxy = LossyProxy(port, broker.port)
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.proxy.close()
+
+
+def acknowledgements_lost(name: str, environment: BehindAProxy, seed: int) -> Row:
+    """The broker receives writes, but acknowledgements are lost. Producers retry, and the broker must deduplicate."""
+    proxy = environment.proxy
+    with load(environment, seed) as observations:
+        environment.until_written(topics.LOYALTY, 20)
+        before = proxy.dropped_bytes
+        proxy.drop_responses()
+        environment.until("a lost acknowledgement", lambda: proxy.dropped_bytes > before)
+        proxy.repair()
+        recovery = environment.recovered()
+    return audited_row(environment, name, observations, recovery)
+
+
+class WithThreeBrokers(Environment):
+    """A stack with three replicas of each record, two of them in sync."""
+
+    def __init__(self, directory: Path, cluster: BrokerCluster) -> None:
+        first = cluster.bootstrap_servers.split(",")[0]
+        super().__init__(directory, kafka_bootstrap_servers=first, replication_factor=3)
+        self.use_brokers(cluster.bootstrap_servers, list(cluster.processes.values()))
+        self.cluster = cluster
+
+
+@contextmanager
+def three_brokers(directory: Path) -> Iterator[WithThreeBrokers]:
+    with BrokerCluster(directory) as cluster, WithThreeBrokers(directory, cluster) as environment:
+        yield environment
+
+
+def one_broker_of_three(name: str, environment: WithThreeBrokers, seed: int) -> Row:
+    """Kill one of three brokers, and start it again after the recovery."""
+    cluster = environment.cluster
+    node = in_turn([*cluster.processes], seed)
+    with load(environment, seed) as observations:
+        environment.until_written(topics.LOYALTY, 20)
+        cluster.processes[node].kill()
+        recovery = environment.recovered()
+        cluster.start(node)
+    return audited_row(environment, name, observations, recovery, f"broker {node}")
+
+
+def one_driver_of_two(name: str, environment: Environment, seed: int) -> Row:
+    """Kill one of two Spark drivers. While it is down, the queries of the other must continue."""
+    (background,) = environment.stack.background
+    killed, output = in_turn([(background, topics.LOYALTY), (environment.stack.pipeline, topics.HADOOP)], seed)
+    with load(environment, seed) as observations:
+        environment.until_written(topics.LOYALTY, 20)
+        environment.halt(killed, orderly=False)
+        environment.until_written(output, 40)
+        environment.resume(killed)
+        recovery = environment.recovered()
+    return audited_row(environment, name, observations, recovery, f"{killed.process.name} killed")
+
+
+_DISKS = ("checkpoints", "state", "kafka")
+
+
+def disk_full(name: str, environment: Environment, seed: int) -> Row:
+    """Fill the disk of the checkpoints, the local stores or the broker, and free it again."""
+    folder, broker = environment.directory / in_turn(_DISKS, seed), environment.stack.broker
+    with load(environment, seed) as observations:
+        environment.until_written(topics.LOYALTY, 20)
+        filler = folder / "filler"
+        stopped_at = environment.written(topics.POS_INVOICES) or 0
+        fill(filler)
+        if folder.name == "kafka":
+            environment.until("the end of the broker process", lambda: broker.process.pid is None)
+        else:
+            environment.until("more invoices", lambda: _grown(environment, stopped_at, 200))
+        filler.unlink()
+        if broker.process.pid is None:
+            broker.start()
+        recovery = environment.recovered()
+    return audited_row(environment, name, observations, recovery, f"disk of {folder.name}")
+
+
+def _grown(environment: Environment, since: int, by: int) -> bool:
+    return (environment.written(topics.POS_INVOICES) or 0) >= since + by
+
+
+@contextmanager
+def small_disks(names: Iterable[str], directory: Path) -> Iterator[Environment]:
+    """A stack with a small file system mounted on each of these folders of its directory."""
+    mounted = []
+    try:
+        for name in names:
+            folder = directory / name
+            folder.mkdir(parents=True)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SMALL_DISK}", "tmpfs", str(folder)], check=True)
+            mounted.append(folder)
+        with Environment(directory) as environment:
+            yield environment
+    finally:
+        for folder in mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def fill(filler: Path) -> None:
+    """Fill the disk completely."""
+    with suppress(OSError), filler.open("wb", buffering=0) as full:
+        while True:
+            full.write(b"\0" * 65_536)
+    with suppress(OSError), filler.open("ab", buffering=0) as full:
+        while True:
+            full.write(b"\0")
+
+
+SCENARIOS: dict[str, Scenario[Any]] = {
+    "acknowledgements lost on the way": Scenario(acknowledgements_lost, BehindAProxy),
+    "kill -9 of one broker of three": Scenario(one_broker_of_three, three_brokers),
+    "kill -9 of one Spark driver of two": Scenario(one_driver_of_two, partial(Environment, pipeline_drivers=2)),
+    # The disks are small, so they hold the data of few injections.
+    "disk full under checkpoint, state store, broker log": Scenario(
+        disk_full, partial(small_disks, _DISKS), most=6, needs_root=True
+    ),
+}
