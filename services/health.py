@@ -51,7 +51,7 @@ class _Handler(MetricsHandler):
     # In seconds. A client that sends nothing does not keep its thread.
     timeout = 10
 
-    def do_GET(self) -> None:  # noqa: N802 - the name in the library
+    def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/metrics":
             if self._is_permitted():

@@ -5,11 +5,13 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
@@ -30,6 +32,9 @@ SHUFFLE_PARTITIONS = 2
 
 LONG_TESTS = {"test_audit", "test_erasure", "test_pipeline_commands", "test_rebuild", "test_security"}
 """Files whose tests use a Spark session of their own."""
+
+# Typer builds the commands of an app for each call of a test, which takes longer than most commands.
+typer.testing._get_command = cache(typer.testing._get_command)
 
 # A busy machine is slow at random, so no property has a deadline. The examples are the same in every run. With
 # TEST_RANDOM=1 each run draws new ones.

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from services.settings import Settings
+from tests.support.http_server import QuietHandler, serving
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS
 from tests.support.outputs import OUTPUTS
 
@@ -84,7 +84,7 @@ def receiving() -> Iterator[Receiver]:
     """Run a receiver on a free port."""
     found = Receiver()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
@@ -100,18 +100,9 @@ def receiving() -> Iterator[Receiver]:
             self.send_header("content-length", "0")
             self.end_headers()
 
-        def log_message(self, *_: Any) -> None:
-            """Write nothing to stderr."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    found.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield found
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Handler) as url:
+        found.port = httpx.URL(url).port or 0
+        yield found
 
 
 @dataclass

@@ -1,13 +1,11 @@
 """The images and the compose file, checked without a container engine."""
 
-import http.server
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from typer.testing import CliRunner
 from infra.docker.healthy import is_healthy
 from services.cli import app
 from services.settings import Settings
+from tests.support.http_server import QuietHandler, serving
 from tests.support.registry import CONFIGURATION, VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -227,18 +226,13 @@ def test_code_is_copied_after_its_dependencies() -> None:
 def served() -> Iterator[str]:
     """The URL of a server that answers / with 200 and any other path with 404."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             self.send_response(200 if self.path == "/" else 404)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            """Write nothing to stderr."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(Handler) as url:
+        yield url
 
 
 def test_a_container_is_healthy_if_it_responds_with_success(served: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,9 +223,9 @@ def test_connections_above_the_limit_are_refused_and_closed() -> None:
 def test_slow_responses_and_idle_connections_are_no_slow_requests() -> None:
     """A long poll takes longer than a request may. A connection is idle for longer, and then has another request."""
     with serving() as settings, httpx.Client(base_url=settings.advertised_url) as client:
-        assert 200 == client.get("/?seconds=2.5").status_code
+        assert 200 == client.get("/?seconds=1.5").status_code
         connection = client.get("/").extensions["network_stream"].get_extra_info("client_addr")
-        time.sleep(2.2)
+        time.sleep(1.5)
         assert connection == client.get("/").extensions["network_stream"].get_extra_info("client_addr")
 
 

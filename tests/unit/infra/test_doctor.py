@@ -6,9 +6,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from infra import doctor
@@ -17,6 +17,7 @@ from infra.local.java import JavaNotFoundError
 from infra.local.ports import HOST
 from infra.local.stack import environment_of, private_settings
 from services.settings import Settings
+from tests.support.http_server import QuietHandler, serving
 
 GIB = 2**30
 
@@ -82,19 +83,14 @@ def test_a_taken_port_and_a_lost_folder_are_problems(settings: Settings, tmp_pat
 def test_a_running_part_may_have_its_port(settings: Settings) -> None:
     """A part that answers is no problem."""
 
-    class Alive(BaseHTTPRequestHandler):
+    class Alive(QuietHandler):
         def do_GET(self) -> None:
             self.send_response(200 if self.path == "/livez" else 404)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            """Write nothing to stderr."""
-
-    with ThreadingHTTPServer((HOST, 0), Alive) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        found = doctor.ports(settings.model_copy(update={"ledger_metrics_port": server.server_port}))
+    with serving(Alive) as url:
+        found = doctor.ports(settings.model_copy(update={"ledger_metrics_port": httpx.URL(url).port}))
         checks = {check.name: check for check in found}
-        server.shutdown()
 
     assert (State.GOOD, True) == (
         checks["port of ledger"].state,

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the state stores."""
+"""Fixtures of the tests of services: no broker, and state stores."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,13 @@ import pytest
 from services.state_stores.contract import StorePartition
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
+
+
+@pytest.fixture(autouse=True)
+def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No broker listens, so nothing waits long for one."""
+    for module in ("dead_letters", "publishing"):
+        monkeypatch.setattr(f"services.messaging.{module}.BROKER_TIMEOUT", 0.1)
 
 
 @pytest.fixture(params=["memory", "rocksdb"])

@@ -6,9 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from api.security.issuer_keys import IssuerKeys
 from api.security.problems import KeysUnavailable, Unauthenticated
 from api.security.tokens import TokenVerifier
 from services.api_keys.keys import Scope
+from tests.support.http_server import QuietHandler, serving
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 
@@ -223,7 +222,7 @@ def test_new_keys_are_found_and_removed_keys_are_refused(
     asyncio.run(rotate())
 
 
-class _Endless(BaseHTTPRequestHandler):
+class _Endless(QuietHandler):
     """Sends a set that does not end, in large parts or byte by byte."""
 
     part = b" "
@@ -239,24 +238,20 @@ class _Endless(BaseHTTPRequestHandler):
                 type(self).sent += len(self.part)
                 time.sleep(self.pause)
 
-    def log_message(self, *_: object) -> None: ...
-
 
 @pytest.mark.parametrize(("part", "pause"), [(b" " * 2**16, 0.0), (b" ", 0.05)], ids=["large", "slow"])
 def test_a_set_without_an_end_is_no_set(monkeypatch: pytest.MonkeyPatch, part: bytes, pause: float) -> None:
     """The read ends at its limit of bytes, or of time in total."""
     monkeypatch.setattr(issuer_keys, "_TIMEOUT_SECONDS", 0.5 if pause else 30.0)
     _Endless.part, _Endless.pause, _Endless.sent = part, pause, 0
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Endless) as provider:
-        Thread(target=provider.serve_forever, daemon=True).start()
-        keys = IssuerKeys(f"http://127.0.0.1:{provider.server_port}/keys")
+    with serving(_Endless) as url:
+        keys = IssuerKeys(f"{url}/keys")
         with pytest.raises(KeysUnavailable):
             asyncio.run(keys.get())
-        provider.shutdown()
     assert _Endless.sent < 64 * 2**20
 
 
-class _Provider(BaseHTTPRequestHandler):
+class _Provider(QuietHandler):
     """Serves the JWK set, unless it is down."""
 
     content = b""
@@ -269,14 +264,11 @@ class _Provider(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"" if self.is_down else self.content)
 
-    def log_message(self, *_: object) -> None: ...
-
 
 def test_an_outage_of_the_provider_is_survived(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last keys stay in use. Unknown keys do not make each request ask the provider. Without keys it is 503."""
-    with HTTPServer(("127.0.0.1", 0), _Provider) as provider:
-        Thread(target=provider.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{provider.server_port}/keys"
+    with serving(_Provider) as provider:
+        url = f"{provider}/keys"
         _Provider.content, _Provider.is_down, _Provider.asked = issuer.file.read_bytes(), True, 0
 
         async def go() -> None:
@@ -298,4 +290,3 @@ def test_an_outage_of_the_provider_is_survived(issuer: Issuer, monkeypatch: pyte
             assert _Provider.asked <= asked + 1
 
         asyncio.run(go())
-        provider.shutdown()

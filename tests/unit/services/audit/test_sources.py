@@ -1,10 +1,8 @@
 """The audit reads balances over HTTP and entries over SQL."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlparse
 
 import pytest
@@ -18,17 +16,18 @@ from services.messaging.avro import decoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from tests.support.builders import entry
+from tests.support.http_server import QuietHandler, serving
 from tests.support.ledger import PSEUDONYMS, Ledger
 
 IDS = FolderSchemaIds()
 
 
 @contextmanager
-def serving(pages, credentials=None) -> Iterator[str]:
+def answering(pages, credentials=None) -> Iterator[str]:
     """A server that sends these answers (status, body) in turn and repeats the last one. It notes the credentials."""
     left = list(pages)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self):
             status, body = left.pop(0) if len(left) > 1 else left[0]
             cursors.append(parse_qs(urlparse(self.path).query).get("cursor"))
@@ -40,19 +39,9 @@ def serving(pages, credentials=None) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(answer)
 
-        def log_message(self, *_):
-            pass
-
     cursors = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Handler) as url:
+        yield url
 
 
 def page(*cards, following=None, partial=False):
@@ -63,7 +52,7 @@ def page(*cards, following=None, partial=False):
 def test_all_pages_are_read():
     """The reader follows the pages to the last one, and repeats the request of a partial page."""
     pages = [page("A", following="x"), page("nobody", partial=True), (503, {}), page("B")]
-    with serving(pages) as url:
+    with answering(pages) as url:
         found = list(served_balances(url + "/"))
 
     assert [("A", {"CustomerCardNo": "A"}), ("B", {"CustomerCardNo": "B"})] == [
@@ -76,7 +65,7 @@ def test_the_api_key_is_sent_and_never_shown(tmp_path):
     file = tmp_path / "key"
     file.write_text("lk_secret\n")
     credentials = []
-    with serving([page("A", following="x"), page("B"), (401, {})], credentials) as url:
+    with answering([page("A", following="x"), page("B"), (401, {})], credentials) as url:
         assert ["A", "B"] == [fact.card for fact in served_balances(url, file)]
         with pytest.raises(UnreadableError, match="401") as refused:
             list(served_balances(url, file))
@@ -89,7 +78,7 @@ def test_the_api_key_is_sent_and_never_shown(tmp_path):
 def test_the_error_names_an_api_that_cannot_be_read(monkeypatch, answer, reason):
     """If the API does not know the store, or stays partial, the error names its URL."""
     monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
-    with serving([answer]) as url, pytest.raises(UnreadableError, match=f"served balance: {url}.*{reason}"):
+    with answering([answer]) as url, pytest.raises(UnreadableError, match=f"served balance: {url}.*{reason}"):
         list(served_balances(url))
 
 

@@ -23,14 +23,6 @@ def loyalty(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(app, arguments, env=variables)
 
 
-@pytest.fixture
-def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short timeout for the broker, because no broker listens on the port."""
-    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
-    monkeypatch.setattr("services.messaging.dead_letters.BROKER_TIMEOUT", 0.5)
-
-
-@pytest.mark.usefixtures("short_timeout")
 @pytest.mark.parametrize(
     "command",
     [

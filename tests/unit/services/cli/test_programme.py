@@ -93,10 +93,8 @@ def test_a_time_must_be_exact(time: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["publish", str(EXAMPLE)], ["show"]])
-def test_no_broker_is_one_clear_line(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_broker_is_one_clear_line(arguments: list[str]) -> None:
     """The exit code is 1, and the error names the address."""
-    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
-
     result = loyalty(*arguments)
 
     assert (1, NO_BROKER) == (result.exit_code, result.stderr)

@@ -30,9 +30,8 @@ STATEMENT = """
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No data of the checkout, and a short timeout for the broker, because no broker listens on the port."""
+    """No data of the checkout."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
 
 
 def loyalty(*arguments: str, text: str | None = None) -> Result:

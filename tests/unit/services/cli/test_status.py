@@ -1,11 +1,10 @@
 """`loyalty status`: services.cli.status and services.status."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -13,6 +12,7 @@ from services.cli import app
 from services.messaging.publishing import PublishError
 from services.settings import Settings
 from services.status import QueryWork, Status, default_urls, rates_between
+from tests.support.http_server import QuietHandler, serving
 
 INSTANCE = {
     "url": "http://127.0.0.1:8080",
@@ -52,7 +52,7 @@ def answers() -> Iterator[dict[str, tuple[int, str]]]:
 
     authorizations.clear()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             authorizations.add((self.path, self.headers["Authorization"]))
             status, body = found[self.path]
@@ -60,14 +60,9 @@ def answers() -> Iterator[dict[str, tuple[int, str]]]:
             self.end_headers()
             self.wfile.write(body.encode())
 
-        def log_message(self, *_: object) -> None:
-            """A test prints no requests."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        found["url"] = (server.server_port, "")
+    with serving(Handler) as url:
+        found["url"] = (httpx.URL(url).port or 0, "")
         yield found
-        server.shutdown()
 
 
 @pytest.fixture(autouse=True)

@@ -50,9 +50,8 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["publish"], ["publish", "FILE"], ["remove", "S1"]])
-def test_no_broker_is_one_clear_line(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_broker_is_one_clear_line(command: list[str], tmp_path: Path) -> None:
     """The exit code is 1, and the error names the address."""
-    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
     file = tmp_path / "shops.jsonl"
     file.write_bytes(b"\n" + GOOD)
 

@@ -2,9 +2,7 @@
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from services.messaging.avro import body_encoder, decoder, encoder, header
 from services.messaging.schema_ids import RegistrySchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.settings import Settings
 from tests.support.builders import IDS
+from tests.support.http_server import QuietHandler, serving
 from tests.support.unreadable import INVOICE
 
 CURRENT = schemas.current("PosInvoice")
@@ -38,7 +37,7 @@ ANSWERS: dict[int, tuple[int, bytes]] = {
 }
 
 
-class Registry(BaseHTTPRequestHandler):
+class Registry(QuietHandler):
     def do_GET(self) -> None:
         status, body = ANSWERS[int(self.path.partition("?")[0].rpartition("/")[2])]
         self.send_response(status)
@@ -46,16 +45,11 @@ class Registry(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None: ...
-
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(Registry) as url:
+        yield url
 
 
 def ids_at(url: str) -> RegistrySchemaIds:

@@ -266,6 +266,7 @@ campaigns:
         ("[" * 10_000, "nested too deeply"),
         ("a: " + "x" * 300_000, "more than 256 KiB"),
     ],
+    ids=lambda text: text[:120],
 )
 def test_what_cannot_be_is_refused_with_its_reason(text: str, says: str) -> None:
     """The file has one problem, which says what is wrong or what is allowed."""

@@ -60,7 +60,6 @@ def test_maintenance_keeps_all_rows_and_the_checkpoint(tmp_path: Path) -> None:
 def test_the_command_reports_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder without a table is one clear error. Without Kafka the line for the audit trail is on stderr."""
     monkeypatch.setenv("LOYALTY_KAFKA_BOOTSTRAP_SERVERS", NOBODY)
-    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
     write(tmp_path / "table", 1)
     write(tmp_path / "table", 2)
     runner = CliRunner()

@@ -1,0 +1,32 @@
+"""A server in a thread, for a test that answers HTTP requests itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+from infra.local.ports import HOST
+
+_STOP_SECONDS = 0.02
+"""How long the end of a server may take. By default it is 0.5 s."""
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """Writes nothing to stderr."""
+
+    def log_message(self, *_: object) -> None:
+        """Requests are not logged."""
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve requests while the block runs. Yields the URL."""
+    with ThreadingHTTPServer((HOST, 0), handler) as server:
+        server.daemon_threads = True
+        thread = Thread(target=server.serve_forever, args=(_STOP_SECONDS,))
+        thread.start()
+        try:
+            yield f"http://{HOST}:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
