@@ -14,6 +14,7 @@ from services.domain.validation import BLANKS, LONGEST_TEXT
 from services.messaging.avro import encoder, header, record_decoder
 from services.verdicts import judge_with_body
 from tests.support.builders import IDS, invoice
+from tests.support.examples import examples
 from tests.support.mutations import damaged_invoices
 from tests.support.strategies import ANY_INVOICES
 from tests.support.unreadable import reasons, with_large_quantity
@@ -91,7 +92,7 @@ def test_each_valid_invoice_is_found(any_invoice: dict[str, Any]) -> None:
 
 def test_damaged_values_have_the_reasons_of_the_fan_out() -> None:
     judge = judge_with_body(topics.POS_INVOICES, KNOWN)
-    values = [*damaged_invoices(3000, seed=7), *reasons(), *map(with_large_quantity, KNOWN)]
+    values = [*damaged_invoices(examples(3000), seed=7), *reasons(), *map(with_large_quantity, KNOWN)]
     assert [judge(value, b"STR1").reason for value in values] == [FIND(value, b"STR1").reason for value in values]
 
 

@@ -8,6 +8,7 @@ from schemas import topics
 from services.messaging.avro import header, record_decoder, record_encoder
 from services.verdicts import LONGEST_TEXT, judge_of, judge_of_plain, judge_with_body
 from tests.support.builders import IDS
+from tests.support.examples import examples
 from tests.support.mutations import damaged_invoices
 from tests.support.unreadable import INVOICE, reasons, with_large_quantity
 
@@ -18,13 +19,13 @@ READ = record_decoder("PosInvoice", IDS.writer_schema)
 
 def test_each_value_has_a_body_or_a_reason() -> None:
     """An error would stop the query at every restart."""
-    for value in [*damaged_invoices(4000, seed=2), *reasons()]:
+    for value in [*damaged_invoices(examples(4000), seed=2), *reasons()]:
         verdict = JUDGE(value, b"STR1")
         assert (verdict.body is None) == (verdict.reason is not None)
 
 
 def test_the_body_is_the_record_in_the_newest_schema() -> None:
-    valid = [verdict for value in damaged_invoices(1000, seed=3) if (verdict := JUDGE(value, b"STR1")).body]
+    valid = [verdict for value in damaged_invoices(examples(1000), seed=3) if (verdict := JUDGE(value, b"STR1")).body]
     newest = header(IDS.writer_id(topics.POS_INVOICES))
     for verdict in valid:
         found = READ(newest + verdict.body)
@@ -88,7 +89,7 @@ def test_a_text_that_spark_refuses_has_a_reason() -> None:
 def test_a_judge_without_bodies_decides_alike() -> None:
     """The loyalty query reads no bodies. It must not count an invoice that the fan-out refuses."""
     without = judge_of(topics.POS_INVOICES, KNOWN)
-    values = [*damaged_invoices(4000, seed=5), *reasons(), *map(with_large_quantity, KNOWN)]
+    values = [*damaged_invoices(examples(4000), seed=5), *reasons(), *map(with_large_quantity, KNOWN)]
     verdicts = [(without(value, b"STR1"), JUDGE(value, b"STR1")) for value in values]
     assert all(left.reason == right.reason for left, right in verdicts)
     assert any(left.reason is None for left, _ in verdicts)
