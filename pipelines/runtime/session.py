@@ -16,7 +16,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.runtime import class_archive, java_log
-from pipelines.runtime.temporary_folder import temporary_folder
+from pipelines.runtime.temporary_folder import TemporaryFolder, temporary_folder
 from pipelines.sinks import delta
 from services.settings import Settings
 from services.start_up import local_folder
@@ -117,11 +117,11 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
     options[executor_options] = f"{SparkConf().get(executor_options, '')} {_AVRO_OPTIONS}".strip()
     if not is_submitted:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault("SPARK_LOCAL_DIRS", str(temporary_folder()))
+        folder = temporary_folder()
         java_options = (
             _LOG4J,
             _AVRO_OPTIONS,
-            f"-Djava.io.tmpdir={temporary_folder()}",
+            folder.java_option,
             class_archive.options(settings.spark_jars_dir),
             settings.spark_java_options,
         )
@@ -136,7 +136,7 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
         options["spark.jars"] = ",".join(map(str, jars))
         if SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
             conf = SparkConf().setAll([*options.items()])
-            SparkContext._ensure_initialized(gateway=_java_gateway(conf, as_json=settings.log_format == "json"))  # noqa: SLF001
+            SparkContext._ensure_initialized(gateway=_java_gateway(conf, folder, as_json=settings.log_format == "json"))  # noqa: SLF001
         options.setdefault("spark.master", _master(settings.spark_master, task_attempts))
     for option, value in options.items():
         builder = builder.config(option, value)
@@ -188,13 +188,13 @@ def _log_uncaught_exceptions(session: SparkSession) -> None:
     jvm.java.lang.Thread.setDefaultUncaughtExceptionHandler(handler)
 
 
-def _java_gateway(conf: SparkConf, *, as_json: bool) -> JavaGateway:
+def _java_gateway(conf: SparkConf, folder: TemporaryFolder, *, as_json: bool) -> JavaGateway:
     """Start the JVM of this process. What it writes to stderr goes to the stderr of this process (``java_log``)."""
     reading, writing = os.pipe()
     forward = partial(java_log.forward, reading, as_json=as_json)
     threading.Thread(target=forward, name="stderr-of-java", daemon=True).start()
     try:
-        return launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
+        return launch_gateway(conf, {"stderr": writing, "pass_fds": [folder.lock]})  # type: ignore[no-untyped-call]
     finally:
         os.close(writing)
 

@@ -1,51 +1,77 @@
 """The folder for the temporary files of this process's Spark session.
 
-Spark and the libraries of its JVM delete their temporary files at their end. If the process is killed, the files stay:
-copies of all jars, of libraries and of the state stores. The next session on the machine deletes them.
+Spark and the libraries of its JVM delete their temporary files at their end. If the JVM is killed, the files stay:
+copies of all jars, of libraries and of the state stores. The next session of the same user deletes them.
 """
 
 import fcntl
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
-from typing import IO
+
+from services.start_up import StartUpError
+
+_LONGEST_PATH = 60
+"""Characters. Spark puts Unix sockets into the folder. Their names have 43 characters, and a path may have 103."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryFolder:
+    """A folder that belongs to whoever holds its lock.
+
+    Attributes:
+        lock: file descriptor of the folder. The JVM inherits it, so the lock ends with the JVM.
+    """
+
+    path: Path
+    lock: int
+
+    @property
+    def java_option(self) -> str:
+        """Empty if the path does not suit. Java then uses its default folder, and nobody deletes the files."""
+        path = str(self.path)
+        return "" if " " in path or len(path) > _LONGEST_PATH else f"-Djava.io.tmpdir={path}"
 
 
 @cache
-def temporary_folder() -> Path:
-    """The folder of this process, for its whole life. The first call deletes the folders of processes that have ended.
+def temporary_folder() -> TemporaryFolder:
+    """The folder of this process. The first call deletes the folders of JVMs that have ended.
 
-    The kernel releases the lock of a folder when its process ends for any reason.
+    Raises StartUpError if another user owns the parent folder.
     """
-    root, prefix = Path(gettempdir()), f"retail-loyalty-spark-{os.getuid()}-"
-    # The lock of all folders: a new folder is not locked yet.
-    with (root / f"{prefix}lock").open("a") as all_folders:
-        fcntl.flock(all_folders, fcntl.LOCK_EX)
-        for folder in root.glob(f"{prefix}*/"):
-            _delete_unless_in_use(folder)
-        new = Path(mkdtemp(prefix=prefix))
-        _locks.append(_lock(new))
-    return new
+    parent = Path(gettempdir(), f"loyalty-{os.getuid()}")
+    parent.mkdir(mode=0o700, exist_ok=True)
+    with _opened(parent) as lock_of_all:
+        if os.fstat(lock_of_all).st_uid != os.getuid():
+            raise StartUpError(
+                f"{parent} belongs to another user, so temporary files in it are not safe: delete it, or set TMPDIR to "
+                "another folder"
+            )
+        # A new folder has no lock for a moment.
+        fcntl.flock(lock_of_all, fcntl.LOCK_EX)
+        for folder in parent.iterdir():
+            with suppress(OSError), _opened(folder) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        path = Path(mkdtemp(prefix="", dir=parent))
+        lock = _open(path)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return TemporaryFolder(path, lock)
 
 
-_locks: list[IO[str]] = []
-"""Open files, because closing a file releases its lock."""
+def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
-def _lock(folder: Path) -> IO[str]:
-    """Raises BlockingIOError if another process has the lock."""
-    file = (folder / "lock").open("a")
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = _open(folder)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise
-    return file
-
-
-def _delete_unless_in_use(folder: Path) -> None:
-    with suppress(BlockingIOError), _lock(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -21,15 +21,16 @@ A task asks for the records of its micro-batch. Its consumer may still wait for 
 the end of the micro-batch before, and it sends no other fetch until then.
 """
 
-_OFFSET_TIMEOUT_MS = 10_000
-"""How long a request for end offsets may take. Kafka's default is 60 s.
+_OFFSETS = {
+    "kafka.default.api.timeout.ms": "15000",
+    "kafka.request.timeout.ms": "10000",
+    "fetchOffset.numRetries": "12",
+}
+"""How long a query waits for offsets: 15 s for each of twelve attempts. By default there are three of 60 s.
 
-Kafka's admin client sends the request to the leader that it knows. If this broker has died, the client waits for it
-until the timeout, although another broker leads meanwhile. Spark then repeats the request with a new client.
+Kafka's admin client sends the question for end offsets to the leader that it knows. If this broker has died, the client
+waits for it until the timeout, although another broker leads meanwhile. Spark then asks with a new client.
 """
-
-_OFFSET_ATTEMPTS = 18
-"""As patient as Spark's default of three attempts with Kafka's default timeout."""
 
 
 def read_stream(
@@ -56,6 +57,7 @@ def read_stream(
         .option("startingOffsets", "earliest" if start is None else _offsets(topic, start, settings))
         .option("failOnDataLoss", str(not settings.accept_data_loss).lower())
         .options(**limits)
+        .options(**_OFFSETS)
         .load()
     )
     return records
@@ -81,10 +83,6 @@ def _subscribe(reader: Any, topic: Topic, settings: Settings) -> Any:
         # A till may use transactions. An invoice of an aborted one never happened.
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
-        .option("kafka.default.api.timeout.ms", _OFFSET_TIMEOUT_MS)
-        # It must not be longer than the timeout above.
-        .option("kafka.request.timeout.ms", _OFFSET_TIMEOUT_MS)
-        .option("fetchOffset.numRetries", _OFFSET_ATTEMPTS)
     )
 
 

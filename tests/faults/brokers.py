@@ -4,7 +4,8 @@ import socket
 import subprocess
 import threading
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +18,9 @@ from infra.local.ports import HOST, free_port
 from infra.local.processes import ManagedProcess
 
 _BLOCK = 64 * 1024
+_API_KEY, _PRODUCE = slice(4, 6), b"\0\0"
+"""The place of the kind of a request, after its size, and the kind of writes (https://kafka.apache.org/protocol)."""
+
 _HEAP = ("-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -32,7 +36,7 @@ class LossyProxy:
         self._dropping = threading.Event()
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self.dropped_bytes = 0
+        self.dropped_acknowledgements = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def drop_responses(self) -> None:
@@ -62,21 +66,38 @@ class LossyProxy:
                 continue
             with self._lock:
                 self._pairs.append((client, server))
-            threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
-            threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
+            writes = threading.Event()
+            threading.Thread(target=self._pass_requests, args=(client, server, writes), daemon=True).start()
+            threading.Thread(target=self._pass_responses, args=(server, client, writes), daemon=True).start()
 
-    def _pass(self, source: socket.socket, target: socket.socket, is_response: bool) -> None:  # noqa: FBT001
-        try:
-            while block := source.recv(_BLOCK):
-                if is_response and self._dropping.is_set():
-                    self.dropped_bytes += len(block)
+    def _pass_requests(self, client: socket.socket, broker: socket.socket, writes: threading.Event) -> None:
+        """``writes`` becomes whether the last request of the connection was a write."""
+        with _shut_at_the_end(client, broker):
+            while block := client.recv(_BLOCK):
+                if block[_API_KEY] == _PRODUCE:
+                    writes.set()
                 else:
-                    target.sendall(block)
-        except OSError:
-            pass
-        finally:
-            _shut(source)
-            _shut(target)
+                    writes.clear()
+                broker.sendall(block)
+
+    def _pass_responses(self, broker: socket.socket, client: socket.socket, writes: threading.Event) -> None:
+        with _shut_at_the_end(broker, client):
+            while block := broker.recv(_BLOCK):
+                if not self._dropping.is_set():
+                    client.sendall(block)
+                elif writes.is_set():
+                    self.dropped_acknowledgements += 1
+
+
+@contextmanager
+def _shut_at_the_end(*ends: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        pass  # one end has closed the connection
+    finally:
+        for end in ends:
+            _shut(end)
 
 
 def _shut(end: socket.socket) -> None:

@@ -20,7 +20,7 @@ from tests.faults.refusals import refused
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario
 from tests.faults.under_load import audited_row, load
-from tests.support.kafka import publish_invoices
+from tests.support.kafka import producer_of, publish_invoices
 
 _MS_PER_YEAR = 365 * 24 * 3_600_000
 _WRONG_YEARS = (-40, -10, -1, 1, 10, 100)
@@ -52,6 +52,7 @@ def partition_added(name: str, environment: Environment, seed: int) -> Row:
         environment.until_written(topics.LOYALTY, 20)
         _add_partition(environment)
         # A new producer knows the partition at once.
+        producer_of.cache_clear()
         publish_invoices(environment.settings, *_other_invoices(environment.settings, seed))
         recovery = environment.recovered()
     added, records = max(environment.ends(topics.POS_INVOICES).items())
@@ -100,7 +101,7 @@ SCENARIOS: dict[str, Scenario[Environment]] = {
     # Other faults need the usual number of partitions. Each partition is a task of each micro-batch.
     "a partition added to pos-invoices": Scenario(partition_added, partial(Environment), most=5),
     "checkpoints on a read-only disk": Scenario(
-        read_only_checkpoints, partial(small_disks, ["checkpoints"]), needs_root=True
+        read_only_checkpoints, partial(small_disks, ["checkpoints"]), most=6, needs_root=True
     ),
     "kill -9 of the writer of the Delta table": Scenario(
         delta_writer_killed, partial(Environment, export_format="delta")

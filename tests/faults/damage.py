@@ -67,13 +67,16 @@ def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 40)
     environment.settle()
+    damaged = 0
     for api in environment.stack.apis:
         environment.halt(api)
         for pattern in ("*.sst", "*.log", "MANIFEST*"):
             for file in sorted(api.settings.state_dir.rglob(pattern)):
                 damage(file, chance)
+                damaged += 1
         environment.resume(api)
-    return audited_row(environment, name, observations, environment.recovered())
+    row = audited_row(environment, name, observations, environment.recovered(), f"{damaged} files damaged")
+    return replace(row, wrong_answers=row.wrong_answers + (not damaged))
 
 
 def damaged_sst_block(name: str, environment: Environment, seed: int) -> Row:
@@ -132,11 +135,13 @@ def half_written_parquet(name: str, environment: Environment, seed: int) -> Row:
     environment.halt(environment.stack.pipeline)
     export = Path(environment.settings.export_dir)
     newest = delete_newest_commit(export / "_checkpoint")
-    for file in export.glob(f"date=*/batch={newest}/*.parquet"):
+    files = [*export.glob(f"date=*/batch={newest}/*.parquet")]
+    for file in files:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     environment.resume(environment.stack.pipeline)
-    return audited_row(environment, name, observations, environment.recovered())
+    row = audited_row(environment, name, observations, environment.recovered(), f"{len(files)} files cut")
+    return replace(row, wrong_answers=row.wrong_answers + (not files))
 
 
 SCENARIOS: dict[str, Scenario[Environment]] = {

@@ -81,6 +81,7 @@ class Environment:
         self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
         self._probes = 0
         self.key: str | None = None
+        self._repeated = 0
         self._halted: set[str] = set()
         self._checked_at = 0.0
 
@@ -179,6 +180,11 @@ class Environment:
         self.until("the till's acknowledgement", lambda: client.flush(0.1) == 0)
         self.until(f"the balance of {card}", lambda: self.balance(card) == "2.00")
         return time.monotonic() - started
+
+    def newly_repeated(self, repeated: int) -> int:
+        """Of the duplicates by id in all outputs, those since the last call."""
+        new, self._repeated = repeated - self._repeated, repeated
+        return new
 
     def balance(self, card: str) -> str | None:
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}

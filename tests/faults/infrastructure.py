@@ -28,8 +28,10 @@ class BehindAProxy(Environment):
         self.proxy = LossyProxy(port, broker.port)
 
     def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self.proxy.close()
+        try:
+            super().__exit__(*error)
+        finally:
+            self.proxy.close()
 
 
 def acknowledgements_lost(name: str, environment: BehindAProxy, seed: int) -> Row:
@@ -37,9 +39,9 @@ def acknowledgements_lost(name: str, environment: BehindAProxy, seed: int) -> Ro
     proxy = environment.proxy
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 20)
-        before = proxy.dropped_bytes
+        before = proxy.dropped_acknowledgements
         proxy.drop_responses()
-        environment.until("a lost acknowledgement", lambda: proxy.dropped_bytes > before)
+        environment.until("a lost acknowledgement", lambda: proxy.dropped_acknowledgements > before)
         proxy.repair()
         recovery = environment.recovered()
     return audited_row(environment, name, observations, recovery)

@@ -8,6 +8,7 @@ from schemas import topics
 from schemas.topics import POS_INVOICES
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.simulation import Options, Simulation
+from services.settings import Settings
 from tests.faults.auditor import audit
 from tests.faults.environment import Environment
 from tests.faults.report import Row
@@ -32,6 +33,7 @@ def crossing_returns(name: str, environment: Environment, seed: int) -> Row:
     def publish_half() -> None:
         publish(settings, POS_INVOICES, [(each.key, each.value) for each in islice(messages, _MESSAGES // 2)])
 
+    forwarded_before = _forwarded(settings)
     publish_half()
     environment.until_written(topics.LOYALTY, 20)
     environment.restart(environment.stack.pipeline)
@@ -40,19 +42,24 @@ def crossing_returns(name: str, environment: Environment, seed: int) -> Row:
     environment.settle()
     verdict = audit(settings, environment.stack.apis[0].url)
     audited = loyalty(settings, "audit").returncode
-    commands = {each["CommandID"]: each["Kind"] for each in records_of(settings, topics.LOYALTY_COMMANDS)}
-    forwarded = [*commands.values()].count("forward")
+    forwarded = _forwarded(settings) - forwarded_before
     return Row(
         fault=name,
         injected=1,
         lost=verdict.count(Nature.LOST) + (not forwarded),
         doubled=verdict.count(Nature.DOUBLED),
         wrong_answers=verdict.count(Nature.WRONG) + bool(audited),
-        again=verdict.again,
+        again=environment.newly_repeated(verdict.again),
         recovery_seconds=round(recovery, 1),
         evidence=f"{verdict.invoices:,} invoices, {forwarded} returns to other accounts: {verdict}; exit status of "
         f"audit: {audited}",
     )
+
+
+def _forwarded(settings: Settings) -> int:
+    """The number of returns to other accounts since the start of the stack."""
+    commands = {each["CommandID"]: each["Kind"] for each in records_of(settings, topics.LOYALTY_COMMANDS)}
+    return [*commands.values()].count("forward")
 
 
 SCENARIOS: dict[str, Scenario[Environment]] = {

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -127,8 +128,11 @@ def keys_rotated(name: str, environment: Secured, seed: int) -> Row:
     environment.key = keys.current
     publish_invoices(environment.settings, *(invoice(card, card) for card in _CARDS))
     environment.until("all balances", lambda: all(environment.balance(card) == "2.00" for card in _CARDS))
-    credentials = {"API key": lambda: keys.current, "token": issuer.token}
-    with httpx.Client(timeout=10, trust_env=False) as http, Readers(urls, credentials) as readers:
+    with ExitStack() as resources:
+        http = resources.enter_context(httpx.Client(timeout=10, trust_env=False))
+        environment.until("the first key", lambda: _statuses(http, urls, keys.current) == {httpx.codes.OK})
+        credentials = {"API key": lambda: keys.current, "token": issuer.token}
+        readers = resources.enter_context(Readers(urls, credentials))
         old, new = keys.current, keys.made()
         # An instance asks the issuer for an unknown key at most once in this time.
         _wait(environment, RETRY_SECONDS)

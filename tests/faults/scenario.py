@@ -35,5 +35,5 @@ class Scenario(Generic[Stack]):
 
 
 def in_turn(options: Sequence[_Option], seed: int) -> _Option:
-    """One of the options, another one for the next seed. Seeds of a fault follow each other."""
+    """One of the options, and the next one for the next injection: its seed is larger by one."""
     return options[seed % len(options)]

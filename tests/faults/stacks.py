@@ -34,13 +34,15 @@ class Stacks:
 
     def stack_for(self, scenario: Scenario[Any]) -> Environment:
         """The running stack, or a new one if the fault needs another one or if this one had enough injections."""
-        is_usable = scenario.stack is self._start and self._injections < scenario.most
-        if self._environment is None or not is_usable:
+        if self._environment is None or not self.is_usable_for(scenario):
             self.discard()
             self._environment = self._resources.enter_context(scenario.stack(self._directory()))
             self._start = scenario.stack
         self._injections += 1
         return self._environment
+
+    def is_usable_for(self, scenario: Scenario[Any]) -> bool:
+        return scenario.stack is self._start and self._injections < scenario.most
 
     def discard(self) -> None:
         """Stop the stack and delete its directory. The next fault gets a new stack."""

@@ -215,7 +215,7 @@ def audited_row(
         lost=verdict.count(Nature.LOST),
         doubled=verdict.count(Nature.DOUBLED),
         wrong_answers=verdict.count(Nature.WRONG),
-        again=verdict.again,
+        again=environment.newly_repeated(verdict.again),
         operations=histories.count - observations.operations_before,
         not_linearizable=verdict.not_linearizable,
         unavailable_seconds=round(observations.readings.unavailable_seconds, 1),

@@ -123,7 +123,6 @@ def test_values_are_read_in_parts_of_limited_size() -> None:
 def test_a_worker_has_few_threads() -> None:
     """Spark runs a worker for each core, and a pool of threads in each would be the square of that."""
     code = """
-from functools import cache
 from pathlib import Path
 from pipelines.columns.batch_reader import BatchReader
 from schemas import topics
