@@ -21,7 +21,7 @@ A task asks for the records of its micro-batch. Its consumer may still wait for 
 the end of the micro-batch before, and it sends no other fetch until then.
 """
 
-_OFFSETS = {
+_PATIENCE = {
     "kafka.default.api.timeout.ms": "15000",
     "kafka.request.timeout.ms": "10000",
     "fetchOffset.numRetries": "12",
@@ -57,7 +57,7 @@ def read_stream(
         .option("startingOffsets", "earliest" if start is None else _offsets(topic, start, settings))
         .option("failOnDataLoss", str(not settings.accept_data_loss).lower())
         .options(**limits)
-        .options(**_OFFSETS)
+        .options(**_PATIENCE)
         .load()
     )
     return records

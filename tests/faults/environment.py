@@ -182,7 +182,7 @@ class Environment:
         return time.monotonic() - started
 
     def newly_repeated(self, repeated: int) -> int:
-        """Of the duplicates by id in all outputs, those since the last call."""
+        """The number of new duplicates by id since the last call, if all outputs now have this number."""
         new, self._repeated = repeated - self._repeated, repeated
         return new
 

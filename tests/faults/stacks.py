@@ -46,7 +46,7 @@ class Stacks:
 
     def discard(self) -> None:
         """Stop the stack and delete its directory. The next fault gets a new stack."""
-        self._environment, self._injections = None, 0
+        self._environment, self._start, self._injections = None, None, 0
         self._resources.close()
 
     def _directory(self) -> Path:

@@ -1,8 +1,11 @@
 """The folder of a killed process is deleted, and that of a running one stays."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,31 +26,36 @@ input()
 """
 
 
+@contextmanager
+def holder(root: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process with a folder below the root, and the folder. With an argument, the process has a child."""
+    command, environment = [sys.executable, "-c", HOLDER, *arguments], os.environ | {"TMPDIR": str(root)}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
+    assert process.stdout
+    try:
+        yield process, Path(process.stdout.readline().strip())
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
 @pytest.mark.program
 def test_only_folders_that_nobody_uses_are_deleted(tmp_path: Path) -> None:
     """A JVM that has outlived its parent still uses the folder."""
+    with ExitStack() as holders:
+        first, killed = holders.enter_context(holder(tmp_path))
+        _, running = holders.enter_context(holder(tmp_path))
+        parent, inherited = holders.enter_context(holder(tmp_path, "with a child"))
+        (killed / "state-store").mkdir()
+        for process in (first, parent):
+            process.kill()
+            process.wait()
+        _, newest = holders.enter_context(holder(tmp_path))
 
-    def holder(*arguments: str) -> tuple[subprocess.Popen[str], Path]:
-        command = [sys.executable, "-c", HOLDER, *arguments]
-        environment = os.environ | {"TMPDIR": str(tmp_path)}
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
-        assert process.stdout
-        return process, Path(process.stdout.readline().strip())
-
-    holders = [holder(), holder(), holder("with a child")]
-    killed, running, inherited = (folder for _, folder in holders)
-    (killed / "state-store").mkdir()
-    for process in (holders[0][0], holders[2][0]):
-        process.kill()
-        process.wait()
-    holders.append(holder())
-
-    assert not killed.exists()
-    assert {running, inherited, holders[3][1]} == set(running.parent.iterdir())
-    for process, _ in holders:
-        os.killpg(process.pid, 9) if process is not holders[0][0] else None
-        process.communicate()
+        assert not killed.exists()
+        assert {running, inherited, newest} == set(running.parent.iterdir())
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
