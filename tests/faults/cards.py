@@ -90,7 +90,7 @@ def _replace(environment: Environment, old: str, new: str, key: str) -> bool:
     url = f"{environment.stack.apis[0].url}/v1/customers/{old}/replacement"
     body = {"newCard": new, "reason": "lost", "actor": "helpdesk"}
     try:
-        response = httpx.post(url, json=body, headers={"Idempotency-Key": key}, timeout=40, trust_env=False)
+        response = environment.http.post(url, json=body, headers={"Idempotency-Key": key}, timeout=40)
     except httpx.HTTPError:
         return False
     return response.status_code == httpx.codes.CREATED

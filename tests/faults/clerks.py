@@ -57,8 +57,10 @@ class Clerks(BackgroundThreads):
         histories: gets the commands, from the first request to the response, and the reads.
     """
 
-    def __init__(self, stack: LocalStack, cards: list[str], histories: Histories, seed: int, count: int) -> None:
-        self.answers, self.histories = Answers(), histories
+    def __init__(
+        self, stack: LocalStack, http: httpx.Client, cards: list[str], histories: Histories, seed: int, count: int
+    ) -> None:
+        self.answers, self.histories, self._http = Answers(), histories, http
         self._urls, self._cards = [api.url for api in stack.apis], cards
         self._given_up = threading.Event()
         self._lock = threading.Lock()
@@ -74,15 +76,14 @@ class Clerks(BackgroundThreads):
         self.stopping.set()
 
     def _work(self, seed: int, number: int) -> None:
-        with httpx.Client(timeout=_PATIENCE_SECONDS, trust_env=False) as http:
-            clerk = _Clerk(self, http, f"{seed}-{number}")
-            while not self.stopping.wait(_PAUSE_SECONDS):
-                clerk.run_random_command()
+        clerk = _Clerk(self, f"{seed}-{number}")
+        while not self.stopping.wait(_PAUSE_SECONDS):
+            clerk.run_random_command()
 
-    def ask(self, http: httpx.Client, path: str, body: Mapping[str, Any] | None, key: str) -> Answer:
+    def ask(self, path: str, body: Mapping[str, Any] | None, key: str) -> Answer:
         """Send a command until it is answered."""
         started, tries = time.monotonic(), list[str]()
-        while (answer := self._try(http, path, body, key, tries)) is None:
+        while (answer := self._try(path, body, key, tries)) is None:
             tries[-1] += f" after {time.monotonic() - started:.1f} s"
             if self._given_up.wait(_PAUSE_SECONDS):
                 raise SystemExit  # this ends only this thread
@@ -92,12 +93,11 @@ class Clerks(BackgroundThreads):
                 self.answers.slowest_seconds, self.answers.slowest_tries = seconds, ", ".join(tries)
         return answer
 
-    def _try(
-        self, http: httpx.Client, path: str, body: Mapping[str, Any] | None, key: str, tries: list[str]
-    ) -> Answer | None:
+    def _try(self, path: str, body: Mapping[str, Any] | None, key: str, tries: list[str]) -> Answer | None:
         """Send one request to the next instance, and add its response to ``tries``. None if it must be repeated."""
         try:
-            answer = http.post(self._next_url() + path, json=body, headers={"Idempotency-Key": key})
+            url, headers = self._next_url() + path, {"Idempotency-Key": key}
+            answer = self._http.post(url, json=body, headers=headers, timeout=_PATIENCE_SECONDS)
         except httpx.HTTPError as error:
             tries.append(type(error).__name__)
             return None
@@ -108,10 +108,10 @@ class Clerks(BackgroundThreads):
             return None
         return None if problem in _NOT_YET else Answer(answer.status_code, found)
 
-    def read(self, http: httpx.Client, card: str, least: int | None) -> None:
+    def read(self, card: str, least: int | None) -> None:
         """Read a balance once from the next instance. ``least`` is the sequence number to wait for."""
         parameters = {} if least is None else {"minSequence": least, "timeout": 5}
-        answer = read_balance(http, self._next_url(), card, self.histories, **parameters)
+        answer = read_balance(self._http, _PATIENCE_SECONDS, self._next_url(), card, self.histories, **parameters)
         if answer is None or least is None:
             return
         if answer.status_code != httpx.codes.OK or answer.json()["Sequence"] < least:
@@ -137,8 +137,8 @@ class Clerks(BackgroundThreads):
 
 
 class _Clerk:
-    def __init__(self, clerks: Clerks, http: httpx.Client, name: str) -> None:
-        self._clerks, self._http, self._name = clerks, http, name
+    def __init__(self, clerks: Clerks, name: str) -> None:
+        self._clerks, self._name = clerks, name
         self._dice = random.Random(f"clerk {name}")
         self._given = 0
 
@@ -178,7 +178,7 @@ class _Clerk:
         action = action._replace(id=command_id("POST", path, key))
         start, histories = time.monotonic(), self._clerks.histories
         try:
-            answer = self._clerks.ask(self._http, path, body, key)
+            answer = self._clerks.ask(path, body, key)
         except SystemExit:
             histories.add(card, Operation(action, start))
             raise
@@ -190,8 +190,8 @@ class _Clerk:
             received = command_response(answer.body)
             histories.add_command(card, action._replace(received=received), start, end)
             for least in self._dice.choice(([], [None], [None, received.sequence])):
-                self._clerks.read(self._http, card, least)
+                self._clerks.read(card, least)
         if self._dice.random() < 0.2:
             # Repeat the request, like a client that lost the response.
-            self._clerks.compare(answer, self._clerks.ask(self._http, path, body, key))
+            self._clerks.compare(answer, self._clerks.ask(path, body, key))
         return answer

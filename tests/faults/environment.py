@@ -54,6 +54,7 @@ class Environment:
     Attributes:
         histories: what clerks and callers did since the start, through all faults of this stack. The history of an
             account explains its next fault only from its first command on.
+        http: a client for all threads. A new one reads all certificates, which takes as long as dozens of requests.
         key: the API key of the probes, if the API demands one.
     """
 
@@ -79,6 +80,7 @@ class Environment:
         self._patience_seconds = patience_seconds
         self.stack = LocalStack(directory, self.settings, api_instances)
         self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
+        self.http = httpx.Client(limits=httpx.Limits(), trust_env=False)
         self._probes = 0
         self.key: str | None = None
         self._repeated = 0
@@ -91,6 +93,7 @@ class Environment:
 
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
+        self.http.close()
         for process in self.stack.processes:
             if process.pid is not None:
                 # Continue paused processes, so that they can end.
@@ -139,10 +142,18 @@ class Environment:
         if is_time:
             self._checked_at = time.monotonic()
         for service in self.stack.services:
-            is_down = service.process.pid is None or (is_time and service in self.stack.apis and _is_dead(service))
+            is_down = service.process.pid is None or (is_time and service in self.stack.apis and self._is_dead(service))
             if is_down and service.process.name not in self._halted:
                 with contextlib.suppress(ProcessFailedError):
                     self.restart(service)
+
+    def _is_dead(self, api: Service) -> bool:
+        """Whether the liveness check fails. An instance that does not answer may only be slow."""
+        try:
+            answer = self.http.get(f"{api.url}/livez", timeout=2)
+        except httpx.HTTPError:
+            return False
+        return answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
 
     def restart(self, service: Service) -> None:
         """Restart without waiting until the service is ready, because other services may need a restart too."""
@@ -191,7 +202,7 @@ class Environment:
         for api in self.stack.apis:
             with contextlib.suppress(httpx.HTTPError):
                 url = f"{api.url}/v1/customers/{card}/balance"
-                answer = httpx.get(url, headers=headers, timeout=5, trust_env=False)
+                answer = self.http.get(url, headers=headers, timeout=5)
                 if answer.status_code == httpx.codes.OK:
                     return str(answer.json()["TotalLoyaltyPoints"])
         return None
@@ -222,7 +233,7 @@ class Environment:
     def report(self, api: Service, path: str = "/readyz") -> dict[str, Any]:
         """The JSON response of an instance. Empty while it does not answer."""
         with contextlib.suppress(httpx.HTTPError, ValueError):
-            found: dict[str, Any] = httpx.get(f"{api.url}{path}", timeout=5, trust_env=False).json()
+            found: dict[str, Any] = self.http.get(f"{api.url}{path}", timeout=5).json()
             return found
         return {}
 
@@ -235,15 +246,6 @@ class Environment:
             found = psutil.Process(pid).children(recursive=True)
             return [each for each in found if _is_worker(each)]
         return []
-
-
-def _is_dead(api: Service) -> bool:
-    """Whether the liveness check fails. An instance that does not answer may only be slow."""
-    try:
-        answer = httpx.get(f"{api.url}/livez", timeout=2, trust_env=False)
-    except httpx.HTTPError:
-        return False
-    return answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
 
 
 def _is_worker(process: psutil.Process) -> bool:

@@ -18,8 +18,8 @@ from tests.support.outages import Outages
 from tests.support.threads import BackgroundThreads
 
 _ENDLESS = 1_000_000
-_PAUSE_SECONDS = 0.05
-_WATCH_SECONDS = 0.5
+_PAUSE_SECONDS = 0.1
+_WATCH_SECONDS = 1.0
 _CALLER_SECONDS = 2.0
 """A caller then asks the next instance, as a load balancer does. No instance can answer for one that is paused."""
 
@@ -96,8 +96,8 @@ class Callers(BackgroundThreads):
         histories: gets the responses.
     """
 
-    def __init__(self, stack: LocalStack, cards: list[str], histories: Histories) -> None:
-        self.histories = histories
+    def __init__(self, stack: LocalStack, http: httpx.Client, cards: list[str], histories: Histories) -> None:
+        self._http, self.histories = http, histories
         self._urls = [api.url for api in stack.apis]
         self._cards = cards
         super().__init__(self._read)
@@ -106,19 +106,18 @@ class Callers(BackgroundThreads):
     def _read(self) -> None:
         seen: dict[str, int] = {}
         outages = Outages()
-        with httpx.Client(timeout=_CALLER_SECONDS, trust_env=False) as http:
-            turn = answered = 0
-            while not self.stopping.wait(_PAUSE_SECONDS):
-                card = self._cards[answered // len(self._urls) % len(self._cards)]
-                # Without an answer the caller asks the next instance for the same customer.
-                answered += self._ask(http, self._urls[turn % len(self._urls)], card, seen, outages)
-                turn += 1
+        turn = answered = 0
+        while not self.stopping.wait(_PAUSE_SECONDS):
+            card = self._cards[answered // len(self._urls) % len(self._cards)]
+            # Without an answer the caller asks the next instance for the same customer.
+            answered += self._ask(self._urls[turn % len(self._urls)], card, seen, outages)
+            turn += 1
         self._note(outages.end_all())
 
-    def _ask(self, http: httpx.Client, url: str, card: str, seen: dict[str, int], outages: Outages) -> bool:
+    def _ask(self, url: str, card: str, seen: dict[str, int], outages: Outages) -> bool:
         """Ask an instance once. Returns whether it has answered."""
         asked = time.monotonic()
-        answer = read_balance(http, url, card, self.histories)
+        answer = read_balance(self._http, _CALLER_SECONDS, url, card, self.histories)
         if answer is None:
             self.readings.failed += 1
             outages.begin(card, asked)
@@ -151,23 +150,22 @@ class Watchers(BackgroundThreads):
     instance answered meanwhile.
     """
 
-    def __init__(self, stack: LocalStack, cards: list[str], histories: Histories) -> None:
-        self._histories = histories
+    def __init__(self, stack: LocalStack, http: httpx.Client, cards: list[str], histories: Histories) -> None:
+        self._http, self._histories = http, histories
         super().__init__(*(partial(self._watch, api.url, card) for api in stack.apis for card in cards))
 
     def _watch(self, url: str, card: str) -> None:
-        with httpx.Client(timeout=_PATIENCE_SECONDS, trust_env=False) as http:
-            while not self.stopping.wait(_WATCH_SECONDS):
-                read_balance(http, url, card, self._histories)
+        while not self.stopping.wait(_WATCH_SECONDS):
+            read_balance(self._http, _PATIENCE_SECONDS, url, card, self._histories)
 
 
 def read_balance(
-    http: httpx.Client, url: str, card: str, histories: Histories, **parameters: int
+    http: httpx.Client, patience: float, url: str, card: str, histories: Histories, **parameters: int
 ) -> httpx.Response | None:
     """Read a balance once, and add a response of 200 or 404 to the histories. None for any other response."""
     start = time.monotonic()
     try:
-        answer = http.get(f"{url}/v1/customers/{card}/balance", params=parameters)
+        answer = http.get(f"{url}/v1/customers/{card}/balance", params=parameters, timeout=patience)
     except httpx.HTTPError:
         return None
     if answer.status_code not in {httpx.codes.OK, httpx.codes.NOT_FOUND}:

@@ -185,9 +185,10 @@ def load(environment: Environment, seed: int) -> Iterator[Observations]:
     """Run tills, callers and clerks while the block runs. Then wait until every command has a response."""
     served = served_cards(seed)
     histories = environment.histories
-    callers = Callers(environment.stack, prime_cards(seed)[:_READ], histories)
-    clerks = Clerks(environment.stack, served, histories, seed, _CLERKS)
-    with callers, clerks, Watchers(environment.stack, served, histories), Tills(environment.stack, seed, RATE):
+    stack, http = environment.stack, environment.http
+    callers = Callers(stack, http, prime_cards(seed)[:_READ], histories)
+    clerks = Clerks(stack, http, served, histories, seed, _CLERKS)
+    with callers, clerks, Watchers(stack, http, served, histories), Tills(stack, seed, RATE):
         yield Observations(callers.readings, clerks.answers, histories.count)
         clerks.stop()
         environment.until("an answer to every command", lambda: clerks.are_done)

@@ -63,7 +63,7 @@ def upgraded_under_load(name: str, environment: Environment, seed: int) -> Row:
     releases, and so does ``loyalty audit``.
     """
     stack, settings = environment.stack, environment.settings
-    callers = Callers(stack, prime_cards(seed)[:_READ], environment.histories)
+    callers = Callers(stack, environment.http, prime_cards(seed)[:_READ], environment.histories)
     with callers, JsonTills(stack, seed, RATE):
         environment.until_written(topics.LOYALTY, 20)
         environment.halt(stack.pipeline)
