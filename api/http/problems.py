@@ -488,7 +488,7 @@ class NotReady(
     title="The instance is not ready",
     example={"ready": False, "kafkaError": None, "partitions": []},
 ):
-    """Not every partition has reached the end that its changelog had at the start. Wait, or read kafkaError."""
+    """The instance restores its stores after the start, or a damaged global store. Wait, or read kafkaError."""
 
 
 class NotAlive(

@@ -37,12 +37,15 @@ async def livez(stores: StoresDep) -> Response:
 async def readyz(stores: StoresDep) -> Response:
     """200 after every partition has reached the end that its changelog had at the start. Both bodies give the details.
 
+    Then it stays 200 while the instance restores partitions that it gets later, because other instances may do the same
+    at that time. A global store has no other owner, so a damaged one makes it 503.
+
     It stays 200 while Kafka is unavailable. Balances are then still served, `kafkaError` gives the reason, and each lag
     is the last known one.
     """
-    partitions = _partition_reports(stores)
     materialiser = stores.materialiser
-    ready = materialiser.alive and materialiser.restored and all(each["restored"] for each in partitions)
+    ready = materialiser.alive and materialiser.ready and _global_stores_serve(stores)
+    partitions = _partition_reports(stores)
     report: dict[str, Any] = {"ready": ready, "kafkaError": materialiser.kafka_error, "partitions": partitions}
     if not ready:
         raise problems.NotReady(**report)
@@ -59,6 +62,11 @@ async def readyz(stores: StoresDep) -> Response:
 async def metrics(metrics: MetricsDep) -> Response:
     """The metrics in the text format of Prometheus. No label contains a card."""
     return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _global_stores_serve(stores: LocalStores) -> bool:
+    tasks = [task for store in stores.by_name.values() if store.definition.is_global for task in store.tasks.values()]
+    return all(task.serving for task in tasks)
 
 
 def _partition_reports(stores: LocalStores) -> list[dict[str, Any]]:

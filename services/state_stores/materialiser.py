@@ -73,7 +73,7 @@ class Materialiser:
         self._changelogs: dict[str, Changelog] = {}
         self._roles: dict[ChangelogPartition, Role] = {}
         self._settled = False
-        self._ready = False
+        self._restored = self._ready = False
         self._next_save_time = 0.0
         self._thread = threading.Thread(target=self._run, name="materialiser", daemon=True)
 
@@ -100,16 +100,26 @@ class Materialiser:
 
     @property
     def restored(self) -> bool:
-        """Whether each partition of this instance was restored once after the start.
+        """Whether each partition that this instance owns was restored once after the start.
 
         It stays true: a partition that this instance takes over later is restored while the others serve.
         """
-        self._ready = self._ready or (self._settled and all(task.progress.restored for task in self._active_tasks()))
+        self._restored = self._restored or self._are_restored(Role.ACTIVE)
+        return self._restored
+
+    @property
+    def ready(self) -> bool:
+        """Whether all copies of this instance, standbys included, were restored once after the start.
+
+        It stays true, too. If an instance dies, all others may get new copies at the same time. They must all stay
+        reachable while they restore these copies.
+        """
+        self._ready = self._ready or self._are_restored(*Role)
         return self._ready
 
-    def _active_tasks(self) -> list[StoreTask]:
-        active = [partition for partition, role in list(self._roles.items()) if role is Role.ACTIVE]
-        return [task for partition in active for task in self._tasks(partition)]
+    def _are_restored(self, *roles: Role) -> bool:
+        held = [partition for partition, role in list(self._roles.items()) if role in roles]
+        return self._settled and all(task.progress.restored for each in held for task in self._tasks(each))
 
     def _tasks(self, partition: ChangelogPartition) -> list[StoreTask]:
         topic, number = partition

@@ -92,6 +92,7 @@ class FakeFeed:
     alive: bool = True
     kafka_error: str | None = None
     restored: bool = True
+    ready: bool = True
 
     def start(self) -> None: ...
 

@@ -41,6 +41,10 @@ class TestFeed:
         tasks = self.store.tasks.values()
         return bool(tasks) and all(task.progress.restored for task in tasks)
 
+    @property
+    def ready(self) -> bool:
+        return self.restored
+
     def start(self) -> None:
         self.events.append("start")
 

@@ -13,6 +13,7 @@ from api.routing.report_collector import ReportCollector
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
 from services.state_stores.assignment import ChangelogPartition, Role
+from services.state_stores.catalogue import PROGRAMMES
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
 from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
@@ -359,8 +360,25 @@ def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
     owner.store.close()
 
 
+def test_an_instance_with_a_damaged_global_store_is_not_ready() -> None:
+    """No other instance can serve a global store in its place."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        task = group.instances[1].stores[PROGRAMMES].tasks[0]
+        assert 200 == (await callers.get(1, "/readyz")).status_code
+        task.store.damage = "Corruption: block checksum mismatch"
+
+        assert "not-ready" == problem_type(await callers.get(1, "/readyz"), 503)
+
+    run(group, steps)
+
+
 def test_a_damaged_copy_is_reported_as_not_restored() -> None:
-    """Peers do not ask the instance for the copy any more, and readiness, metrics and reports show the damage."""
+    """Peers do not ask the instance for the copy any more. Metrics and reports show the damage.
+
+    The instance stays ready, because other instances have copies.
+    """
     group = three()
 
     async def steps(callers: Callers) -> None:
@@ -371,7 +389,7 @@ def test_a_damaged_copy_is_reported_as_not_restored() -> None:
         (held,) = [each for each in damaged.local.report().partitions if each.store == "customer-balances"][1:]
         assert (1, False) == (held.partition, held.restored)
         ready = await callers.get(1, "/readyz")
-        assert "not-ready" == problem_type(ready, 503)
+        assert 200 == ready.status_code
         reports = {(each["store"], each["partition"]): each for each in ready.json()["partitions"]}
         report = reports["customer-balances", 1]
         assert (False, None, "Corruption: block checksum mismatch") == tuple(

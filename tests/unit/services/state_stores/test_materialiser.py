@@ -157,12 +157,28 @@ def test_a_partition_that_is_taken_over_later_does_not_change_readiness() -> Non
     scene.assignment.give(0)
     scene.follow()
     assert scene.materialiser.restored
+    assert scene.materialiser.ready
 
     scene.assignment.give(1)
     scene.follow()
 
     assert not scene.store.tasks[1].progress.restored
     assert scene.materialiser.restored
+    assert scene.materialiser.ready
+
+
+def test_it_is_not_ready_before_its_standbys_are_restored() -> None:
+    """Otherwise a rolling restart could stop the last instance with the data of a partition."""
+    scene = Scene(stored(5), MemoryStorePartition(), high=5)
+    scene.assignment.give(0)
+    scene.assignment.give(1, role=Role.STANDBY)
+    scene.follow()
+    assert scene.materialiser.restored
+    assert not scene.materialiser.ready
+
+    scene.store.tasks[1].progress.restored = True
+
+    assert scene.materialiser.ready
 
 
 def test_a_partition_that_moves_away_is_closed() -> None:
