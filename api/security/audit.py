@@ -16,6 +16,7 @@ _EXPORTS = frozenset(
     {
         "/v1/customers/{card}/entries",
         "/v1/customers/{card}/statement",
+        "/v1/invoices/{invoice}/customers",
         "/v1/stores/{store}/all",
         "/v1/stores/{store}/range",
         "/v1/stores/{store}/local/all",
@@ -55,7 +56,8 @@ class RequestAudit:
         # The path of a refused request can contain anything, also a card in the wrong place.
         details = {name: text for name, text in texts.items() if status < _REFUSED or _COMMAND_ID.fullmatch(text)}
         details = {**details, **scope.get("audit_details", {})}
-        details.pop("card", None)
+        for name in ("card", "invoice"):  # a caller who searches can give a card instead of an invoice number
+            details.pop(name, None)
         customer = self._pseudonyms.of(texts["card"]) if "card" in texts else ""
         action = f"{scope['method']} {route}"
         record = audit_record(caller.name, action, f"{status:d}", self._url, customer=customer, details=details)

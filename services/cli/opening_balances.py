@@ -9,7 +9,7 @@ from uuid import NAMESPACE_URL, uuid5
 import typer
 
 from schemas import topics
-from services.audit_trail import user_name
+from services.audit_trail import audited, user_name
 from services.cli.output import MISUSED, AsJson, clear_errors, progress, read_settings, report, stop, table
 from services.codecs.events import command_record
 from services.domain.events import Import
@@ -62,7 +62,10 @@ def import_balances(
             rest = f"; {more:,} more are not shown" if more else ""
             stop(f"{len(found.errors):,} of {found.rows:,} rows are wrong, and nothing was sent{rest}", MISUSED)
         started = time.monotonic()
-        sent = 0 if dry_run else _send(found, name, reason, actor, settings, quiet=as_json)
+        sent = 0
+        if not dry_run:
+            with audited("loyalty import", settings, cards=f"{len(found.cards)}"):
+                sent = _send(found, name, reason, actor, settings, quiet=as_json)
     seconds = round(time.monotonic() - started, 3)
     figures = {"rows": found.rows, "cards": len(found.cards), "points": points_text(found.points), "sent": sent}
     rows = ((what, f"{figure:,}" if isinstance(figure, int) else figure) for what, figure in figures.items())

@@ -21,6 +21,7 @@ from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from schemas import topics
+from services.audit_trail import read_trail
 from services.cli import app
 from services.codecs.events import command_record, decode_event
 from services.codecs.state import decode_account, encode_account
@@ -71,10 +72,15 @@ def send(settings, card, *commands):
 
 
 def import_file(settings, file):
-    """Run ``loyalty import``."""
+    """Run ``loyalty import``, which the audit trail records."""
+    before = len(list(read_trail(settings)))
     command = ["import", str(file), "--name", "opening", "--json"]
     done = CliRunner().invoke(app, command, env=variables_of(settings))
     assert (0, 1) == (done.exit_code, json.loads(done.stdout)["sent"])
+    recorded = list(read_trail(settings))[before:]
+    assert [("loyalty import", "begun"), ("loyalty import", "done")] == [
+        (each["Action"], each["Outcome"]) for each in recorded
+    ]
 
 
 def latest(settings, topic):

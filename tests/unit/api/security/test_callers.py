@@ -484,6 +484,7 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
         client.post("/v1/redemptions/A%20b/void", headers=headers)
         client.post(f"/v1/redemptions/{of_b}/void", headers=headers)
         client.get("/v1/customers/A%20b/statement", headers=headers)
+        client.get("/v1/invoices/A%20b/customers", headers=headers)
         client.get("/v1/stores/customer-balances/all", headers=headers)
         client.get("/v1/stores/programmes/all", headers=headers)
         client.get("/v1/customers/A%20b/balance", headers=headers)
@@ -499,6 +500,7 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
         ("POST /v1/redemptions/{redemption}/void", 404, "", {"command": of_b}),
         ("POST /v1/redemptions/{redemption}/void", 404, "", void),
         ("GET /v1/customers/{card}/statement", 403, customer, {}),
+        ("GET /v1/invoices/{invoice}/customers", 403, "", {}),
         ("GET /v1/stores/{store}/all", 403, "", {}),
         ("GET /v1/stores/{store}/all", 200, "", {"store": "programmes"}),
     ]
