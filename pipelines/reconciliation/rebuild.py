@@ -107,6 +107,7 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
     if reader.exists:
         aside = f"{checkpoint}-before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         reader.rename(aside)
+        typer.echo(f"the previous checkpoint is now {aside}", err=True)  # also if the rebuild fails afterwards
     seed = Seed(
         accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
         snapshot.events.records.select("identity", F.timestamp_millis("append_time").alias("timestamp")),
@@ -239,8 +240,6 @@ def main(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:
 def _print(rebuilt: Rebuilt) -> None:
     out = console()
     out.print(f"{rebuilt.checkpoint}: {rebuilt.accounts:,} accounts; {rebuilt.late:,} events newly processed")
-    if rebuilt.aside:
-        out.print(f"the previous checkpoint is now {rebuilt.aside}")
     print_differences(rebuilt.differences, SHOWN, "--json")
     for note in rebuilt.notes:
         out.print(f"note: {note}", markup=False, highlight=False)
