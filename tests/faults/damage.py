@@ -104,8 +104,8 @@ def damaged_sst_block(name: str, environment: Environment, seed: int) -> Row:
 
 def _server_errors(environment: Environment, api: Service) -> list[str]:
     """Read each balance through one instance. Returns the cards whose read ended with status 500."""
-    with httpx.Client(base_url=api.url, timeout=30, trust_env=False) as client:
-        statuses = {card: client.get(f"/v1/customers/{card}/balance").status_code for card in _cards(environment)}
+    urls = {card: f"{api.url}/v1/customers/{card}/balance" for card in _cards(environment)}
+    statuses = {card: environment.http.get(url, timeout=30).status_code for card, url in urls.items()}
     return [card for card, status in statuses.items() if status == httpx.codes.INTERNAL_SERVER_ERROR]
 
 

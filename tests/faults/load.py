@@ -39,12 +39,6 @@ class Tills(BackgroundThreads):
         self._messages = Simulation(options, schema_ids(stack.settings)).messages()
         super().__init__(self._publish)
         self._failures: list[str] = []
-        self.published = 0
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        if self._failures:
-            raise RuntimeError(f"the tills could not publish: {self._failures[0]}")
 
     def encode(self, message: Message) -> bytes:
         """The value of the record."""
@@ -64,12 +58,12 @@ class Tills(BackgroundThreads):
             client.poll(0)
         while client.flush(1.0):
             pass
+        if self._failures:
+            raise RuntimeError(f"the tills could not publish: {self._failures[0]}")
 
     def _delivered(self, error: Any, _: Any) -> None:
         if error is not None:
             self._failures.append(error.str())
-        else:
-            self.published += 1
 
 
 @dataclass

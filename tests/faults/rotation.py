@@ -5,7 +5,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -41,8 +40,9 @@ class Readers(BackgroundThreads):
         wrong: descriptions of refused valid credentials, and of wrong balances.
     """
 
-    def __init__(self, urls: Sequence[str], credentials: dict[str, Callable[[], str]]) -> None:
-        self._urls, self._credentials, self.kinds = urls, credentials, tuple(credentials)
+    def __init__(self, http: httpx.Client, urls: Sequence[str], credentials: dict[str, Callable[[], str]]) -> None:
+        self._http, self._urls = http, urls
+        self._credentials, self.kinds = credentials, tuple(credentials)
         self.statuses: Counter[tuple[str, int]] = Counter()
         self.wrong: list[str] = []
         self._lock = threading.Lock()
@@ -50,19 +50,18 @@ class Readers(BackgroundThreads):
 
     def _read(self, kind: str) -> None:
         turn = 0
-        with httpx.Client(timeout=10, trust_env=False) as http:
-            while not self.stopping.wait(_PAUSE_SECONDS):
-                url, card = self._urls[turn % len(self._urls)], _CARDS[turn // len(self._urls) % len(_CARDS)]
-                turn += 1
-                try:
-                    answer = read(http, url, card, self._credentials[kind]())
-                except httpx.HTTPError:
-                    continue
-                with self._lock:
-                    self.statuses[kind, answer.status_code] += 1
-                    is_wrong = answer.status_code == httpx.codes.OK and answer.json()["TotalLoyaltyPoints"] != "2.00"
-                    if is_wrong or answer.status_code in _REFUSED:
-                        self.wrong.append(f"{kind}, {url}: {answer.status_code} {answer.text[:200]}")
+        while not self.stopping.wait(_PAUSE_SECONDS):
+            url, card = self._urls[turn % len(self._urls)], _CARDS[turn // len(self._urls) % len(_CARDS)]
+            turn += 1
+            try:
+                answer = read(self._http, url, card, self._credentials[kind]())
+            except httpx.HTTPError:
+                continue
+            with self._lock:
+                self.statuses[kind, answer.status_code] += 1
+                is_wrong = answer.status_code == httpx.codes.OK and answer.json()["TotalLoyaltyPoints"] != "2.00"
+                if is_wrong or answer.status_code in _REFUSED:
+                    self.wrong.append(f"{kind}, {url}: {answer.status_code} {answer.text[:200]}")
 
     @property
     def served(self) -> Counter[str]:
@@ -72,7 +71,8 @@ class Readers(BackgroundThreads):
 
 
 def read(http: httpx.Client, url: str, card: str, credential: str) -> httpx.Response:
-    return http.get(f"{url}/v1/customers/{card}/balance", headers={"Authorization": f"Bearer {credential}"})
+    headers = {"Authorization": f"Bearer {credential}"}
+    return http.get(f"{url}/v1/customers/{card}/balance", headers=headers, timeout=10)
 
 
 class ApiKeys:
@@ -123,16 +123,13 @@ def keys_rotated(name: str, environment: Secured, seed: int) -> Row:
 
     Then an instance is killed. A valid credential must never be refused, and a revoked key never accepted.
     """
-    urls, issuer = [api.url for api in environment.stack.apis], environment.issuer
+    urls, issuer, http = [api.url for api in environment.stack.apis], environment.issuer, environment.http
     keys = ApiKeys(environment.settings, environment.directory / f"keys-{seed}")
     environment.key = keys.current
     publish_invoices(environment.settings, *(invoice(card, card) for card in _CARDS))
     environment.until("all balances", lambda: all(environment.balance(card) == "2.00" for card in _CARDS))
-    with ExitStack() as resources:
-        http = resources.enter_context(httpx.Client(timeout=10, trust_env=False))
-        environment.until("the first key", lambda: _statuses(http, urls, keys.current) == {httpx.codes.OK})
-        credentials = {"API key": lambda: keys.current, "token": issuer.token}
-        readers = resources.enter_context(Readers(urls, credentials))
+    environment.until("the first key", lambda: _statuses(http, urls, keys.current) == {httpx.codes.OK})
+    with Readers(http, urls, {"API key": lambda: keys.current, "token": issuer.token}) as readers:
         old, new = keys.current, keys.made()
         # An instance asks the issuer for an unknown key at most once in this time.
         _wait(environment, RETRY_SECONDS)
