@@ -12,7 +12,7 @@ Schema = dict[str, Any]
 
 @cache
 def ids() -> dict[int, str]:
-    """Schema ids and their files, for deployments without a Schema Registry. The file of an id never changes."""
+    """Schema ids and their files, for deployments without a Schema Registry. The types of an id never change."""
     entries = json.loads((files(__name__) / "ids.json").read_text(encoding="utf-8"))
     return {int(schema_id): path for schema_id, path in entries.items()}
 

@@ -192,14 +192,28 @@ def _read(body: io.BytesIO, writer: Any, resolve_into: Any, name: str, schema_id
 
 
 def same_schema(text: str, newest: Any) -> bool:
-    """Whether the text is the newest schema.
+    """Whether the text has the fields and types of the newest schema, in the same order.
 
-    It is not if only a default, an alias or a comment is different, although the bytes of a record are then the same.
+    Then the bytes of a record are the same. Comments, aliases and defaults can differ, because they do not change the
+    bytes.
     """
     try:
-        return bool(fastavro.parse_schema(json.loads(text)) == fastavro.parse_schema(newest))
+        return bool(_form(json.loads(text)) == _form(newest))
     except AVRO_ERRORS:
         return False
+
+
+def _form(schema: Any) -> Any:
+    """What decides about bytes: like Avro's parsing canonical form, but with logical types."""
+    return _without(fastavro.parse_schema(schema), frozenset({"doc", "aliases", "default"}))
+
+
+def _without(schema: Any, attributes: frozenset[str]) -> Any:
+    if isinstance(schema, list):
+        return [_without(each, attributes) for each in schema]
+    if isinstance(schema, dict):
+        return {name: _without(value, attributes) for name, value in schema.items() if name not in attributes}
+    return schema
 
 
 @cache

@@ -1,19 +1,23 @@
 """Values that are read at once are exactly what fastavro reads."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import schemas
 from pipelines.columns import batch_reader
 from pipelines.columns.batch_reader import BatchReader
 from schemas import topics
 from services.account_events import find_in_invoices
 from services.domain.invoice import PRIME
-from services.messaging.avro import body_encoder, decoder, encoder, header
+from services.messaging.avro import Record, body_encoder, decoder, encoder, header
 from services.verdicts import judge_with_body
 from tests.support.builders import IDS, balance, invoice
 from tests.support.examples import examples
@@ -93,6 +97,26 @@ def test_a_registered_id_of_the_same_schema_is_read() -> None:
     assert [DECODE(GOOD[0]), None] == [*reader.read([header(4711) + GOOD[0][5:], header(4712) + GOOD[0][5:]])]
 
 
+def test_a_schema_with_other_comments_aliases_and_defaults_has_the_same_bytes() -> None:
+    assert read_with(lambda field: field | {"doc": "Ours.", "aliases": ["ours"], "default": None}) == [DECODE(GOOD[0])]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"name": "Other"}, {"type": ["string", "null"]}, {"type": ["null", {"type": "string", "logicalType": "uuid"}]}],
+)
+def test_a_schema_with_another_name_or_type_is_left_to_fastavro(change: dict[str, Any]) -> None:
+    assert read_with(lambda field: field | change) == [None]
+
+
+def read_with(changed: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Record | None]:
+    """A good value, read with a registered schema whose first field is changed."""
+    schema = schemas.current("PosInvoice")
+    first, *others = schema["fields"]
+    registered = json.dumps(schema | {"fields": [changed(first), *others]})
+    return [*BatchReader("PosInvoice", {4711: registered}, fewest=1).read([header(4711) + GOOD[0][5:]])]
+
+
 def test_the_lines_of_invoices_are_read_too() -> None:
     write, decode = encoder(topics.HADOOP, IDS), decoder(topics.HADOOP, IDS)
     values = [write(line) for value in GOOD for line in flatten(DECODE(value))]
@@ -124,6 +148,7 @@ def test_a_worker_has_few_threads() -> None:
     """Spark runs a worker for each core, and a pool of threads in each would be the square of that."""
     code = """
 from pathlib import Path
+from typing import Any
 from pipelines.columns.batch_reader import BatchReader
 from schemas import topics
 from tests.support.builders import IDS, invoice
