@@ -27,6 +27,13 @@ from schemas.topics import (
 ADMIN = "admin"
 """The super user. It creates topics, users and rights. No service runs as this user."""
 
+READERS = "loyalty-readers"
+"""The group id of all consumers that choose their partitions themselves. Nobody joins this group.
+
+Kafka's client asks for the coordinator of its group even if it never joins, so it needs a right on a group. Every
+service that reads topics has the right on this one.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -37,7 +44,8 @@ class Service:
         reads, writes: topics.
         reads_settings_of: topics whose configuration it reads.
         counts: topics whose offsets it reads, but not their records.
-        groups: its consumer groups, without the prefix of the deployment. A ``*`` at the end matches any ending.
+        groups: the consumer groups that it joins, without the prefix of the deployment. A ``*`` at the end matches any
+            ending.
         transactional_ids: ids of its transactional producers, without the prefix.
     """
 
@@ -68,7 +76,6 @@ SERVICES = (
             AUDIT_TRAIL,  # in `loyalty rebuild`, `export`, `archive` and `dead-letters replay`
         ),
         reads_settings_of=(POS_INVOICES, LOYALTY_COMMANDS, HADOOP),
-        groups=("loyalty-pipeline", "loyalty-programmes", "loyalty-audit", "loyalty-dead-letters"),
     ),
     Service(
         "api",
@@ -92,33 +99,22 @@ SERVICES = (
         ),
         reads_settings_of=(LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES, API_KEYS),
         counts=ALL,
-        groups=(
-            "loyalty-api",
-            "loyalty-api-stores",
-            "loyalty-audit-runs",
-            "loyalty-dead-letters",
-            "loyalty-programmes",
-        ),
+        groups=("loyalty-api",),
         transactional_ids=("loyalty-programmes-publisher",),
     ),
     # `loyalty ledger reread` writes to the audit trail.
-    Service("ledger", reads=(LOYALTY,), writes=(AUDIT_TRAIL,), groups=("loyalty-ledger",)),
+    Service("ledger", reads=(LOYALTY,), writes=(AUDIT_TRAIL,)),
     Service("webhooks", reads=(LOYALTY,), writes=(DEAD_LETTERS,), groups=("loyalty-webhooks*",)),
     Service(
         "operator",
         reads=(DEAD_LETTERS, LOYALTY_PROGRAMMES, API_KEYS),
         writes=(POS_INVOICES, LOYALTY_COMMANDS, LOYALTY_PROGRAMMES, HADOOP, STORES, API_KEYS, AUDIT_TRAIL),
-        groups=("loyalty-dead-letters", "loyalty-programmes", "loyalty-keys"),
         transactional_ids=("loyalty-programmes-publisher",),
     ),
     Service(
         "auditor",
         reads=ALL,
         writes=(AUDIT_RUNS, AUDIT_TRAIL),  # in `loyalty audit` and `loyalty sql`
-        groups=(
-            *("loyalty-audit", "loyalty-audit-trail", "loyalty-conformance", "loyalty-demo", "loyalty-programmes"),
-            "loyalty-sql",
-        ),
     ),
 )
 

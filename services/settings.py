@@ -197,6 +197,13 @@ class Settings(BaseSettings):
         "queries. It needs less memory, but balances and redemptions wait for the other queries.",
     )
     background_metrics_port: Port = Field(9111, description="Port of the metrics of the second driver.")
+    status_urls: str = Field(
+        "",
+        pattern=r"^((pipeline|background|ledger|webhooks)=https?://\S+( |$))*$",
+        description="URLs of the parts that run on other hosts, for `loyalty status`, `GET /v1/status` and the "
+        "console, for example `pipeline=http://pipeline:9108 ledger=http://ledger:9109`. The parts are pipeline, "
+        "background (the second driver), ledger and webhooks. A part without a URL here has metrics_host and its port.",
+    )
 
     api_host: str = Field("127.0.0.1", description="Host on which the API listens.")
     api_port: Port = Field(8080, description="Port on which the API listens.")

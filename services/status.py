@@ -212,7 +212,8 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
 def default_urls(settings: Settings) -> dict[str, str]:
     """The URLs of the parts by the settings.
 
-    The second driver is a part if there are two, and the webhooks are a part if their file exists.
+    The second driver is a part if there are two or ``status_urls`` names it. The webhooks are a part if their file
+    exists or ``status_urls`` names them.
     """
     host = "127.0.0.1" if settings.metrics_host in ("0.0.0.0", "::") else settings.metrics_host  # noqa: S104  # compared
     ports = {"pipeline": settings.metrics_port, "ledger": settings.ledger_metrics_port}
@@ -220,9 +221,9 @@ def default_urls(settings: Settings) -> dict[str, str]:
         ports["background"] = settings.background_metrics_port
     if settings.webhooks_file.exists():
         ports["webhooks"] = settings.webhooks_metrics_port
-    return {"api": settings.advertised_url} | {
-        name: f"http://{host_in_url(host)}:{port}" for name, port in ports.items()
-    }
+    here = {name: f"http://{host_in_url(host)}:{port}" for name, port in ports.items()}
+    elsewhere = dict(each.rstrip("/").split("=", maxsplit=1) for each in settings.status_urls.split())
+    return {"api": settings.advertised_url} | here | elsewhere
 
 
 def _spans(settings: Settings) -> tuple[_Spans, str | None]:

@@ -218,7 +218,9 @@ class CommandService:
         # A mark alone does not prove that an earlier owner sent the command: it may have died between the two.
         if claim or (known and command_id in self._sent):
             # A decision takes about a second, also if a retry must wait longer until it may send the command again.
-            raise problems.CommandInFlight(retry_after=1, headers={"Location": location_of(command_id)})
+            # Without the mark, no copy knows the command yet, so its path would be unknown.
+            headers = {"Location": location_of(command_id)} if known else {}
+            raise problems.CommandInFlight(retry_after=1, headers=headers)
         if len(self._in_flight) >= MOST_IN_FLIGHT:
             raise problems.TooManyCommands
         self._in_flight[command_id] = _Claim(command.request_hash, is_marked=known is not None)
@@ -283,10 +285,16 @@ class CommandService:
         self._sent[command["CommandID"]] = True
 
     async def _await_decision(self, mark: Record, deadline: float) -> Decision:
+        """The decision, or the mark if there is no decision at the deadline. Raises CommandErased.
+
+        Raises CommandInFlight if this instance shows neither: it has just lost the partition, or its copy lags.
+        """
         entry = await self._wait(mark["CommandID"], DECISION_SEQUENCE, deadline)
-        # A client that is told to ask again later must find the mark.
+        # A client that is told to ask again at the path of the command must find the mark there.
         entry = entry or await self._wait(mark["CommandID"], MARK_SEQUENCE, deadline + _GRACE_SECONDS)
-        decision: Decision = orjson.loads(entry.body if entry else catalogue.decision_body(mark))
+        if entry is None:
+            raise problems.CommandInFlight(retry_after=1)
+        decision: Decision = orjson.loads(entry.body)
         if decision["Status"] == ERASED:
             raise problems.CommandErased
         return decision

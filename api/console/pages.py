@@ -5,7 +5,9 @@ API allows it to no other origin.
 """
 
 import uuid
+from contextlib import suppress
 from http import HTTPStatus
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote
@@ -305,10 +307,11 @@ async def publish_programme(request: Request) -> Response:
 @router.post("/operations/simulate")
 async def simulate(request: Request) -> Response:
     form = await _form(request)
-    try:
-        basket: dict[str, Any] = {"TotalAmount": float(form.get("TotalAmount", ""))}
-    except ValueError:
-        basket = {}
+    basket: dict[str, Any] = {}
+    with suppress(ValueError):
+        amount = float(form.get("TotalAmount", ""))
+        if isfinite(amount):  # JSON has no other numbers
+            basket["TotalAmount"] = amount
     basket |= {name: form[name] for name in ("CustomerCardNo", "CustomerType", "StoreID") if form.get(name)}
     return page("simulation.html", answer=await _ask(request, "POST", "/v1/simulate", json=basket))
 

@@ -7,6 +7,7 @@ the copy has this revision, or an older one   ──► nothing was missed: wait
 the changelog still has this revision          ──► send the records after it. Compaction keeps a superseded record only
                                                     where it has not yet cleaned, so all later ones are there
 the changelog does not have it any more        ──► ``gap``, and the balance now
+the read of the changelog would take too long  ──► ``gap``, and the balance now
 """
 
 import asyncio
@@ -48,6 +49,10 @@ History = Callable[[StoreDefinition, int, bytes, range], list[ChangelogRecord]]
 _ID = re.compile(r"(\d{1,19})\.(\d{1,19})(?:\.(\d{1,19}))?", re.ASCII)
 _MOST_HISTORIES_AT_ONCE = 4
 """Each reads a part of the changelog with a consumer of its own."""
+_LONGEST_HISTORY = 200_000
+"""The most offsets that are read for one client. A record takes 2 to 3 microseconds of a core, so the longest read
+takes half a second of a core, and the time of the network.
+"""
 
 
 class EventId(NamedTuple):
@@ -255,10 +260,22 @@ class BalanceEvents:
             return [gap]
         if value is not None and revisions.has(value):
             return []
-        if self._history and last.offset is not None:
-            records = await asyncio.get_running_loop().run_in_executor(
-                self._readers, self._history, task.definition, task.partition, key, range(last.offset, position)
-            )
+        if last.offset is not None:
+            records = await self._read_history(task, key, range(last.offset, position))
             if records and revisions.is_of(records[0]):
                 return [event for record in records[1:] if (event := revisions.of(record))]
         return [gap, revisions.current(value, position)]
+
+    async def _read_history(self, task: StoreTask, key: bytes, span: range) -> Sequence[ChangelogRecord]:
+        """The records of the key; none if they cannot be read, or not in time. Raises KafkaException."""
+        if self._history is None or len(span) > _LONGEST_HISTORY:
+            return []
+        reading = asyncio.get_running_loop().run_in_executor(
+            self._readers, self._history, task.definition, task.partition, key, span
+        )
+        try:
+            # This time includes the wait for a free thread. If the stream is silent for longer, a relay takes this
+            # instance for dead. Then the client connects again with the same id, and the same read starts again.
+            return await self._streams.step(reading)
+        except TimeoutError:
+            return []

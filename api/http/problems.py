@@ -308,8 +308,8 @@ class CommandInFlight(
     title="The command is in progress",
     example={"retry_after": 1, "headers": {"Location": f"/v1/commands/{_EXAMPLE_COMMAND}"}},
 ):
-    """The same command was sent before and has no decision yet. Read its state at Location, or repeat the request
-    later.
+    """The command was sent and has no decision yet. Repeat the request later with the same Idempotency-Key: the command
+    is executed once. If the response has a Location, you can also read the state of the command there.
     """
 
 

@@ -58,7 +58,7 @@ COPY schemas schemas
 COPY services services
 COPY pipelines pipelines
 COPY infra/__init__.py infra/
-COPY infra/docker/__init__.py infra/docker/healthy.py infra/docker/pipeline.sh infra/docker/spark.sh infra/docker/
+COPY infra/docker/__init__.py infra/docker/healthy.py infra/docker/pipeline.sh infra/docker/spark.sh infra/docker/submit.sh infra/docker/
 RUN .venv/bin/python -m compileall -q schemas services pipelines infra
 ENV PATH=/app/.venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \

@@ -10,7 +10,7 @@ esac
 
 # The prefix local: tells Spark that every container has the file at the same path.
 jars=$(printf ',local:%s' /app/jars/*.jar)
-spark-submit \
+exec bash /app/infra/docker/submit.sh \
     --master "$LOYALTY_SPARK_MASTER" \
     --driver-memory "${LOYALTY_SPARK_DRIVER_MEMORY:-1g}" \
     --driver-java-options "-Dlog4j2.configurationFile=file:/app/pipelines/runtime/log4j2.properties ${LOYALTY_SPARK_JAVA_OPTIONS:--XX:+UseSerialGC}" \
@@ -18,15 +18,4 @@ spark-submit \
     --executor-cores "${SPARK_EXECUTOR_CORES:-1}" \
     --conf spark.executor.extraJavaOptions="-XX:+UseSerialGC" \
     --jars "${jars:1}" \
-    /app/pipelines/__main__.py "$@" &
-submitted=$!
-
-# The driver is a child of spark-submit. It must end its batches while Spark still runs, so only the driver gets the signal.
-trap 'kill -TERM $(cat /proc/$submitted/task/*/children)' TERM INT
-status=0
-wait "$submitted" || status=$?
-# A trapped signal ends the first wait although the program still runs.
-while kill -0 "$submitted" 2>/dev/null; do
-    wait "$submitted" && status=0 || status=$?
-done
-exit "$status"
+    /app/pipelines/__main__.py "$@"

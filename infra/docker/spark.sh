@@ -37,7 +37,7 @@ case $role in
 master) cluster master.Master --host "$(hostname)" --port 7077 --webui-port 8080 ;;
 worker) cluster worker.Worker --webui-port 8080 "$LOYALTY_SPARK_MASTER" ;;
 driver)
-    exec spark-submit --deploy-mode client --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
+    exec bash /app/infra/docker/submit.sh --deploy-mode client --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
         --conf "spark.executorEnv.SPARK_DRIVER_POD_IP=$SPARK_DRIVER_BIND_ADDRESS" "$@"
     ;;
 executor) executor ;;

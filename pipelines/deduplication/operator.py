@@ -84,7 +84,7 @@ class RepeatFilter(StatefulProcessor):
             memory.unpack(bytes(directory[0])) if directory else [],
             lambda segments: files.load(segments, self._fetch),
         )
-        if change.added or change.removed:
+        if change.differs:
             added = [((name,), (memory.pack_contents(content),)) for name, content in change.added.items()]
             self._state.update([(_DIRECTORY, (memory.pack(change.segments),)), *added])
             self._state.remove((name,) for name in change.removed)

@@ -56,12 +56,15 @@ class Change:
         segments: all segments of the bucket afterwards.
         added: contents of new segments, by name.
         removed: names of segments that are no longer needed.
+        differs: whether the segments are others than before. A new segment can have the contents, and so the name, of
+            one that was forgotten.
     """
 
     fresh: npt.NDArray[np.intp]
     segments: list[Segment]
     added: Mapping[str, Hashes]
     removed: Collection[str]
+    differs: bool
 
 
 def remember(
@@ -96,7 +99,8 @@ def remember(
         segment = _add(contents, merged[:, np.lexsort(merged[::-1])], max(each.newest for each in chosen))
         live = [*(each for each in live if each not in chosen), segment]
     before, after = ({each.name for each in these} for these in (segments, live))
-    return Change(np.sort(fresh), live, {name: contents[name] for name in after - before}, before - after)
+    added = {name: contents[name] for name in after - before}
+    return Change(np.sort(fresh), live, added, before - after, differs=live != [*segments])
 
 
 def pack(segments: Sequence[Segment]) -> bytes:

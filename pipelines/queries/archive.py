@@ -77,7 +77,10 @@ def _for_each(function: Callable[[Any], Any], result: T.DataType) -> Callable[[s
 
 
 def _without_cards(pseudonyms: Pseudonyms) -> Callable[[bytes], bytes]:
-    """A function that replaces the cards in a framed event by pseudonyms. A Purchase has no card."""
+    """A function that replaces the cards in a framed event by pseudonyms, and removes free texts. A Purchase has none.
+
+    An erasure does not change the files. So they have no reason and no actor, which the ledger has.
+    """
 
     def without_cards(event: bytes) -> bytes:
         ids = FolderSchemaIds()
@@ -87,7 +90,7 @@ def _without_cards(pseudonyms: Pseudonyms) -> Callable[[bytes], bytes]:
             return event
         record = record_decoder(_COMMAND, ids.writer_schema)(event)
         cards = {name: pseudonyms.of(record[name]) for name in _CARDS if record[name]}
-        return record_encoder(_COMMAND, command_id)(record | cards)
+        return record_encoder(_COMMAND, command_id)(record | cards | {"Reason": "", "Actor": ""})
 
     return without_cards
 

@@ -7,6 +7,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pipelines.runtime.kafka_connection import kafka_connection
 from pipelines.runtime.query_metrics import DEAD_LETTERS, ROWS
 from schemas import topics
+from services.messaging.clients import LARGEST_REQUEST_BYTES
 from services.settings import Settings
 
 
@@ -33,10 +34,8 @@ def _options(settings: Settings) -> dict[str, str]:
         "kafka.enable.idempotence": "true",
         "kafka.compression.type": "lz4",
         "kafka.linger.ms": "5",
-        # The broker limits the compressed size of a record. The producer limits the size before compression. A large
-        # record that was read must also fit as a dead letter with more headers. The producer allocates memory only when
-        # needed.
-        "kafka.max.request.size": str(64 * 2**20),
+        # The producer allocates memory only when needed.
+        "kafka.max.request.size": str(LARGEST_REQUEST_BYTES),
         "kafka.buffer.memory": str(128 * 2**20),
         "includeHeaders": "true",
     }

@@ -52,7 +52,9 @@ def write_key(made: NewKey, file: Path, settings: Settings) -> None:
 
 
 def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
-    """The key in the file, if it stays valid for 30 days. Otherwise the new key, which this writes into the file.
+    """The key in the file, if it has the same scopes and stays valid for 30 days.
+
+    Otherwise the new key, which this writes into the file. The old key stays valid until it expires or is revoked.
 
     It does not change a file that has no key, and raises FileExistsError. Raises also other OSErrors, and the errors of
     ``read_keys`` and ``publish_key``.
@@ -63,7 +65,8 @@ def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
         if key_id is None:
             raise FileExistsError(errno.EEXIST, "has no API key, so it is not replaced: choose another file", str(file))
         known = read_keys(settings).get(key_id)
-        if known and known.matches(text) and known.is_valid_at(made.key.created_time + _REST):
+        is_kept = known and known.matches(text) and known.is_valid_at(made.key.created_time + _REST)
+        if known and is_kept and known.scopes == made.key.scopes:
             return known
         # The old key stays in the file until the topic has the new one.
         new_file = file.with_name(f"{file.name}.new")

@@ -1,6 +1,6 @@
 """Recomputes a customer's account from its events, and compares it with the entries, the balance and the state."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from decimal import Decimal
@@ -16,7 +16,7 @@ from services.domain.account.processor import advance
 from services.domain.account.purchases import forget
 from services.domain.account.timers import apply_due_changes
 from services.domain.entries import AccountVersion, Entry, Kind
-from services.domain.events import Absorb, Erase, Event, Receive, Replace, Transfer
+from services.domain.events import Absorb, Command, Erase, Event, Receive, Replace, Transfer
 from services.domain.formats import to_datetime, to_milliseconds, to_points
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, in_order, recompute
@@ -91,7 +91,7 @@ def compare(
         pseudonym: turns a card into its pseudonym, and returns a pseudonym unchanged.
     """
     record = in_order(facts.record)
-    recomputed = recompute(card, _with_cards(facts.events, record, pseudonym), record, programmes, coverage.record_from)
+    recomputed = recompute(card, _as_sent(facts.events, record, pseudonym), record, programmes, coverage.record_from)
     complete = _is_complete(recomputed, record, coverage)
     expected = recomputed.settled.entries if complete else record
     differences = [*_compare_events(recomputed, programmes, coverage)] if complete else [*_compare_totals(record)]
@@ -108,15 +108,21 @@ def compare(
     return Verdict(len(expected), complete, version, differences), recomputed
 
 
-def _with_cards(events: Iterable[Event], record: Iterable[Entry], pseudonym: Callable[[str], str]) -> list[Event]:
-    """Replace pseudonyms of counterparties, which an archive has, by the cards in the entries."""
+def _as_sent(events: Iterable[Event], record: Sequence[Entry], pseudonym: Callable[[str], str]) -> Iterator[Event]:
+    """The events with what an archive does not have: cards of counterparties, reasons and actors.
+
+    The entries of the events have them.
+    """
     cards = {pseudonym(entry.counterparty): entry.counterparty for entry in record if entry.counterparty}
-    return [
-        replace(event, counterparty=cards.get(event.counterparty, event.counterparty))
-        if isinstance(event, Transfer | Receive | Replace | Absorb | Erase)
-        else event
-        for event in events
-    ]
+    # The first entry of an event counts: a later one can come from a timer. A refusal does not use the reason.
+    texts = {entry.event_id: (entry.reason, entry.actor) for entry in reversed(record)}
+    for event in events:
+        if isinstance(event, Transfer | Receive | Replace | Absorb | Erase):
+            event = replace(event, counterparty=cards.get(event.counterparty, event.counterparty))  # noqa: PLW2901
+        if isinstance(event, Command) and not event.reason and not event.actor:
+            reason, actor = texts.get(event.event_id, ("", ""))
+            event = replace(event, reason=reason, actor=actor)  # noqa: PLW2901
+        yield event
 
 
 def latest_version(facts: Facts) -> AccountVersion | None:
@@ -193,9 +199,11 @@ def _compare_entries(
 def _comparable(where: Source, expected: Entry, found: Entry, pseudonym: Callable[[str], str]) -> tuple[Entry, Entry]:
     """Both entries without the parts that may differ.
 
-    An archive, and the ledger for an erased customer, have pseudonyms instead of cards. The ledger has no free texts of
+    Records have the total amount as a double, and the exact sum of the lines of an exchange can have more digits. An
+    archive, and the ledger for an erased customer, have pseudonyms instead of cards. The ledger has no free texts of
     an erased customer, and no zero characters.
     """
+    expected = replace(expected, total_amount=Decimal(repr(float(expected.total_amount))))
     if expected.counterparty or found.counterparty:
         expected, found = (
             replace(entry, counterparty=entry.counterparty and pseudonym(entry.counterparty))

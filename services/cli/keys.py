@@ -68,7 +68,10 @@ def ensure(
     days: DaysOption = 365,
     as_json: AsJson = False,
 ) -> None:
-    """Make sure that a file has a key that stays valid for 30 days. If not, make a key and replace the file."""
+    """Make sure that a file has a key with these scopes that stays valid for 30 days.
+
+    If not, make a key and replace the file. The previous key stays valid until it expires or you revoke it.
+    """
     made, settings = _new(name, scope, [], days), read_settings()
     with _readable_keys(settings), audited("loyalty keys ensure", settings) as details:
         key = keep_key(made, file, settings)

@@ -6,7 +6,7 @@ sequence numbers. They must be equal to the recorded values.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from services.domain.account.model import Account, Outcome
@@ -63,10 +63,13 @@ def recompute(
                 _add(settled, outcome if settled.account else _opened_as(entry, outcome))
             else:
                 without_event.append(entry)
+    known = {number for entry in record for number in (entry.event_id, entry.invoice_number)}
     new = [
         event
         for event in unknown
-        if event.append_time >= complete_from and not _was_ignored_before(settled.account, event)
+        if event.append_time >= complete_from
+        and not _is_second_copy(event, known)
+        and not _was_ignored_before(settled.account, event, programmes)
     ]
     late = process(settled.state, new, programmes, card)
     effective = {entry.event_id for entry in late.entries if not is_from_timer(entry)}
@@ -74,12 +77,26 @@ def recompute(
     return Recomputed(settled, late, without_event, not_processed)
 
 
-def _was_ignored_before(account: Account | None, event: Event) -> bool:
+def _is_second_copy(event: Event, known: Collection[str]) -> bool:
+    """Whether the index forwarded a return that the account has read. Its number is among those of the entries.
+
+    The processor ignored the copy while the account remembered the return. The account can have forgotten it since.
+    """
+    return isinstance(event, Forward) and event.invoice.invoice_number in known
+
+
+def _was_ignored_before(account: Account | None, event: Event, programmes: Programmes) -> bool:
     """Whether the processor ignored the event without an entry, because the card had no account when it arrived.
 
     The account that the card has now was opened later. The event does not concern it.
     """
-    needs_account = isinstance(event, Forward) or (isinstance(event, Erase) and bool(event.counterparty))
+    match event:
+        case Purchase():
+            needs_account = not _must_count(event, programmes)
+        case Erase():
+            needs_account = bool(event.counterparty)
+        case _:
+            needs_account = isinstance(event, Forward)
     return needs_account and account is not None and event.append_time <= account.opened_time
 
 

@@ -1,9 +1,11 @@
 """Connects to the ledger's database and migrates its schema."""
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import stamina
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
@@ -66,8 +68,11 @@ def writing_engine(url: str) -> Engine:
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _: object) -> None:
         connection.isolation_level = None  # the driver must not start transactions
+        # Two processes that change the mode of a new database can lock each other out. SQLite then does not wait.
+        for attempt in stamina.retry_context(on=_is_busy, attempts=None, timeout=_WRITE_SECONDS, wait_initial=0.01):
+            with attempt:
+                connection.execute("PRAGMA journal_mode = WAL")
         for pragma in (
-            "journal_mode = WAL",
             # A power failure can undo the last commit. It undoes entries and positions together.
             "synchronous = NORMAL",
             "foreign_keys = ON",
@@ -115,8 +120,12 @@ def _check_encoding(connection: Connection) -> None:
             raise LedgerError(f"the ledger's database has the encoding {encoding}; create one with the encoding UTF8")
 
 
+def _is_busy(error: Exception) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+
+
 def lock(connection: Connection) -> None:
-    """Keep other processes from setting up the ledger until this transaction ends.
+    """Keep other processes from setting up the ledger and from appending until this transaction ends.
 
     In SQLite every transaction does that.
     """

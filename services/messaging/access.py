@@ -12,7 +12,7 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
-from schemas.access import SERVICES, Service
+from schemas.access import READERS, SERVICES, Service
 from services.messaging.clients import admin
 from services.settings import Settings
 
@@ -59,7 +59,7 @@ def _rights_of(service: Service, settings: Settings) -> Iterator[AclBinding]:
             yield _right(service.user, operation, ResourceType.TOPIC, settings.name_of(topic))
     for name in service.transactional_ids:
         yield _right(service.user, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, settings.topic_prefix + name)
-    for group in service.groups:
+    for group in (*service.groups, READERS) if service.reads else service.groups:
         yield _right(service.user, AclOperation.READ, ResourceType.GROUP, settings.topic_prefix + group)
 
 
@@ -71,16 +71,16 @@ def _right(user: str, operation: AclOperation, kind: ResourceType, name: str) ->
 def apply_rights(settings: Settings) -> Changes:
     """Grant the missing rights, then withdraw the rights that the defined users have beyond them.
 
-    Rights of other users stay, and so do rights on names without the prefix of this deployment.
+    Rights of other users stay. So do rights on other names, because these can belong to another deployment on the same
+    brokers: every name begins with an empty prefix, and ``eu-test-`` begins with ``eu-``.
     Raises KafkaException. It withdraws nothing unless it has granted all missing rights.
     """
     client = admin(settings)
     found = set(client.describe_acls(_EVERY_RIGHT, request_timeout=_BROKER_SECONDS).result())
     wanted = rights(settings)
     users = {f"User:{service.user}" for service in SERVICES}
-    surplus = {
-        each for each in found - wanted if each.principal in users and each.name.startswith(settings.topic_prefix)
-    }
+    names = {(each.restype, each.name) for each in wanted}
+    surplus = {each for each in found - wanted if each.principal in users and (each.restype, each.name) in names}
     changes = Changes(sorted(wanted - found, key=str), sorted(surplus, key=str))
     if changes.granted:
         for granted in client.create_acls(changes.granted, request_timeout=_BROKER_SECONDS).values():

@@ -7,6 +7,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
+from schemas.access import READERS
 from services.settings import Settings
 
 # Java and Spark choose the partition of a key by murmur2, librdkafka by CRC32. All writers must choose the same one.
@@ -78,6 +79,11 @@ class _DropConnectionLines(logging.Filter):
         return facility not in ("FAIL", "ERROR", "CONNECT", "REQTMOUT")
 
 
+LARGEST_REQUEST_BYTES = 64 * 2**20
+"""The largest record of a producer before compression. The broker limits the size after compression. A large record
+that was read must also fit as a dead letter with more headers, and as a replay of this dead letter.
+"""
+
 _LIBRARY_LOG = logging.getLogger("librdkafka")
 _LIBRARY_LOG.addFilter(_DropConnectionLines())
 
@@ -100,6 +106,7 @@ def producer(settings: Settings, client_id: str, **overrides: Option) -> Produce
             "acks": "all",
             "compression.type": "lz4",
             "linger.ms": 5,
+            "message.max.bytes": LARGEST_REQUEST_BYTES,
             **overrides,
         }
     )
@@ -110,7 +117,7 @@ def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consume
     return Consumer(
         {
             **_common(settings, client_id),
-            "group.id": client_id,
+            "group.id": f"{settings.topic_prefix}{READERS}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,

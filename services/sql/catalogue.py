@@ -56,7 +56,7 @@ INVOICES = Table(
         Column("State", "VARCHAR", "State of the delivery."),
         Column("Lines", "BIGINT", "Number of line items."),
         Column("Sold", MONEY, "Sum of the sold lines, in money. Discounts are subtracted."),
-        Column("Returned", MONEY, "Sum of the returned lines, in money, not negative."),
+        Column("Returned", MONEY, "Sum of the returned lines less their discounts, in money, not negative."),
         Column("Net", MONEY, "Sold less Returned, in money."),
     ),
     """
@@ -69,7 +69,7 @@ INVOICES = Table(
             any_value(CustomerType) AS CustomerType, any_value(PaymentMethod) AS PaymentMethod,
             any_value(DeliveryType) AS DeliveryType, any_value(City) AS City, any_value(State) AS State,
             count(*) AS Lines, coalesce(sum(amount) FILTER (NOT is_return), 0) AS Sold,
-            coalesce(sum(abs(amount)) FILTER (is_return), 0) AS Returned
+            coalesce(abs(sum(amount) FILTER (is_return)), 0) AS Returned
         FROM lines GROUP BY InvoiceNumber
     )
     SELECT *, (Sold - Returned)::DECIMAL(38, 2) AS Net FROM totals

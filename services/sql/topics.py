@@ -36,6 +36,8 @@ _DEAD_LETTER = (
 )
 _VERSION = ("OpenedTime", "Sequence")
 """The fields that order the records of a key. A record without them is newer than all before it."""
+_DECISION_VERSION = ("Sequence",)
+"""The record that replaces the decision of an erased customer names no account, so its ``OpenedTime`` is 0."""
 
 _POLL_SECONDS = 0.5
 _MOST_RECORDS = 1_000
@@ -112,13 +114,16 @@ class TopicSource:
 
     def _newest(self, messages: Iterable[Message]) -> Iterator[Row]:
         decode = self._decoder()
+        fields = _DECISION_VERSION if self._topic is topics.LOYALTY_DECISIONS else _VERSION
         newest: dict[bytes | None, Row] = {}
         for message in messages:
             key = message.key()
             if message.value() is None:
                 newest.pop(key, None)
-            elif (row := self._row(message, decode)) is not None and _version(row) >= _version(newest.get(key, {})):
-                newest[key] = row
+            elif (row := self._row(message, decode)) is not None:
+                before = newest.get(key, {})
+                if [row.get(field, 0) for field in fields] >= [before.get(field, 0) for field in fields]:
+                    newest[key] = row
         return iter(newest.values())
 
     def _row(self, message: Message, decode: Callable[[bytes], Row]) -> Row | None:
@@ -152,10 +157,6 @@ def _once(messages: Iterable[Message]) -> Iterator[Message]:
                 continue
             seen.add(identity)
         yield message
-
-
-def _version(row: Row) -> tuple[int, ...]:
-    return tuple(row.get(field, 0) for field in _VERSION)
 
 
 def _position_row(message: Message) -> Row:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
-from infra.demo.comparison import Mismatch, Nature, Outputs, mismatches
+from infra.demo.comparison import Balance, Mismatch, Nature, Outputs, mismatches
 from infra.demo.invoice_oracle import Record, row
 from infra.demo.oracle import Expected, Sent, expect
 from infra.demo.probes import BalanceReader
@@ -146,9 +146,14 @@ def _outputs(settings: Settings, url: str, expected: Expected, given: AuditInput
     cards = expected.earned.keys() | {command["CustomerCardNo"] for command in given.commands}
     ids, reader, balances = schema_ids(settings), TopicReader(settings), BalanceReader(url, 8, None)
     try:
-        ends = {topic: reader.ends(topic) for topic in OUTPUTS}
-        while not reader.has_read(ends):
-            reader.read(1.0)
+        ends: dict[Topic, dict[int, int]] = {}
+        served: dict[str, Balance | None] = {}
+        # A reservation can lapse between both readings.
+        while ends != (now := {topic: reader.ends(topic) for topic in OUTPUTS}):
+            ends = now
+            while not reader.has_read(ends):
+                reader.read(1.0)
+            served = balances.balances(sorted(cards))
         found = Outputs(
             shipment=reader.records(topics.SHIPMENT, ids),
             hadoop=reader.records(topics.HADOOP, ids),
@@ -157,7 +162,7 @@ def _outputs(settings: Settings, url: str, expected: Expected, given: AuditInput
             # A restarted process counts from 0. The other outputs show that duplicates were dropped.
             repeats=expected.repeats,
             parquet=parquet_rows(Path(settings.export_dir)),
-            balances=balances.balances(sorted(cards)),
+            balances=served,
             unknown=balances.statuses(sorted(expected.strangers - cards)),
             changed=reader.changed,
         )

@@ -32,10 +32,11 @@ from schemas import topics
 from schemas.access import ADMIN, SERVICES, Service
 from schemas.topics import Topic
 from services.messaging import clients, dead_letters
-from services.messaging.access import apply_rights, set_passwords
+from services.messaging.access import Changes, apply_rights, rights, set_passwords
 from services.messaging.administration import create_topics
 from services.messaging.avro import Record, encoder
 from services.messaging.publishing import PublishError, connected_producer
+from services.messaging.topic_reader import read_topic
 from services.settings import Settings
 from tests.support.builders import HOME_DELIVERY, IDS, invoice
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish, read_all
@@ -99,7 +100,7 @@ def loyalty(settings: Settings, *arguments: str, status: int = 0, timeout: float
 
 
 def read_to_end(settings: Settings, topic: Topic) -> list[Record]:
-    """The records of a topic, read with the auditor's group as the demo does."""
+    """The records of a topic, read as the demo does."""
     with closing(TopicReader(settings)) as reader:
         ends = {topic: reader.ends(topic)}
         deadline = time.monotonic() + KAFKA_TIMEOUT_SECONDS
@@ -339,6 +340,23 @@ def test_a_right_beyond_the_table_is_withdrawn(secured):
     shown = json.loads(loyalty(admin, "access", "apply", "--json"))
     right = {"user": "till", "may": "read", "kind": "topic", "name": "loyalty-balances"}
     assert {"granted": [], "withdrawn": [right], "users": []} == shown
+
+
+def test_two_deployments_share_the_brokers(secured):
+    """The rights of one deployment suffice to read its topics, and `access apply` of the other does not change them."""
+    second = {"topic_prefix": "second-"}
+    admin = secured.settings_of(ADMIN, **second)
+    create_topics(admin)
+    assert len(rights(admin)) == len(apply_rights(admin).granted)
+    assert Changes([], []) == apply_rights(secured.settings_of(ADMIN))
+    assert Changes([], []) == apply_rights(admin)
+
+    for service in SERVICES:
+        for topic in service.reads[:1]:
+            publish(admin, topic, [(service.user.encode(), b"value")])
+            with closing(clients.bounded_consumer(secured.settings_of(service.user, **second), "test")) as consumer:
+                keys = [message.key() for message in read_topic(consumer, admin.name_of(topic))]
+            assert service.user.encode() in keys
 
 
 @pytest.mark.usefixtures("short_timeout")

@@ -146,11 +146,11 @@ def test_nothing_is_published_beyond_this_machine(compose: dict[str, Any], built
 
 
 def test_the_api_can_be_scaled(compose: dict[str, Any]) -> None:
-    """Instances share no name, no port and only the volume of keys, because RocksDB allows one process a folder."""
+    """Instances share no name, no port and only the volumes of keys, because RocksDB allows one process a folder."""
     api = compose["services"]["api"]
     assert "container_name" not in api
     assert all(re.search(r":\d+-\d+:\d+$", port) for port in api["ports"])
-    assert ["keys:/data/keys"] == [volume for volume in api["volumes"] if ":" in volume]
+    assert ["keys:/data/keys", "scrape:/data/scrape:ro"] == [volume for volume in api["volumes"] if ":" in volume]
 
 
 def test_named_volumes_are_declared_and_owned(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
@@ -263,6 +263,22 @@ def test_an_api_container_uses_the_scheme_of_its_settings(certificate: str, sche
     assert [f"{scheme}://127.0.0.1:8080/readyz", f"{scheme}://one:8080"] == said
 
 
+def test_only_the_driver_is_stopped(tmp_path: Path) -> None:
+    """The driver ends its batches while Spark still runs, and spark-submit ends with the status of the driver."""
+    submit = tmp_path / "spark-submit"
+    driver = "trap 'echo ended; exit 3' TERM; echo started; while :; do sleep 0.01; done"
+    submit.write_text(f'#!/bin/bash\ntrap \'echo killed; exit 1\' TERM\nbash -c "{driver}" "$@"\n')
+    submit.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", ROOT / "infra" / "docker" / "submit.sh", "driver.py"]
+    with subprocess.Popen(command, env={"PATH": path}, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "started\n" == process.stdout.readline()
+        process.terminate()
+        assert "ended\n" == process.stdout.read()
+    assert 3 == process.returncode
+
+
 def test_containers_demand_credentials(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
     """The API knows its callers. Whoever serves metrics to other containers compares the key that Prometheus sends."""
     services = compose["services"]
@@ -275,7 +291,7 @@ def test_containers_demand_credentials(compose: dict[str, Any], built: dict[str,
         assert key == {variables[name]["LOYALTY_METRICS_KEY_FILE"]}
         assert "keys" in services[name]["depends_on"]
     readers = {name for name, service in services.items() if "scrape:/data/scrape:ro" in service.get("volumes", ())}
-    assert {*serving, "audit", "maintenance", "prometheus"} == readers
+    assert {*serving, "api", "audit", "maintenance", "prometheus"} == readers
     pseudonyms = {name for name, environment in variables.items() if "LOYALTY_PSEUDONYM_KEY_FILE" in environment}
     assert {"pipeline", "api", "ledger", "audit", "maintenance"} == pseudonyms
     assert pseudonyms < {name for name, service in services.items() if "keys:/data/keys" in service.get("volumes", ())}

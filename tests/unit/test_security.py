@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from confluent_kafka import KafkaError
-from confluent_kafka.admin import AclOperation, ResourcePatternType
+from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType
 from cryptography import x509
 from typer.testing import CliRunner
 
@@ -20,14 +20,11 @@ from infra.site.hooks import on_page_markdown
 from pipelines.runtime.kafka_connection import kafka_connection
 from schemas import topics
 from schemas.access import ADMIN, SERVICES, USERS, Service
-from services.audit import runs
 from services.cli import app
 from services.interactive_queries.membership import GroupMembership
-from services.messaging import clients, dead_letters
+from services.messaging import clients
 from services.messaging.access import rights
-from services.programmes import topic as programmes
 from services.settings import Settings, SettingsError, read_settings
-from services.state_stores import materialiser
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "open sesame"  # noqa: S105  # it protects nothing
@@ -150,12 +147,22 @@ def test_balances_have_one_writer():
         assert ["pipeline"] == [service.user for service in SERVICES if topic in service.writes]
 
 
-def test_access_table_names_the_groups_of_the_services():
-    """The access table and the code use the same group names. Kafka would refuse another name."""
-    of = {service.user: service.groups for service in SERVICES}
-    own = {GroupMembership(Settings(), "http://127.0.0.1:1").group, materialiser.CLIENT_ID}
-    assert own | {runs.CLIENT_ID, dead_letters.CLIENT_ID, programmes.CLIENT_ID} == set(of["api"])
-    assert dead_letters.CLIENT_ID in of["operator"]
+def may_use(group: str, settings: Settings) -> set[str]:
+    """The users with the right to use a group."""
+    return {
+        right.principal.removeprefix("User:")
+        for right in rights(settings)
+        if right.restype is ResourceType.GROUP and right.name == group
+    }
+
+
+def test_the_access_table_has_the_groups_of_all_consumers(monkeypatch):
+    """Kafka refuses a consumer without a right on its group, also if the consumer joins no group."""
+    settings, made = Settings(topic_prefix="eu-"), []
+    monkeypatch.setattr(clients, "Consumer", made.append)
+    clients.consumer(settings, "any")
+    assert {service.user for service in SERVICES if service.reads} == may_use(made[0]["group.id"], settings)
+    assert {"api"} == may_use(GroupMembership(settings, "http://127.0.0.1:1").group, settings)
 
 
 def test_rights_have_the_prefix_of_the_deployment():

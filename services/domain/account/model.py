@@ -12,6 +12,11 @@ from services.domain.programme import DAY
 EVENT_MEMORY = 10 * DAY
 """An account remembers each event for at least this long. The query that feeds it drops duplicates for longer."""
 
+RETURN_MEMORY = 18 * DAY
+"""An account remembers each return for at least this long. A return can come a week before its purchase, and the copy
+that the index of invoices then forwards can come another week later: the topics keep events for seven days.
+"""
+
 LARGEST_TOTAL = 10**17
 """Hundredths. Purchases, adjustments and transfers do not lift a total above it."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 
 from services.domain.account.lots import earned_terms
-from services.domain.account.model import EVENT_MEMORY, LARGEST_TOTAL, Account, PastPurchase, PastReturn
+from services.domain.account.model import EVENT_MEMORY, LARGEST_TOTAL, RETURN_MEMORY, Account, PastPurchase, PastReturn
 from services.domain.account.posting import Posting
 from services.domain.accrual import accrual, base_points, earnings, spend
 from services.domain.entries import RECEIPT_TOO_OLD, Kind, Refusal, ReturnReason
@@ -28,6 +28,16 @@ def counts(purchase: Purchase, account: Account | None, programmes: Programmes) 
     return account is not None and not is_sale and purchase.original_invoice_number is not None
 
 
+def lacks_its_sale(account: Account, event: Purchase) -> bool:
+    """Whether the account has read only the returned half of an exchange.
+
+    An exchange with a replaced card comes twice, in any order: the replaced card sends it all, and the index of
+    invoices forwards the returned half.
+    """
+    is_sent_here = bool(event.redirect_id) and not account.moved_to
+    return is_sent_here and event.invoice_kind is InvoiceKind.EXCHANGE and event.invoice_number not in account.purchases
+
+
 def purchase(posting: Posting, event: Purchase) -> None:
     """Adds the points of a purchase, takes back the points of a return, or both for an exchange.
 
@@ -39,7 +49,7 @@ def purchase(posting: Posting, event: Purchase) -> None:
         posting.event, posting.programme = sold, how.rules
         _earn(posting, as_decided(sold, posting.programmes), how)
         posting.programme = arrival
-    if returned:
+    if returned and event.invoice_number not in posting.account.returns:
         posting.event = returned
         _return(posting, returned)
     settle(posting, event.invoice_number)
@@ -77,7 +87,8 @@ def remembers(account: Account, invoice_number: str, now: int, programmes: Progr
 
 def _is_remembered(past: PastPurchase | PastReturn, now: int, programmes: Programmes) -> bool:
     window = programmes.version(past.programme_version).return_window
-    return now <= past.append_time + max(window, EVENT_MEMORY)
+    memory = RETURN_MEMORY if isinstance(past, PastReturn) else EVENT_MEMORY
+    return now <= past.append_time + max(window, memory)
 
 
 def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bool:

@@ -1,6 +1,7 @@
 """GET /v1/customers/{card}/events: instances in one process, and a changelog that the test compacts."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ import orjson
 import pytest
 
 from api.events import balances
-from api.events.balances import EventId
+from api.events.balances import BalanceEvents, EventId
 from schemas.topics import LOYALTY_BALANCES
 from services.api_keys.keys import Scope
 from services.messaging.avro import encoder
@@ -197,6 +198,85 @@ def test_a_client_learns_of_revisions_that_are_compacted_away(last: str) -> None
             assert 3 == await stream.sequence()
             changelog.write(balance(4))
             assert 4 == await stream.sequence()
+
+    run(scenario)
+
+
+def test_a_long_history_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that comes back after more offsets than the limit gets ``gap`` and the current balance."""
+    monkeypatch.setattr(balances, "_LONGEST_HISTORY", 2)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        for sequence in (1, 2, 3):
+            changelog.write(balance(sequence))
+        async with client.stream(last=f"{OPENED}.1.0") as stream:
+            assert "gap" == (await stream.next())[0]
+            assert 3 == await stream.sequence()
+        async with client.stream(last=f"{OPENED}.2.1") as stream:
+            assert 3 == await stream.sequence()
+
+    run(scenario)
+
+
+class SlowHistory:
+    """Reads of the changelog that wait until ``release``."""
+
+    def __init__(self, client: Client, changelog: Changelog) -> None:
+        self.events: BalanceEvents = client.group.instances[0].app.state.dependencies.balance_events
+        self.events._history = self._read
+        self._changelog = changelog
+        self._released = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.reads = 0
+
+    def _read(self, definition: StoreDefinition, partition: int, key: bytes, span: range) -> list[ChangelogRecord]:
+        self.reads += 1
+        self.begun.release()
+        self._released.wait(60)
+        return self._changelog.read(definition, partition, key, span)
+
+    def release(self) -> None:
+        """Let all reads end, and wait for their threads."""
+        self._released.set()
+        self.events._readers.shutdown()
+
+
+def test_a_slow_history_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each client gets ``gap`` and the current balance, also without a free thread. Its read then never starts."""
+    monkeypatch.setattr(balances.EventStreams.step, "__defaults__", (0.1,))
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        for sequence in (1, 2, 3):
+            changelog.write(balance(sequence))
+        history = SlowHistory(client, changelog)
+        try:
+            for sequence in range(3, 9):
+                async with client.stream(last=f"{OPENED}.1.0") as stream:
+                    assert "gap" == (await stream.next())[0]
+                    assert sequence == await stream.sequence()
+                    changelog.write(balance(sequence + 1))
+                    assert sequence + 1 == await stream.sequence()
+        finally:
+            history.release()
+        assert history.reads <= balances._MOST_HISTORIES_AT_ONCE
+
+    run(scenario)
+
+
+def test_a_stream_ends_with_its_instance_during_a_read() -> None:
+    """The stop of an instance does not wait for the changelog."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        for sequence in (1, 2):
+            changelog.write(balance(sequence))
+        history = SlowHistory(client, changelog)
+        try:
+            async with client.stream(last=f"{OPENED}.1.0") as stream:
+                assert await asyncio.to_thread(history.begun.acquire, timeout=20)
+                client.group.instances[0].app.state.dependencies.streams.close()
+                await stream.end()
+        finally:
+            history.release()
 
     run(scenario)
 

@@ -99,6 +99,51 @@ def test_a_repetition_in_flight_is_refused() -> None:
     play(steps)
 
 
+def test_a_command_that_no_copy_shows_has_no_location() -> None:
+    """The copy lags behind the mark. A path that answers "unknown command" would make the client send a new one."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        (instance,) = scene.group.instances
+        instance.command_log.on_mark = lambda _: None
+        for answer in (await scene.redeem(query="?timeout=0"), await scene.redeem()):
+            assert "command-in-flight" == problem_type(answer, 409)
+            assert ("1", False) == (answer.headers["retry-after"], "location" in answer.headers)
+
+        (mark,) = scene.marks
+        scene.take_mark(mark)
+        scene.decide()
+        assert 201 == (await _redeem_when_possible(scene)).status_code
+        assert 1 == len(scene.sent)
+
+    play(steps)
+
+
+def test_a_repetition_before_the_mark_has_no_location(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request waits for the owner of the balance, so no copy shows the command yet."""
+    answers = asyncio.Event()
+    balance = service.CommandService._balance
+
+    async def slow(commands: service.CommandService, card: str, deadline: float) -> Any:
+        await answers.wait()
+        return await balance(commands, card, deadline)
+
+    monkeypatch.setattr(service.CommandService, "_balance", slow)
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        first = asyncio.create_task(scene.redeem())
+        await asyncio.sleep(0)
+        second = await scene.redeem()
+        assert "command-in-flight" == problem_type(second, 409)
+        assert "location" not in second.headers
+        answers.set()
+        assert 201 == (await first).status_code
+
+    play(steps)
+
+
 def test_a_retry_sends_a_marked_command_that_was_never_sent() -> None:
     """The earlier owner died between mark and command. A retry sends the command at once, without a second mark."""
 
@@ -460,7 +505,7 @@ def test_an_instance_limits_its_commands_in_flight(monkeypatch: pytest.MonkeyPat
 
 
 def test_command_slots_are_released_after_store_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store of decisions fails while commands wait: 202. When the store is repaired, their slots are free."""
+    """The store of decisions fails while commands wait: 409. When the store is repaired, their slots are free."""
     monkeypatch.setattr(service, "MOST_IN_FLIGHT", 3)
 
     async def steps(scene: Scene) -> None:
@@ -473,7 +518,7 @@ def test_command_slots_are_released_after_store_errors(monkeypatch: pytest.Monke
         whole = [dict(vars(task.store)) for task in tasks]
         for task in tasks:
             damage(task)
-        assert [202] * 3 == [(await each).status_code for each in waiting]
+        assert ["command-in-flight"] * 3 == [problem_type(await each, 409) for each in waiting]
         assert "restoring" == problem_type(await scene.redeem("1", "0"), 503)
 
         for task, state in zip(tasks, whole, strict=True):  # as the rebuild does

@@ -256,6 +256,9 @@ def test_versions_are_shown_and_files_checked(client: TestClient, instance: Inst
     assert "Kafka does not answer" in forced
     basket = client.post("/console/operations/simulate", data={"TotalAmount": "100"}, headers=HTMX).text
     assert "5.00 points" in basket
+    for amount in ("nan", "1e999", "much"):
+        refused = client.post("/console/operations/simulate", data={"TotalAmount": amount}, headers=HTMX)
+        assert "TotalAmount" in refused.text
 
 
 def test_a_stream_that_cannot_begin_is_tried_again(client: TestClient, instance: Instance) -> None:

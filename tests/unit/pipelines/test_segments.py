@@ -28,6 +28,8 @@ class Bucket:
     def take(self, rows: Sequence[Row], now: int, time: int | None = None) -> list[Row]:
         """The fresh identities among the rows of one micro-batch, which all have the same time."""
         change = self.change(rows, now, now if time is None else time)
+        if not change.differs:
+            return []
         for name, content in change.added.items():
             self.contents[name] = memory.pack_contents(content)
         for name in change.removed:
@@ -47,6 +49,12 @@ class Bucket:
 # Few different hashes, so that identities often share one of the two.
 hashes = st.one_of(st.integers(-3, 3), st.sampled_from([-(2**63), 2**63 - 1]))
 batches = st.lists(st.lists(st.tuples(hashes, hashes, st.integers(0, 99)), max_size=20), max_size=40)
+
+
+def test_an_identity_that_comes_again_after_it_was_forgotten_passes_once_again() -> None:
+    """Its new segment has the same contents as the forgotten one."""
+    bucket, rows = Bucket(), [(1, 1, 0)]
+    assert [rows, [], rows, []] == [bucket.take(rows, now) for now in (KEEP, KEEP + 1, 3 * KEEP, 3 * KEEP + 1)]
 
 
 @given(batches)

@@ -495,7 +495,7 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
     redeemed = command_id("POST", "/v1/customers/A b/redemptions", "k")
     void = {"redemption": of_b, "command": command_id("POST", f"/v1/redemptions/{of_b}/void", "k")}
     expected = [
-        ("POST /v1/customers/{card}/redemptions", 202, customer, {"command": redeemed}),
+        ("POST /v1/customers/{card}/redemptions", 409, customer, {"command": redeemed}),
         ("DELETE /v1/customers/{card}", 403, customer, {}),
         ("POST /v1/redemptions/{redemption}/void", 404, "", {"command": of_b}),
         ("POST /v1/redemptions/{redemption}/void", 404, "", void),

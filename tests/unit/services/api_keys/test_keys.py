@@ -105,14 +105,14 @@ def test_the_file_of_a_key_is_private(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A key that is valid for 30 days stays. A revoked, unknown or nearly expired one is replaced."""
+    """A key that is valid for 30 days stays. A revoked, unknown or nearly expired one does not, nor other scopes."""
     topic: dict[str, ApiKey] = {}
     monkeypatch.setattr("services.api_keys.topic.read_keys", lambda _: topic)
     monkeypatch.setattr("services.api_keys.topic.publish_key", lambda key, _: topic.update({key.key_id: key}))
     file = tmp_path / "new folder" / "key"
 
-    def ensure(days: int) -> str:
-        result = loyalty("ensure", "operator", str(file), "--scope", "operate", "--days", str(days))
+    def ensure(days: int, scope: str = "operate") -> str:
+        result = loyalty("ensure", "operator", str(file), "--scope", scope, "--days", str(days))
         assert 0 == result.exit_code, result.stderr
         assert 0o600 == file.stat().st_mode & 0o777
         return file.read_text().strip()
@@ -123,8 +123,11 @@ def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pyt
     second = ensure(29)
     third = ensure(29)
     topic.clear()
-    texts = {first, second, third, ensure(365)}
-    assert 4 == len(texts)
+    texts = {first, second, third, ensure(365, "points:adjust"), ensure(365)}
+    assert 5 == len(texts)
+    assert {Scope.OPERATE} == topic.popitem()[1].scopes
+    topic.clear()
+    ensure(365)
     assert topic.keys() == {key_id_of(file.read_text().strip())}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.audit.comparison import Coverage, compare
 from services.audit.facts import Facts, Source
-from services.codecs.records import balance_record
+from services.codecs.records import balance_record, entry_from_notification, notification_record
 from services.domain.account.model import PastPurchase
 from services.domain.entries import Kind
 from services.domain.events import Line, Purchase, Transfer
@@ -216,6 +216,36 @@ def test_the_ledger_may_have_pseudonyms():
 
     facts.recorded[Source.LEDGER][-1] = replace(history.entries[-1], **hidden, points=-40)
     assert [(Source.LEDGER, "entry 2: points is -0.40 and should be -0.50", False)] == found(facts)
+
+
+def test_an_archive_has_no_reasons_and_no_actors():
+    """The entries of the events have them. A wrong actor of an event from a topic is still found."""
+    gift = Transfer(append_time=START + 9, command_id="C1", points=50, counterparty="4712", reason="a gift", actor="me")
+    refused = replace(gift, append_time=START + 10, command_id="C2", points=10_000)
+    history = processed([[Purchase(START + 1, "I1", Decimal(100)), gift, refused]], PROGRAMMES)
+    facts = facts_of(history)
+    facts.events = [
+        replace(event, reason="", actor="") if isinstance(event, Transfer) else event for event in facts.events
+    ]
+    assert [] == found(facts)
+
+    facts.events = [*history.events]
+    facts.recorded[Source.LEDGER][1] = replace(history.entries[1], actor="you")
+    assert ["entry 2: actor differs"] == [each.what for each in found(facts)]
+
+
+def test_sums_that_no_double_has_are_no_difference():
+    """The till computes 3 * 1.1 in doubles. The record of an exchange has the sum of its lines as a double, too."""
+    lines = (Line("a", Decimal(-50)), Line("b", Decimal(repr(3 * 1.1))), Line("c", Decimal("59.9")))
+    purchase = Purchase(START + 1, "I1", Decimal(100))
+    exchange = Purchase(START + 2, "I2", Decimal("13.2"), original_invoice_number="I1", lines=lines)
+    history = processed([[purchase, exchange]], PROGRAMMES)
+    facts = facts_of(history)
+    facts.recorded = {
+        source: [entry_from_notification(notification_record(CARD, entry)) for entry in entries]
+        for source, entries in facts.recorded.items()
+    }
+    assert [] == found(facts)
 
 
 def test_what_retention_took_is_not_called_wrong():

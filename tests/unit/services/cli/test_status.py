@@ -228,6 +228,24 @@ def test_the_second_driver_is_a_part_where_there_is_one(answers: dict[str, tuple
     assert "background" not in default_urls(Settings(pipeline_drivers=1))
 
 
+def test_parts_on_other_hosts_have_the_urls_of_the_settings() -> None:
+    """The API of a container has no pipeline on its own host."""
+    elsewhere = Settings(pipeline_drivers=1, status_urls="pipeline=http://pipeline:1 webhooks=https://hooks/")
+
+    assert {
+        "api": "http://127.0.0.1:8080",
+        "pipeline": "http://pipeline:1",
+        "ledger": "http://127.0.0.1:9109",
+        "webhooks": "https://hooks",
+    } == default_urls(elsewhere)
+
+
+@pytest.mark.parametrize("urls", ["pipeline", "pipeline=localhost:9108", "api=http://api:8080"])
+def test_a_wrong_setting_of_urls_is_refused(urls: str) -> None:
+    with pytest.raises(ValueError, match="status_urls"):
+        Settings(status_urls=urls)
+
+
 @pytest.mark.parametrize("command", ["status", "top", "audit"])
 def test_a_wrong_url_is_refused(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--api", "localhost:8080"])

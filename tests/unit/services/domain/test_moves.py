@@ -167,6 +167,24 @@ def test_an_event_twice_counts_once_on_whichever_card():
     assert kinds(once.entries[NEW]) == kinds(twice.entries[NEW])
 
 
+@pytest.mark.parametrize("first", ["the return", "the exchange"])
+def test_an_exchange_with_the_old_card_counts_once_in_any_order(first):
+    """The index forwards the returned half to the card that bought. The old card sends it the whole exchange."""
+    bought = replace(BOUGHT, append_time=5, invoice_number="P", lines=(Line("shirt", Decimal(500)),))
+    lines = (Line("shirt", Decimal(-500)), Line("coat", Decimal(1000)))
+    exchange = Purchase(6, "X", Decimal(500), original_invoice_number="P", lines=lines)
+    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(NEW, bought)
+    forward = Forward(append_time=7, command_id="X/forward", invoice=exchange)
+    if first == "the return":
+        cards.happen(NEW, forward).happen(OLD, exchange)
+    else:
+        cards.happen(OLD, exchange).happen(NEW, replace(forward, append_time=cards.now))
+    cards.happen(OLD, replace(exchange, append_time=cards.now)).happen(NEW, replace(exchange, append_time=cards.now))
+
+    assert 30_00 == cards.total(NEW)
+    assert 1 == kinds(cards.entries[NEW]).count(Kind.RETURNED)
+
+
 def test_merged_accounts_add_up():
     """Points and debts add up. A return on one card finds its purchase on the other. The tier counts both cards."""
     tiers = (Tier("silver", 5_00), Tier("gold", 15_00))

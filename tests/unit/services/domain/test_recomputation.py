@@ -119,6 +119,20 @@ def test_a_new_account_after_an_erasure_in_the_same_millisecond():
     assert [Kind.EARNED, Kind.ERASED, Kind.EARNED, Kind.EARNED] == [e.kind for e in recomputed.settled.entries]
 
 
+@pytest.mark.parametrize("days", [30, 90.5, 120])
+def test_the_second_copy_of_a_return_never_counts(days):
+    """The index forwards a return that came before its purchase. The account ignores it, and may forget the return."""
+    early = Purchase(START, "R", Decimal(-50), original_invoice_number="P")
+    purchase = Purchase(START + DAY, "P", Decimal(100))
+    copy = Forward(append_time=START + DAY + 1, command_id="R/forward", invoice=early)
+    history = processed([[early], [purchase], [copy], [bought(1, int(days * DAY))]], PROGRAMMES)
+
+    recomputed = recompute(CARD, history.events, history.entries, PROGRAMMES)
+
+    assert [] == recomputed.not_processed
+    assert history.account == recomputed.late.account
+
+
 RETURNED = replace(bought(9, 1, -50), original_invoice_number="I8")
 
 
@@ -127,6 +141,7 @@ RETURNED = replace(bought(9, 1, -50), original_invoice_number="I8")
     [
         Erase(append_time=START + 1, command_id="E/card", counterparty="other"),
         Forward(append_time=START + 1, command_id="R/forward", invoice=RETURNED),
+        replace(RETURNED, customer_type="NONPRIME"),
     ],
 )
 def test_what_a_missing_account_ignored_does_not_concern_the_next_one(ignored):

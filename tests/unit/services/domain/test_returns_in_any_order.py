@@ -5,6 +5,7 @@ from decimal import Decimal
 from itertools import count
 from operator import neg
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from services.codecs.state import decode_account, encode_account
 from services.domain.account.processor import process
 from services.domain.account.purchases import MOST_WAITING
 from services.domain.entries import Kind, ReturnReason
-from services.domain.events import Adjust, Capture, Line, Purchase, Reserve, Void, halves
+from services.domain.events import Adjust, Capture, Forward, Line, Purchase, Reserve, Void, halves
 from services.domain.programme import DAY, Period, Programme, Programmes, Tier
 from services.domain.recomputation import recompute
 from tests.support.return_histories import RETURN_HISTORIES, expected_total, invoice, many
@@ -122,6 +123,18 @@ def test_a_return_waits_for_the_return_window():
         account, _ = played([[RETURNED], [late]], programmes)
         assert total == account.total
         assert (day == 19) == ("returned" in account.returns)
+
+
+@pytest.mark.parametrize("window", [7, 14, 90])
+def test_the_copy_of_a_return_counts_once_after_a_week_without_the_pipeline(window):
+    """The return came six days before its purchase. The index forwards it when the pipeline runs again."""
+    programmes = Programmes((Programme(return_window=window * DAY),))
+    early = Purchase(1, "returned", Decimal(-50), original_invoice_number="bought")
+    purchase = Purchase(6 * DAY, "bought", Decimal(100))
+    copy = Forward(append_time=13 * DAY, command_id="returned/forward", invoice=early)
+    account, entries = played([[early], [purchase], [copy]], programmes)
+    assert 1_00 == account.total
+    assert [0, 2_00, -1_00] == [entry.points for entry in entries]
 
 
 def test_a_return_after_the_window_says_so():

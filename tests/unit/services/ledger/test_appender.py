@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from threading import Event, Thread, current_thread
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 
+import services.ledger.appender
 from services.domain.entries import Kind
 from services.ledger.appender import Appended, Appender, Batch
 from services.ledger.database import LedgerError
 from services.ledger.positions import PositionMovedError, Span, Watermarks, forget_positions
-from services.ledger.records import Undecodable
+from services.ledger.records import CardEntry, Undecodable
 from services.pseudonyms import Pseudonyms
 from tests.support.builders import entry
 from tests.support.examples import examples
@@ -96,6 +98,39 @@ def test_two_processes_append_nothing_twice(ledger: Ledger) -> None:
     other.append(("C", entry(1)))
     other.close()
     assert expected([*ENTRIES, ("C", entry(1))]) == stored(ledger.engine)
+
+
+def test_an_erasure_beside_another_process_leaves_no_card(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has prepared a row that names a card. Before it commits, another process erases the card."""
+    ledger.append(("CARD-X", entry(1)))
+    other = Ledger(ledger.url)
+    other.appender.open(TOPIC_ID, {0: EVERYTHING[0], 1: EVERYTHING[0]}, {})
+    prepared, erased = Event(), Event()
+
+    def prepare(*arguments: Any) -> Any:
+        row = make_row(*arguments)
+        if current_thread() is transfer:
+            prepared.set()
+            erased.wait(1)  # The erasure cannot end before this transaction, so this waits in vain.
+        return row
+
+    def erase() -> None:
+        prepared.wait()
+        ledger.append(("CARD-X", entry(2, kind=Kind.ERASED)))
+        erased.set()
+
+    make_row = services.ledger.appender._row
+    monkeypatch.setattr("services.ledger.appender._row", prepare)
+    sent = Batch([CardEntry("A", entry(1, kind=Kind.SENT, counterparty="CARD-X"))], [], {1: Span(0, 1)})
+    transfer, erasure = Thread(target=other.appender.append, args=[sent]), Thread(target=erase)
+    for thread in (transfer, erasure):
+        thread.start()
+    for thread in (transfer, erasure):
+        thread.join()
+    other.close()
+    assert erased.is_set()
+    assert 3 == len(stored(ledger.engine))
+    assert "CARD-X" not in texts(ledger.engine)
 
 
 def test_a_gap_is_noted_until_it_is_filled(ledger: Ledger) -> None:

@@ -99,16 +99,16 @@ def test_line_items_are_the_rows_of_all_files(opened: Callable[..., Database], t
 
 
 def test_invoices_add_up_their_lines(opened: Callable[..., Database], tmp_path: Path) -> None:
-    """Money is exact. A returned line counts as returned, with any sign. A discount makes a sale smaller."""
-    lines = [line("1", "A", 0.1), line("1", "B", 0.2), line("1", "C", -0.05), line("2", "A", 5.0, LineKind="return")]
-    export(tmp_path / "export", *lines, line("2", "B", -1.0, LineKind="return"), line("3", "A", float("nan")))
+    """Money is exact. A return may have any sign. A discount makes a sale smaller, and a return too."""
+    lines = [line("1", "A", 0.1), line("1", "B", 0.2), line("1", "C", -0.05), line("2", "A", -5.0, LineKind="return")]
+    lines += [line("2", "B", 1.0, LineKind="return"), line("3", "A", float("nan"))]
+    export(tmp_path / "export", *lines, line("4", "A", 6.0, LineKind="return"))
 
     found = rows(opened(), "SELECT InvoiceNumber, Lines, Sold, Returned, Net FROM invoices ORDER BY 1")
 
-    money = [
-        [Decimal(amount) for amount in each] for each in (("0.25", "0", "0.25"), ("0", "6", "-6"), ("0", "0", "0"))
-    ]
-    assert [("1", 3, *money[0]), ("2", 2, *money[1]), ("3", 1, *money[2])] == found
+    amounts = ("0.25", "0", "0.25"), ("0", "4", "-4"), ("0", "0", "0"), ("0", "6", "-6")
+    money = [[Decimal(amount) for amount in each] for each in amounts]
+    assert [("1", 3, *money[0]), ("2", 2, *money[1]), ("3", 1, *money[2]), ("4", 1, *money[3])] == found
 
 
 @pytest.mark.parametrize("created", [2**63 - 1, -(2**63), None])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas import topics
-from schemas.topics import HADOOP, LOYALTY, LOYALTY_BALANCES, POS_INVOICES, STORE_SALES, Topic
+from schemas.topics import HADOOP, LOYALTY, LOYALTY_BALANCES, LOYALTY_DECISIONS, POS_INVOICES, STORE_SALES, Topic
 from services.messaging.avro import encoder
 from services.settings import Settings
 from services.sql.database import Database, SqlError
@@ -120,6 +120,15 @@ def test_a_compacted_topic_has_the_newest_record_of_each_key(database: Database,
     log.append(*balance("C", "0.50", 1))
     statement = "SELECT CustomerCardNo, TotalLoyaltyPoints FROM loyalty_balances ORDER BY 1"
     assert [("A", Decimal("3.00")), ("C", Decimal("0.50"))] == rows(database, statement)
+
+
+def test_the_decision_of_an_erased_customer_names_no_customer(database: Database, log: Log) -> None:
+    """The record after an erasure has no account, and so no time at which the account was opened."""
+    done = {"CommandID": "c", "Sequence": 2, "Status": "done", "Kind": "adjust", "CustomerCardNo": CARD}
+    erased = {"CommandID": "c", "Sequence": 3, "Status": "erased", "Kind": "adjust", "CustomerCardNo": ""}
+    log.append(LOYALTY_DECISIONS, "c", done | {"OpenedTime": NOON})
+    log.append(LOYALTY_DECISIONS, "c", erased)
+    assert [("erased", "")] == rows(database, "SELECT Status, CustomerCardNo FROM loyalty_decisions")
 
 
 def test_sales_by_minute(database: Database, log: Log) -> None:

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -176,25 +178,88 @@ def test_a_derived_store_without_its_source_is_refused() -> None:
         StateStore(catalogue.stores(IDS)[1])
 
 
+SALES = state_stores(catalogue.stores(IDS))[catalogue.STORE_SALES].definition
+ENCODE_SALE = encoder(SALES.changelog, IDS)
+OLDEST = time.time_ns() // 1_000_000 - int((SALES.changelog.retention or timedelta()).total_seconds() * 1000)
+
+
+def sales_task(store: StorePartition, target: int = 0) -> StoreTask:
+    return StoreTask(SALES, 0, store, "test", TaskProgress(None, 0, 0, target, target))
+
+
+def sale(offset: int, minute: int, *, expired: bool = False) -> ChangelogRecord:
+    """The window of a minute from 100 to 166. So the order of the keys is that of the minutes."""
+    start = minute * 60_000
+    amounts = dict.fromkeys(("Sum", "Minimum", "Maximum"), Decimal("1.00"))
+    times = {"WindowStart": start, "WindowEnd": start + 60_000, "UpdatedTime": start}
+    value = ENCODE_SALE({"StoreID": "S", "Count": 1, "Sequence": offset + 1, **times, **amounts})
+    append_time = OLDEST + (-60_000 if expired else 86_400_000)
+    return ChangelogRecord(offset, append_time, f"S@{start}".encode(), value)
+
+
+def minutes(task: StoreTask) -> list[int]:
+    return [int(key.removeprefix(b"S@")) // 60_000 for key, _ in task.store.scan(b"", None, 99)]
+
+
 def test_a_windowed_store_deletes_expired_values() -> None:
     """Values older than the retention are deleted with the next records, and no others."""
-    stores = state_stores(catalogue.stores(IDS))
-    definition = stores[catalogue.STORE_SALES].definition
-    retention = definition.changelog.retention
-    assert retention is not None
-    now, milliseconds = time.time_ns() // 1_000_000, int(retention.total_seconds() * 1000)
-    task = StoreTask(definition, 0, MemoryStorePartition(), "test", TaskProgress(None, 0, 0, 0, 0))
-    encode = encoder(definition.changelog, IDS)
+    task = sales_task(MemoryStorePartition())
 
-    def sale(offset: int, start: int, append_time: int) -> ChangelogRecord:
-        amounts = dict.fromkeys(("Sum", "Minimum", "Maximum"), Decimal("1.00"))
-        times = {"WindowStart": start, "WindowEnd": start + 60_000, "UpdatedTime": start}
-        value = encode({"StoreID": "S", "Count": 1, "Sequence": 1, **times, **amounts})
-        return ChangelogRecord(offset, append_time, f"S@{start}".encode(), value)
+    task.apply([sale(0, 101, expired=True), sale(1, 102)])
 
-    task.apply([sale(0, 60_000, now - milliseconds - 60_000), sale(1, 120_000, now - milliseconds + 600_000)])
-
-    assert [b"S@120000"] == [key for key, _ in task.store.scan(b"", None, 9)]
+    assert [102] == minutes(task)
     checkpoint = task.store.checkpoint
     assert isinstance(checkpoint, Checkpoint)
     assert checkpoint.offset == 2
+
+
+def test_a_batch_searches_one_page_for_expired_values(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search goes on with the next batch, also if keys come and go. The pause begins at the end of the store."""
+    clock = SimpleNamespace(monotonic=lambda: clock.seconds, time_ns=time.time_ns, seconds=1_000.0)
+    monkeypatch.setattr("services.state_stores.task.time", clock)
+    monkeypatch.setattr("services.state_stores.task._EXPIRY_PAGE", 3)
+    task = sales_task(open_store())
+    scan, pages = task.store.scan, list[int]()
+
+    def counting_scan(start: bytes, end: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        found = scan(start, end, limit)
+        pages.append(len(found))
+        return found
+
+    def apply(*records: ChangelogRecord) -> list[int]:
+        """The minutes that are left."""
+        with monkeypatch.context() as patched:
+            patched.setattr(task.store, "scan", counting_scan)
+            task.apply(records)
+        return minutes(task)
+
+    first = [sale(minute, minute, expired=minute % 2 == 1) for minute in range(100, 110)]
+    assert [100, *range(102, 110)] == apply(*first)
+    # The last key of the page goes. An expired value comes before the next page, and another one after it.
+    removal = ChangelogRecord(110, OLDEST, first[2].key, None)
+    assert [100, 101, 104, *range(106, 111)] == apply(
+        removal, sale(111, 101, expired=True), sale(112, 110, expired=True)
+    )
+    assert [100, 101, 104, 106, 108, 109, 110, 120] == apply(sale(113, 120))
+    assert [100, 101, 104, 106, 108, 120] == apply(sale(114, 120))
+    clock.seconds += 100
+    apply(sale(115, 120))
+    assert [3, 3, 3, 3, 0] == pages
+
+    clock.seconds += 599
+    assert [100, 101, 104, 106, 108, 120] == apply(sale(116, 120))
+    assert [3, 3, 3, 3, 0] == pages
+    clock.seconds += 1
+    assert [100, 104, 106, 108, 120] == apply(sale(117, 120))
+    task.store.close()
+
+
+def test_a_restore_does_not_search_for_expired_values() -> None:
+    """The first batch after the restore does."""
+    task = sales_task(MemoryStorePartition(), target=2)
+    task.apply([sale(0, 101, expired=True), sale(1, 102)])
+    assert [101, 102] == minutes(task)
+
+    task.apply([sale(2, 103)])
+
+    assert [102, 103] == minutes(task)
