@@ -36,8 +36,8 @@ class CurrentProgramme:
         async with self._checks:
             await asyncio.to_thread(parse_programme, text)
 
-    async def in_force(self) -> tuple[Programme, int]:
-        """The version that decides about an invoice that arrives now, and the current time in ms since the epoch.
+    async def versions(self) -> tuple[Programmes, int]:
+        """All versions of the programme, and the current time in ms since the epoch.
 
         Raises Problem while the store is restoring, and for a version that this instance cannot parse.
         """
@@ -50,7 +50,7 @@ class CurrentProgramme:
         if not self._parsed.keys() >= set(entries):
             async with self._checks:
                 await asyncio.to_thread(self._parse, entries)
-        return Programmes.of([self._version_0, *(self._parsed[stored] for stored in entries)]).at(now), now
+        return Programmes.of([self._version_0, *(self._parsed[stored] for stored in entries)]), now
 
     def _parse(self, entries: Iterable[bytes]) -> None:
         for stored in entries:

@@ -287,13 +287,13 @@ class CommandService:
     async def _await_decision(self, mark: Record, deadline: float) -> Decision:
         """The decision, or the mark if there is no decision at the deadline. Raises CommandErased.
 
-        Raises CommandInFlight if this instance shows neither: it has just lost the partition, or its copy lags.
+        Raises CommandNotVisible if this instance shows neither: it has just lost the partition, or its copy lags.
         """
         entry = await self._wait(mark["CommandID"], DECISION_SEQUENCE, deadline)
         # A client that is told to ask again at the path of the command must find the mark there.
         entry = entry or await self._wait(mark["CommandID"], MARK_SEQUENCE, deadline + _GRACE_SECONDS)
         if entry is None:
-            raise problems.CommandInFlight(retry_after=1)
+            raise problems.CommandNotVisible
         decision: Decision = orjson.loads(entry.body)
         if decision["Status"] == ERASED:
             raise problems.CommandErased

@@ -444,6 +444,12 @@ class KafkaUnavailable(Unavailable, code="kafka-unavailable", title="Kafka is un
     """
 
 
+class CommandNotVisible(Unavailable, code="command-not-visible", title="The command is not visible yet"):
+    """The command was sent, and this instance does not show it yet. Repeat the request with the same Idempotency-Key:
+    the command is executed once.
+    """
+
+
 class BrokerUnavailable(
     Unavailable,
     code="broker-unavailable",

@@ -12,7 +12,7 @@ from api.http.responses import ENTRY_RESPONSES
 from api.routing.lookup import KeyRead
 from api.schemas.balances import Balance
 from api.security.caller import Caller
-from api.security.permissions import MOVED, caller_of, needs
+from api.security.permissions import MOVED, caller_of, moved, needs
 from services.api_keys.keys import Scope
 from services.state_stores.catalogue import BALANCES
 from services.state_stores.definition import ReadConsistency, VersionedValue
@@ -21,13 +21,9 @@ router = APIRouter(prefix="/v1/customers", tags=["customers"], dependencies=[nee
 
 
 def _body(caller: Caller, entry: VersionedValue) -> bytes:
-    """The balance.
-
-    Raises CardMoved if the account has moved, with the new card unless the caller is limited to the old one.
-    """
+    """The balance. Raises CardMoved if the account has moved."""
     if MOVED in entry.body:
-        new_card = {"newCard": orjson.loads(entry.body)["MovedTo"]} if caller.card is None else {}
-        raise problems.CardMoved(**new_card)
+        raise moved(caller, orjson.loads(entry.body)["MovedTo"])
     return entry.body
 
 

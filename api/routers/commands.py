@@ -143,6 +143,7 @@ _COMMAND_PROBLEMS = (
     problems.CommandErased,
     problems.InvalidParameters,
     problems.KafkaUnavailable,
+    problems.CommandNotVisible,
     problems.OwnerInDoubt,
     problems.TooManyCommands,
     *_OWNER_PROBLEMS,

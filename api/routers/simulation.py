@@ -7,10 +7,11 @@ from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.responses import json_response
 from api.schemas.simulation import Basket, Simulation
-from api.security.permissions import caller_of, needs
+from api.security.permissions import caller_of, moved, needs
 from services.api_keys.keys import Scope
 from services.domain.accrual import accrual
 from services.domain.formats import points_text
+from services.domain.receipt_time import as_decided, decided
 from services.state_stores import catalogue
 
 router = APIRouter(prefix="/v1", tags=["programme"], route_class=JsonRoute)
@@ -24,6 +25,7 @@ router = APIRouter(prefix="/v1", tags=["programme"], route_class=JsonRoute)
     responses=problems.responses(
         *problems.BODY_PROBLEMS,
         problems.InvalidParameters,
+        problems.CardMoved,
         problems.Starting,
         problems.Restoring,
         problems.Stopping,
@@ -35,16 +37,19 @@ router = APIRouter(prefix="/v1", tags=["programme"], route_class=JsonRoute)
     ),
 )
 async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lookup: LookupDep) -> Response:
-    """The points that the programme in force now would give, and their parts. Nothing is stored."""
+    """The points that this basket would earn if it arrived now, and their parts. Nothing is stored."""
     caller = caller_of(request)
     if basket.CustomerCardNo is not None:
         caller.require_card(basket.CustomerCardNo)
     if basket.StoreID:
         caller.require_store(basket.StoreID)
-    rules, now = await programme.in_force()
+    programmes, now = await programme.versions()
     purchase = basket.purchase(now)
+    rules, purchase = decided(purchase, programmes).rules, as_decided(purchase, programmes)
     card = basket.CustomerCardNo
     balance = (await lookup.value_of(catalogue.BALANCES, card)).value if card is not None else None
+    if balance and balance["MovedTo"]:
+        raise moved(caller, balance["MovedTo"])
     # A new customer has the first tier.
     tier = (balance["Tier"] or "") if balance else rules.tier_for(0)
     earned = accrual(purchase, rules, tier, is_blocked=bool(balance and balance["Blocked"]))

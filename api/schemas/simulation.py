@@ -14,6 +14,7 @@ _LARGEST_TIME = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since the epoch."""
 
 Amount = Annotated[float, Field(strict=True, ge=0, lt=LARGEST_AMOUNT, allow_inf_nan=False)]
+SignedAmount = Annotated[float, Field(strict=True, gt=-LARGEST_AMOUNT, lt=LARGEST_AMOUNT, allow_inf_nan=False)]
 
 
 def _text_of_number(value: object) -> object:
@@ -38,7 +39,9 @@ class BasketLine(BaseModel):
     """A line item. Campaigns may name its code."""
 
     ItemCode: ShortText | None = Field(None, examples=["458"])
-    TotalValue: Amount | None = Field(None, description="The value of the whole line.", examples=[120.0])
+    TotalValue: SignedAmount | None = Field(
+        None, description="The value of the whole line. It is negative for a discount.", examples=[120.0]
+    )
 
 
 class Basket(BaseModel):
@@ -113,7 +116,7 @@ class Simulation(BaseModel):
     Parts: list[EarningPart]
     Eligible: bool = Field(description="Whether customers of this type take part in the programme.")
     Tier: str | None = Field(description="The tier of the customer; null: none.", examples=["gold"])
-    ProgrammeVersion: int = Field(description="The version in force; 0: no version is published.", examples=[3])
+    ProgrammeVersion: int = Field(description="The version that decides; 0: no version is published.", examples=[3])
 
 
 def _milliseconds(created_time: int | None) -> int | None:

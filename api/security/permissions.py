@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import orjson
 from fastapi import Depends, Request
 
+from api.http.problems import CardMoved
 from api.security.caller import EVERYBODY, Caller
 from api.security.limits import Usage
 from api.security.problems import NotYours, Unauthenticated
@@ -123,6 +124,11 @@ def visible(caller: Caller, body: bytes) -> bytes:
     if caller.card is None or MOVED not in body:
         return body
     return orjson.dumps(orjson.loads(body) | {"MovedTo": None})
+
+
+def moved(caller: Caller, to: str) -> CardMoved:
+    """The problem of a card whose account has moved to another card. A caller with a card does not see the new one."""
+    return CardMoved() if caller.card else CardMoved(newCard=to)
 
 
 def _counted(request: Request) -> Caller:

@@ -56,8 +56,8 @@ class Change:
         segments: all segments of the bucket afterwards.
         added: contents of new segments, by name.
         removed: names of segments that are no longer needed.
-        differs: whether the segments are others than before. A new segment can have the contents, and so the name, of
-            one that was forgotten.
+        differs: whether the list of segments has changed. A new segment can have the contents, and so the name, of one
+            that was forgotten.
     """
 
     fresh: npt.NDArray[np.intp]

@@ -23,6 +23,7 @@ from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.foreach_batch import write_each_batch
 from pipelines.sinks.parquet import ParquetSink, remove_staging_folders
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
+from services.codecs.events import ARCHIVED
 from services.messaging.avro import header, record_decoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.programmes.topic import load_programmes
@@ -90,7 +91,7 @@ def _without_cards(pseudonyms: Pseudonyms) -> Callable[[bytes], bytes]:
             return event
         record = record_decoder(_COMMAND, ids.writer_schema)(event)
         cards = {name: pseudonyms.of(record[name]) for name in _CARDS if record[name]}
-        return record_encoder(_COMMAND, command_id)(record | cards | {"Reason": "", "Actor": ""})
+        return record_encoder(_COMMAND, command_id)(record | cards | {"Reason": "", "Actor": ARCHIVED})
 
     return without_cards
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from services.audit.facts import Facts, Source
+from services.codecs.events import ARCHIVED
 from services.codecs.records import balance_record
 from services.domain.account.model import Account, Outcome, PastPurchase
 from services.domain.account.processor import advance
@@ -109,17 +110,14 @@ def compare(
 
 
 def _as_sent(events: Iterable[Event], record: Sequence[Entry], pseudonym: Callable[[str], str]) -> Iterator[Event]:
-    """The events with what an archive does not have: cards of counterparties, reasons and actors.
-
-    The entries of the events have them.
-    """
+    """The events as they were sent. An archive has neither cards nor texts of a command, and the entries have them."""
     cards = {pseudonym(entry.counterparty): entry.counterparty for entry in record if entry.counterparty}
     # The first entry of an event counts: a later one can come from a timer. A refusal does not use the reason.
     texts = {entry.event_id: (entry.reason, entry.actor) for entry in reversed(record)}
     for event in events:
         if isinstance(event, Transfer | Receive | Replace | Absorb | Erase):
             event = replace(event, counterparty=cards.get(event.counterparty, event.counterparty))  # noqa: PLW2901
-        if isinstance(event, Command) and not event.reason and not event.actor:
+        if isinstance(event, Command) and event.actor == ARCHIVED:
             reason, actor = texts.get(event.event_id, ("", ""))
             event = replace(event, reason=reason, actor=actor)  # noqa: PLW2901
         yield event

@@ -46,6 +46,9 @@ _PURCHASE_HEADERS = {
     header(schema_id) for schema_id, path in schemas.ids().items() if schemas.record_name(path) == "Purchase"
 }
 _decode_purchase = record_decoder("Purchase", _IDS.writer_schema)
+ARCHIVED = "\0"
+"""The actor of a command in the archive, which keeps neither actors nor reasons. No caller can have this name."""
+
 _REDIRECT = "redirect"
 """The kind of the command that brings an invoice of a replaced card here. It becomes a Purchase."""
 _decode_command = record_decoder("LoyaltyCommand", _IDS.writer_schema)

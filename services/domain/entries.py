@@ -53,7 +53,7 @@ RECEIPT_TOO_OLD = "receipt-too-old"
 class ReturnReason(StrEnum):
     """Why a return took no points. The entry of ``return-of-return`` has the kind refused, the others have returned.
 
-    A return with ``purchase-unknown`` waits for its purchase, for the return window and at least ten days.
+    A return with ``purchase-unknown`` waits for its purchase, for the return window and at least 18 days.
     """
 
     PURCHASE_UNKNOWN = "purchase-unknown"

@@ -63,7 +63,9 @@ def recompute(
                 _add(settled, outcome if settled.account else _opened_as(entry, outcome))
             else:
                 without_event.append(entry)
-    known = {number for entry in record for number in (entry.event_id, entry.invoice_number)}
+    opened_time = settled.account.opened_time if settled.account else None
+    of_account = [entry for entry in record if entry.opened_time == opened_time]
+    known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
     new = [
         event
         for event in unknown
@@ -78,7 +80,7 @@ def recompute(
 
 
 def _is_second_copy(event: Event, known: Collection[str]) -> bool:
-    """Whether the index forwarded a return that the account has read. Its number is among those of the entries.
+    """Whether the index forwarded a return that an entry of this account already names.
 
     The processor ignored the copy while the account remembered the return. The account can have forgotten it since.
     """

@@ -97,7 +97,8 @@ class Appender:
     def append(self, batch: Batch) -> Appended:
         """Append a batch. Raises PositionMovedError if another process has appended these offsets."""
         with self._engine.begin() as connection:
-            # One process at a time. A batch with a card that another batch erases at the same time would keep the card.
+            # One process at a time. Otherwise one process could write an entry that names a card while another process
+            # erases this card, and the card would stay.
             lock(connection)
             positions.claim(connection, self._topic_id, batch.spans)
             self._insert_undecodable(connection, batch.undecodable)

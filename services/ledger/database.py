@@ -121,7 +121,7 @@ def _check_encoding(connection: Connection) -> None:
 
 
 def _is_busy(error: Exception) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def lock(connection: Connection) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
-from schemas.access import READERS, SERVICES, Service
+from schemas.access import FORMER_GROUPS, READERS, SERVICES, Service
 from services.messaging.clients import admin
 from services.settings import Settings
 
@@ -23,6 +23,8 @@ SCRAM_MECHANISMS = {
 }
 # Twice Kafka's minimum. This is enough for generated passwords. More would cost time at each new connection.
 _ITERATIONS = 8192
+_ALL = "*"
+"""The name of a right on all topics, groups or transactional ids."""
 _EVERY_RIGHT = AclBindingFilter(
     ResourceType.ANY,
     None,  # type: ignore[arg-type]  # the documentation allows None for any name; the types do not
@@ -71,8 +73,9 @@ def _right(user: str, operation: AclOperation, kind: ResourceType, name: str) ->
 def apply_rights(settings: Settings) -> Changes:
     """Grant the missing rights, then withdraw the rights that the defined users have beyond them.
 
-    Rights of other users stay. So do rights on other names, because these can belong to another deployment on the same
-    brokers: every name begins with an empty prefix, and ``eu-test-`` begins with ``eu-``.
+    Rights of other users stay. So do rights on names that this deployment does not use, because another deployment on
+    the same brokers can use them: every name begins with an empty prefix, and ``eu-test-`` begins with ``eu-``. A right
+    on all names is withdrawn.
     Raises KafkaException. It withdraws nothing unless it has granted all missing rights.
     """
     client = admin(settings)
@@ -80,6 +83,8 @@ def apply_rights(settings: Settings) -> Changes:
     wanted = rights(settings)
     users = {f"User:{service.user}" for service in SERVICES}
     names = {(each.restype, each.name) for each in wanted}
+    names |= {(ResourceType.GROUP, settings.topic_prefix + group) for group in FORMER_GROUPS}
+    names |= {(kind, _ALL) for kind, _ in names}
     surplus = {each for each in found - wanted if each.principal in users and (each.restype, each.name) in names}
     changes = Changes(sorted(wanted - found, key=str), sorted(surplus, key=str))
     if changes.granted:

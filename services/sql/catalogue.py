@@ -90,7 +90,10 @@ CUSTOMER_LINE_ITEMS = Table(
     ),
     """
     WITH owners AS (
-        SELECT invoice_number, min(account_id) AS account_id FROM ledger_entry
+        -- An exchange can have entries of two customers: of the buyer, and of the buyer of the returned items.
+        SELECT invoice_number,
+            arg_min(account_id, (kind <> 'earned', reason = 'purchase-unknown', account_id)) AS account_id
+        FROM ledger_entry
         WHERE kind IN ('earned', 'returned') AND invoice_number <> '' GROUP BY invoice_number
     )
     SELECT customer_key AS CustomerKey, line_items.*

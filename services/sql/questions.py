@@ -103,7 +103,7 @@ QUESTIONS = (
         "How much do home deliveries bring in each city?",
         """
         SELECT City, count(*) AS Invoices, sum(Net) AS Net FROM invoices
-        WHERE DeliveryType = 'HOME-DELIVERY' GROUP BY City ORDER BY Net DESC, City
+        WHERE upper(DeliveryType) = 'HOME-DELIVERY' GROUP BY City ORDER BY Net DESC, City
         """,
     ),
     Question(

@@ -30,6 +30,7 @@ from tests.faults.load import Readings
 from tests.support.kafka import read_all
 
 _SHOWN = 3
+_MOST_READINGS = 5
 _OF_INVOICES = ("forward", "forget")
 _DECIDED = 2
 """The sequence number of a decided record of loyalty-decisions."""
@@ -148,9 +149,11 @@ def _outputs(settings: Settings, url: str, expected: Expected, given: AuditInput
     try:
         ends: dict[Topic, dict[int, int]] = {}
         served: dict[str, Balance | None] = {}
-        # A reservation can lapse between both readings.
-        while ends != (now := {topic: reader.ends(topic) for topic in OUTPUTS}):
-            ends = now
+        # A reservation can lapse between the readings of entries and balances. So they are read until nothing changes.
+        for _ in range(_MOST_READINGS):
+            before, ends = ends, {topic: reader.ends(topic) for topic in OUTPUTS}
+            if before == ends:
+                break
             while not reader.has_read(ends):
                 reader.read(1.0)
             served = balances.balances(sorted(cards))

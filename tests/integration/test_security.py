@@ -335,11 +335,18 @@ def test_a_right_beyond_the_table_is_withdrawn(secured):
         AclPermissionType.ALLOW,
     )
     client = clients.admin(admin)
-    for future in client.create_acls([by_hand]).values():
+    pattern = ResourcePatternType.LITERAL
+    others = [
+        AclBinding(kind, name, pattern, "User:till", "*", AclOperation.READ, AclPermissionType.ALLOW)
+        for kind, name in ((ResourceType.GROUP, "*"), (ResourceType.GROUP, "loyalty-audit"))
+    ]
+    for future in client.create_acls([by_hand, *others]).values():
         future.result()
     shown = json.loads(loyalty(admin, "access", "apply", "--json"))
-    right = {"user": "till", "may": "read", "kind": "topic", "name": "loyalty-balances"}
-    assert {"granted": [], "withdrawn": [right], "users": []} == shown
+    names = [("group", "*"), ("group", "loyalty-audit"), ("topic", "loyalty-balances")]
+    withdrawn = [{"user": "till", "may": "read", "kind": kind, "name": name} for kind, name in names]
+    assert withdrawn == sorted(shown["withdrawn"], key=lambda right: (right["kind"], right["name"]))
+    assert ([], []) == (shown["granted"], shown["users"])
 
 
 def test_two_deployments_share_the_brokers(secured):

@@ -225,6 +225,21 @@ def test_kustomize_renders_them(kustomization: Path) -> None:
     assert [] == [fault for manifest in rendered for fault in faults(manifest)]
 
 
+def test_the_api_finds_the_other_parts() -> None:
+    """Each URL of the status is a port of a service."""
+    found = manifests(MANIFESTS / "stack" / "kustomization.yaml")
+    ports = {
+        f"http://{each['metadata']['name']}:{port['port']}"
+        for each in found
+        if each["kind"] == "Service"
+        for port in each["spec"]["ports"]
+    }
+    settings = (MANIFESTS / "stack" / "settings.env").read_text(encoding="utf-8")
+    urls = re.findall(r"(pipeline|ledger)=(http://\S+)", settings)
+    assert ["pipeline", "ledger"] == [part for part, _ in urls]
+    assert ports >= {url for _, url in urls}
+
+
 @EVERY_KUSTOMIZATION
 def test_pods_demand_credentials(kustomization: Path) -> None:
     """The API knows its callers, and each server of metrics has a key. Each file of a secret is mounted there."""

@@ -33,6 +33,7 @@ from services.domain.events import (
     Void,
     derived_id,
 )
+from services.domain.programme import DAY
 
 PART_SIZE = 200_000
 """The size of a part in bytes, roughly. A part is one record on a topic."""
@@ -195,11 +196,12 @@ def _oldest_first(invoices: dict[str, _Past]) -> dict[str, _Past]:
 def _absorb_tier(posting: Posting, part: Account) -> None:
     """Keeps the higher tier. The points of both accounts count if they were earned in the same period."""
     account, programme = posting.account, posting.programme
-    if part.period_end > account.period_end:
+    # Versions with different time zones give the same period other ends.
+    if abs(part.period_end - account.period_end) < 2 * DAY:
+        account.earned_in_period += part.earned_in_period
+    elif part.period_end > account.period_end:
         account.period_start, account.period_end = part.period_start, part.period_end
         account.earned_in_period = part.earned_in_period
-    elif part.period_end == account.period_end:
-        account.earned_in_period += part.earned_in_period
     tiers = (account.tier, part.tier, programme.tier_for(account.earned_in_period))
     before, account.tier = account.tier, max(tiers, key=lambda name: (programme.tier_rank(name), bool(name)))
     if account.tier != before:

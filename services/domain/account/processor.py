@@ -136,7 +136,7 @@ def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bo
     now = event.append_time
     if isinstance(event, Purchase):
         if account and purchases.remembers(account, event.invoice_number, now, programmes):
-            return purchases.lacks_its_sale(account, event)
+            return purchases.lacks_its_sale(account, event, programmes)
         return purchases.counts(event, account, programmes)
     if isinstance(event, Forward) and (
         account is None or purchases.remembers(account, event.invoice.invoice_number, now, programmes)

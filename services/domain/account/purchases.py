@@ -28,14 +28,15 @@ def counts(purchase: Purchase, account: Account | None, programmes: Programmes) 
     return account is not None and not is_sale and purchase.original_invoice_number is not None
 
 
-def lacks_its_sale(account: Account, event: Purchase) -> bool:
+def lacks_its_sale(account: Account, event: Purchase, programmes: Programmes) -> bool:
     """Whether the account has read only the returned half of an exchange.
 
-    An exchange with a replaced card comes twice, in any order: the replaced card sends it all, and the index of
-    invoices forwards the returned half.
+    An exchange with a replaced card reaches the new card in two messages, in any order: the old card sends the whole
+    exchange, and the index of invoices sends the returned half.
     """
-    is_sent_here = bool(event.redirect_id) and not account.moved_to
-    return is_sent_here and event.invoice_kind is InvoiceKind.EXCHANGE and event.invoice_number not in account.purchases
+    is_sent_here = bool(event.redirect_id) and not account.moved_to and event.invoice_number not in account.purchases
+    is_eligible = decided(event, programmes).rules.is_eligible(event.customer_type)
+    return is_sent_here and is_eligible and event.invoice_kind is InvoiceKind.EXCHANGE
 
 
 def purchase(posting: Posting, event: Purchase) -> None:
@@ -219,8 +220,10 @@ def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPu
     points = bought.earned - left.earned
     if not points:
         return 0
-    # A tier that the customer has reached stays until the period ends. Earlier periods do not change.
-    if account.period_end and bought.append_time >= account.period_start:
+    # A tier that the customer has reached stays until the period ends. Earlier periods do not change, and a version
+    # without tiers counted nothing.
+    counted = posting.programmes.version(bought.programme_version).tier_period is not None
+    if counted and account.period_end and bought.append_time >= account.period_start:
         account.earned_in_period = max(0, account.earned_in_period - points)
     into_debt = posting.programme.spent_returns is SpentReturns.NEGATIVE_ALLOWED
     terms = earned_terms(bought.time, posting.programmes.version(bought.programme_version))
@@ -240,7 +243,8 @@ def _after_return(bought: PastPurchase, returned: PastReturn, programme: Program
     if returned.items:
         rest = ((item, value - returned.items.get(item, _ZERO)) for item, value in left.items())
         left = {item: value for item, value in rest if value > 0}
-    lines = _at_most(left, amount)
+    names_items = bought.items is not None and returned.items and "" not in returned.items
+    lines = tuple(Line(*each) for each in left.items()) if names_items else _at_most(left, amount)
     if bought.items is None:
         bought = bought._replace(lines=lines)
     else:

@@ -6,7 +6,7 @@ from services.domain.account.posting import Posting
 from services.domain.entries import Kind
 from services.domain.formats import points_text
 from services.domain.local_time import period_of
-from services.domain.programme import Programmes
+from services.domain.programme import DAY, Programmes
 
 
 def apply_due_changes(account: Account, until: int, programmes: Programmes, outcome: Outcome) -> None:
@@ -63,7 +63,8 @@ def _end_period(posting: Posting) -> None:
     account.period_start = account.period_end = account.earned_in_period = 0
     if earned and programme.tier_period:
         account.period_start = start
-        account.period_end = period_of(start, programme.tier_period, programme.time_zone)[1]
+        # The end is midnight in the time zone of an earlier version. In a zone further west this is the day before.
+        account.period_end = period_of(start + 2 * DAY, programme.tier_period, programme.time_zone)[1]
     tier = programme.tier_for(earned)
     if tier != account.tier:
         before, account.tier = account.tier, tier

@@ -107,8 +107,10 @@ def test_a_command_that_no_copy_shows_has_no_location() -> None:
         scene.decides = False
         (instance,) = scene.group.instances
         instance.command_log.on_mark = lambda _: None
-        for answer in (await scene.redeem(query="?timeout=0"), await scene.redeem()):
-            assert "command-in-flight" == problem_type(answer, 409)
+        answers = [await scene.redeem(query="?timeout=0"), await scene.redeem()]
+        assert "command-not-visible" == problem_type(answers[0], 503)
+        assert "command-in-flight" == problem_type(answers[1], 409)
+        for answer in answers:
             assert ("1", False) == (answer.headers["retry-after"], "location" in answer.headers)
 
         (mark,) = scene.marks
@@ -505,7 +507,7 @@ def test_an_instance_limits_its_commands_in_flight(monkeypatch: pytest.MonkeyPat
 
 
 def test_command_slots_are_released_after_store_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store of decisions fails while commands wait: 409. When the store is repaired, their slots are free."""
+    """The store of decisions fails while commands wait: 503. When the store is repaired, their slots are free."""
     monkeypatch.setattr(service, "MOST_IN_FLIGHT", 3)
 
     async def steps(scene: Scene) -> None:
@@ -518,7 +520,7 @@ def test_command_slots_are_released_after_store_errors(monkeypatch: pytest.Monke
         whole = [dict(vars(task.store)) for task in tasks]
         for task in tasks:
             damage(task)
-        assert ["command-in-flight"] * 3 == [problem_type(await each, 409) for each in waiting]
+        assert ["command-not-visible"] * 3 == [problem_type(await each, 503) for each in waiting]
         assert "restoring" == problem_type(await scene.redeem("1", "0"), 503)
 
         for task, state in zip(tasks, whole, strict=True):  # as the rebuild does

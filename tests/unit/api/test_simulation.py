@@ -144,13 +144,38 @@ def test_nothing_is_stored(client: TestClient, instance: Instance) -> None:
     assert 0 == sum(task.store.count() for store in instance.stores.values() for task in store.tasks.values())
 
 
+def test_a_discount_is_a_negative_line(client: TestClient, instance: Instance) -> None:
+    """As on an invoice."""
+    publish(instance, 1, NOW - 1_000)
+    lines = [{"ItemCode": "458", "TotalValue": 120.0}, {"ItemCode": "discount", "TotalValue": -20.0}]
+    assert "6.80" == simulate(client, TotalAmount=100.0, InvoiceLineItems=lines)["EarnedLoyaltyPoints"]
+
+
+def test_a_late_receipt_is_decided_as_the_invoice_would_be(client: TestClient, instance: Instance) -> None:
+    """The version at the time of the receipt decides, unless the receipt is too old."""
+    basis = "time-basis: till\nlargest-backdating: P1D\n"
+    publish(instance, 1, 0, f"loyalty-factor: 0.01\n{basis}")
+    publish(instance, 2, NOW - 1_000, f"loyalty-factor: 0.02\n{basis}")
+    for created, points, version in ((NOW - 5_000, "1.00", 1), (NOW - 90_000_000, "2.00", 2), (NOW, "2.00", 2)):
+        found = simulate(client, TotalAmount=100.0, CreatedTime=created)
+        assert (points, version) == (found["EarnedLoyaltyPoints"], found["ProgrammeVersion"])
+
+
+def test_a_replaced_card_is_no_new_customer(client: TestClient, instance: Instance) -> None:
+    """Its invoices earn for the new card, whose tier can be another one."""
+    topic, card, record = balance("4711", "0.00")
+    instance.write(topic, card, {**record, "MovedTo": "4712"})
+    answer = client.post("/v1/simulate", json={"TotalAmount": 100.0, "CustomerCardNo": "4711"})
+    assert (410, "4712") == (answer.status_code, answer.json()["newCard"])
+
+
 @pytest.mark.parametrize(
     "basket",
     [
         {},
         {"TotalAmount": -1},
         {"TotalAmount": 1e11},
-        {"TotalAmount": 1, "InvoiceLineItems": [{"ItemCode": "1", "TotalValue": -1}]},
+        {"TotalAmount": 1, "InvoiceLineItems": [{"ItemCode": "1", "TotalValue": -1e11}]},
         {"TotalAmount": 1, "CreatedTime": 2**62},
         {"TotalAmount": 1, "CustomerCardNo": ""},
     ],

@@ -1,7 +1,7 @@
 """What the archive keeps of an event."""
 
 from pipelines.queries.archive import _without_cards
-from services.codecs.events import command_record
+from services.codecs.events import ARCHIVED, command_record
 from services.domain.events import Transfer
 from services.messaging.avro import record_decoder, record_encoder
 from tests.support.builders import CARD, IDS
@@ -17,5 +17,5 @@ def test_an_archived_command_has_pseudonyms_and_no_free_texts() -> None:
     archived = decode(_without_cards(PSEUDONYMS)(encode(command_record(CARD, gift))))
 
     assert (PSEUDONYMS.of(CARD), PSEUDONYMS.of("4712")) == (archived["CustomerCardNo"], archived["Counterparty"])
-    assert ("", "") == (archived["Reason"], archived["Actor"])
+    assert ("", ARCHIVED) == (archived["Reason"], archived["Actor"])
     assert archived["Points"] == command_record(CARD, gift)["Points"]

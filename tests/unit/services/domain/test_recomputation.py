@@ -133,6 +133,19 @@ def test_the_second_copy_of_a_return_never_counts(days):
     assert history.account == recomputed.late.account
 
 
+def test_a_return_that_an_erased_account_had_read_counts_in_the_next_one():
+    """The next account of the card buys what was returned. The index forwards the return."""
+    early = Purchase(START, "R", Decimal(-50), original_invoice_number="P")
+    purchase = Purchase(START + 2, "P", Decimal(100))
+    history = processed([[early], [Erase(append_time=START + 1, command_id="E")], [purchase]], PROGRAMMES)
+    copy = Forward(append_time=START + 3, command_id="R/forward", invoice=early)
+
+    recomputed = recompute(CARD, [*history.events, copy], history.entries, PROGRAMMES)
+
+    assert ["R/forward"] == recomputed.not_processed
+    assert [-1_00] == [entry.points for entry in recomputed.late.entries]
+
+
 RETURNED = replace(bought(9, 1, -50), original_invoice_number="I8")
 
 

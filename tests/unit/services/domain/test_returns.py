@@ -15,6 +15,7 @@ from services.domain.programme import DAY, Campaign, Period, Programme, Programm
 from tests.support.examples import examples
 from tests.support.oracles import earned_points
 
+B_THREE_TIMES = Campaign("B three times", items=frozenset("B"), multiplier=Decimal(3))
 SQUARE = Programme(loyalty_factor=Decimal("0.001"), rounding=ROUND_FLOOR)
 """One hundredth for 10 whole units of money, as Square's example has one point for 10 dollars."""
 
@@ -296,6 +297,37 @@ def test_return_on_the_taxable_basis():
     assert [1_00] == taken(after(bought, half, programme=programme))
     waited = after(replace(half, append_time=1), replace(bought, append_time=2), programme=programme)
     assert 1_00 == waited.account.total
+
+
+@pytest.mark.parametrize("order", ["AB", "BA"])
+@pytest.mark.parametrize("rules", [{"campaigns": (B_THREE_TIMES,)}, {"excluded_items": frozenset("B")}])
+def test_return_of_an_item_does_not_depend_on_the_order_of_lines(order, rules):
+    """The lines include tax, so they are worth more than the taxable amount. Half of A earned 1.00."""
+    programme = Programme(tax_basis=TaxBasis.TAXABLE, **rules)
+    lines = tuple(Line(item, Decimal(118)) for item in order)
+    bought = replace(buy("236"), taxable_amount=Decimal(200), lines=lines)
+    half = replace(back("59"), taxable_amount=Decimal(-50), lines=(Line("A", Decimal(-59)),))
+
+    assert [1_00] == taken(after(bought, half, programme=programme))
+
+
+def test_return_of_an_item_beside_a_discount_takes_its_points():
+    """A, B three times, and a discount. 150.00 earned 7.00, of which 75.00 of A are 1.50."""
+    programme = Programme(campaigns=(B_THREE_TIMES,))
+    lines = tuple(Line(item, Decimal(value)) for item, value in (("A", 100), ("B", 100), ("discount", -50)))
+    half = replace(back("75"), lines=(Line("A", Decimal(-75)),))
+
+    assert [1_50] == taken(after(replace(buy("150"), lines=lines), half, programme=programme))
+
+
+def test_return_of_a_purchase_without_tiers_takes_nothing_from_the_tier():
+    """The version before had no tiers, so the purchase did not count."""
+    before = Programme(version=1)
+    tiers = replace(before, version=2, effective_time=10, tier_period=Period.YEAR, tiers=(Tier("base", 0),))
+    old, new = buy("100"), replace(buy("100", number="new"), append_time=11)
+    outcome = process(None, [old, new, back("100", time=12)], Programmes((before, tiers)), "card")
+
+    assert (2_00, 2_00) == (outcome.account.total, outcome.account.earned_in_period)
 
 
 def test_return_below_the_minimum_spend_takes_everything():

@@ -1,5 +1,6 @@
 """The changes of an account that time causes without an event."""
 
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from zoneinfo import ZoneInfo
@@ -23,6 +24,10 @@ def apply_due_changes(programme, events, until):
     programmes = Programmes((programme,))
     account = process(None, events, programmes, "card").account
     return advance(account, until, programmes)
+
+
+def instant(*local, zone="UTC"):
+    return int(datetime(*local, tzinfo=ZoneInfo(zone)).timestamp()) * 1000
 
 
 def happened(outcome):
@@ -180,6 +185,19 @@ def test_programme_without_tiers_ends_them_with_the_period():
     assert [("silver", "", 31)] == tiers(later)
     assert {1} == {entry.programme_version for entry in later.entries}
     assert later.account.next_due() is None
+
+
+def test_a_tier_survives_a_time_zone_further_west():
+    """The period ends at midnight in the old zone. In the new zone this is the evening before."""
+    tiers = (Tier("base", 0), Tier("gold", 5_00))
+    utc = Programme(version=1, tier_period=Period.YEAR, tiers=tiers)
+    new_york = replace(utc, version=2, effective_time=instant(2026, 6, 1), time_zone="America/New_York")
+    events = [buy("30000", "1", instant(2026, 3, 1)), buy("1", "2", instant(2027, 1, 15))]
+
+    later = process(None, events, Programmes((utc, new_york)), "card").account
+
+    assert "gold" == later.tier
+    assert instant(2028, 1, 1, zone="America/New_York") == later.period_end
 
 
 @pytest.mark.parametrize(

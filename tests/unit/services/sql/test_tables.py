@@ -295,9 +295,25 @@ def test_customer_keys_end_with_the_account(opened: Callable[..., Database], led
     assert [(None,)] * 3 == rows(keyed, statement)
 
 
+def test_an_exchange_belongs_to_the_customer_who_bought(
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+) -> None:
+    """The account that loses the points of the returned item is older, and belongs to another customer."""
+    export(tmp_path / "export", line("INV1", "CHAIR", 9.0), line("X", "TABLE", 30.0), line("INV2", "LAMP", 5.0))
+    ledger.append(("other", entry(1, invoice_number="INV1")), (CARD, entry(1, invoice_number="INV2")))
+    taken = {"kind": Kind.RETURNED, "invoice_number": "X"}
+    ledger.append(("other", entry(2, -100, total=0, **taken)))
+    ledger.append((CARD, entry(2, 0, reason="purchase-unknown", **taken)), (CARD, entry(3, invoice_number="X")))
+    statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
+
+    [(other,), (own,), (exchange,)] = rows(opened(customer_key_file=tmp_path / "customer.key"), statement)
+
+    assert exchange == own != other
+
+
 def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
     """There are twelve questions with different names. Each one about files and the ledger gives a row here."""
-    export(tmp_path / "export", line("INV1", "A", 50.5, City="Pune", DeliveryType="HOME-DELIVERY"))
+    export(tmp_path / "export", line("INV1", "A", 50.5, City="Pune", DeliveryType="Home-Delivery"))
     ledger.append((CARD, entry(1)), (CARD, entry(2, -40, kind=Kind.REDEEMED, total=60)))
     assert 12 == len(QUESTIONS) == len(BY_NAME)
     database = opened()
