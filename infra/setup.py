@@ -5,6 +5,7 @@ It uses only the standard library and runs with any Python from 3.11. It does no
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,8 +80,18 @@ def create_environment() -> None:
 
 
 def works(version: str | None) -> bool:
-    """Whether .venv has pip and a Python that is new enough. If a version is given, it must be this one."""
-    if not PYTHON.exists() or not any(VENV.glob("lib/python*/site-packages/pip/__init__.py")):
+    """Whether .venv was made here, and has pip and a Python that is new enough.
+
+    Args:
+        version: the Python must have this version; None: any.
+    """
+    # pip writes the file RECORD last. Without it, pip is incomplete.
+    if not PYTHON.exists() or not any(VENV.glob("lib/python*/site-packages/pip-*.dist-info/RECORD")):
+        return False
+    # The programs of a moved or copied environment start the code at the old path. venv writes its path into this file.
+    file = VENV / "pyvenv.cfg"
+    made = re.findall("^command = .*", file.read_text(encoding="utf-8"), re.MULTILINE) if file.exists() else []
+    if not all(command.endswith(f" {VENV}") for command in made):
         return False
     run_version = subprocess.run(
         [str(PYTHON), "-c", "import sys; print(*sys.version_info[:2], sep='.')"],

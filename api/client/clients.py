@@ -19,13 +19,14 @@ class LoyaltyClient:
 
     Args:
         base_url: any instance of the API, or a load balancer in front of all. It begins with http:// or https://.
-        credentials: an API key or a bearer token. None: the API serves without credentials.
+        credentials: an API key or a bearer token. Blanks at its ends do not count. None: the API serves without
+            credentials.
         seconds: how long a request is repeated before UnavailableError.
         transport: replaces the connection, for tests and proxies.
 
     Every command takes an ``idempotency_key``. Give it to repeat a command of an earlier process. Otherwise the client
-    makes a new key. All methods raise ProblemError and UnavailableError.
-    ValueError says that ``base_url`` is wrong.
+    makes a new key. All methods raise ProblemError and UnavailableError. ValueError says that ``base_url``,
+    ``credentials`` or ``idempotency_key`` is wrong. Then the client has sent nothing.
     """
 
     def __init__(
@@ -194,7 +195,14 @@ def _checked(base_url: str) -> str:
 
 
 def _headers(credentials: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {credentials}"} if credentials else {}
+    key = (credentials or "").strip()  # A file with a key ends with a line feed.
+    if not all("!" <= character <= "~" for character in key):
+        # An error can reach a log. So it does not repeat the credentials.
+        raise ValueError(
+            "the credentials have a blank or a character that is not ASCII, so no HTTP header can have them: "
+            "give only the API key or the token"
+        )
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _arguments(call: Call) -> dict[str, Any]:

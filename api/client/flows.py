@@ -111,6 +111,8 @@ class Flows:
         key = key or str(uuid.uuid4())
         if not (key.isascii() and key.isprintable()):
             raise ValueError(f"the idempotency key {key!r} has characters that an HTTP header cannot have: use ASCII")
+        if key != key.strip():
+            raise ValueError(f"the idempotency key {key!r} has a blank at an end, which HTTP does not keep: remove it")
         deadline = time.monotonic() + self._seconds
         call = Call(method, path, {}, {"Idempotency-Key": key}, body)
         response = yield from self._answer(call, deadline, key)
@@ -129,7 +131,7 @@ class Flows:
         return command
 
     def _answer(self, call: Call, deadline: float | None = None, key: str | None = None) -> Flow[httpx.Response]:
-        """Repeat a call until its answer is final. Raises ProblemError and UnavailableError.
+        """Repeat a call until its answer is final. Raises ProblemError, UnavailableError and ValueError.
 
         The pauses grow, and their lengths are random. So clients that fail at the same time do not come back at the
         same time.
@@ -142,6 +144,12 @@ class Flows:
             retry_after, cause = 0.0, ""
             try:
                 response = yield timed
+            except httpx.LocalProtocolError:
+                # The text of the error can contain the credentials.
+                raise ValueError(
+                    "httpx refused to send the request, because a header has a value that HTTP does not allow: "
+                    "correct the credentials or the idempotency key"
+                ) from None
             except httpx.TransportError as error:
                 cause = f"{type(error).__name__}: {error}"
             else:

@@ -52,6 +52,14 @@ class Balance(NamedTuple):
     next_expiry: tuple[int, Decimal] = (0, Decimal(0))
 
 
+class LedgerEntry(NamedTuple):
+    card: str
+    sequence: int
+    kind: str
+    points: Decimal
+    total: Decimal
+
+
 @dataclass
 class Outputs:
     """The outputs of the pipeline and the API, without duplicates by CloudEvents id.
@@ -59,6 +67,8 @@ class Outputs:
     Attributes:
         repeats: the number of duplicates that the pipeline reports.
         parquet: the rows of the files, without the columns from the names of their folders.
+        sales: the records of store-sales, also those that later ones replace. None: they are not compared.
+        ledger: the entries of the ledger. None: they are not compared.
         balances: the balance of each customer; None if the API has none.
         moved: the new card of each replaced card, as the API names it; None if it does not.
         unknown: the HTTP status for each customer who must not have a balance.
@@ -71,10 +81,25 @@ class Outputs:
     dead_letters: Sequence[DeadLetter] = ()
     repeats: int = 0
     parquet: Sequence[Record] = ()
+    sales: Sequence[Record] | None = None
+    ledger: Sequence[LedgerEntry] | None = None
     balances: Mapping[str, Balance | None] = field(default_factory=dict)
     moved: Mapping[str, str | None] = field(default_factory=dict)
     unknown: Mapping[str, int] = field(default_factory=dict)
     changed: Sequence[str] = ()
+
+    @property
+    def sales_by_store(self) -> dict[str, tuple[int, Decimal]]:
+        """The number of invoices and their net amount in all minutes, by StoreID."""
+        by_minute = {
+            (record["StoreID"], record["WindowStart"]): (record["Count"], record["Sum"])
+            for record in sorted(self.sales or (), key=lambda record: record["Sequence"])
+        }
+        stores: dict[str, tuple[int, Decimal]] = {}
+        for (store, _), (invoices, amount) in by_minute.items():
+            before = stores.get(store, (0, Decimal(0)))
+            stores[store] = before[0] + invoices, before[1] + amount
+        return stores
 
     @property
     def points(self) -> Decimal:
@@ -98,7 +123,9 @@ def mismatches(expected: Expected, found: Outputs) -> list[Mismatch]:
             for letter in found.dead_letters
             if not letter.reason
         ),
+        *(() if found.sales is None else _values("sales of store", expected.sales, found.sales_by_store)),
         *_notifications(expected, found.notifications),
+        *(() if found.ledger is None else _counts("ledger", _entries(found.notifications), Counter(found.ledger))),
         *_values("balance", _balances(expected, found.notifications), found.balances),
         *_values("replaced card", expected.moved, found.moved),
         *_values("unknown customer", dict.fromkeys(found.unknown, NOT_FOUND), found.unknown),
@@ -142,6 +169,11 @@ def _notifications(expected: Expected, found: Sequence[Record]) -> Iterator[Mism
         given = Counter((n["Kind"], n["EarnedLoyaltyPoints"]) for n in others)
         yield from _counts(f"entry of {card}", expected.commands.get(card, Counter()), given)
         yield from _running_totals(card, of_customer)
+
+
+def _entries(notifications: Iterable[Record]) -> Counter[LedgerEntry]:
+    fields = ("CustomerCardNo", "Sequence", "Kind", "EarnedLoyaltyPoints", "TotalLoyaltyPoints")
+    return Counter(LedgerEntry(*(notification[name] for name in fields)) for notification in notifications)
 
 
 def _returns(card: str, expected: Expected, found: Sequence[Record]) -> Iterator[Mismatch]:

@@ -46,6 +46,7 @@ class Expected:
         dead_letters: the number of dead letters for each (key, value).
         shipment: the whole invoice by InvoiceNumber.
         hadoop: the number of each row. Each line item is a row.
+        sales: the number of invoices and their net amount, by StoreID.
         earned: points by InvoiceNumber, by customer: of sales, and of what exchanges sell.
         returned: the invoices that return something in the account of each customer, with their originals.
         taken: the points that returns take back, by customer.
@@ -62,6 +63,7 @@ class Expected:
     dead_letters: Counter[tuple[bytes | None, bytes | None]] = field(default_factory=Counter)
     shipment: dict[str, Record] = field(default_factory=dict)
     hadoop: Counter[Row] = field(default_factory=Counter)
+    sales: dict[str, tuple[int, Decimal]] = field(default_factory=dict)
     earned: defaultdict[str, dict[str, Decimal]] = field(default_factory=lambda: defaultdict(dict))
     returned: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     taken: defaultdict[str, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
@@ -199,9 +201,18 @@ def _count(expected: Expected, number: int, invoice: Record, sales: Sales) -> No
     if has_value(invoice, "DeliveryType", "HOME-DELIVERY"):
         expected.shipment[invoice_number] = whole(invoice)
     expected.hadoop.update(rows(invoice))
+    invoices, amount = expected.sales.get(invoice["StoreID"], (0, Decimal(0)))
+    expected.sales[invoice["StoreID"]] = invoices + 1, amount + _net_amount(invoice)
     if card and card.strip() and not has_value(invoice, "CustomerType", "PRIME"):
         expected.strangers.add(card)
     _count_points(expected, number, invoice, sales)
+
+
+def _net_amount(invoice: Record) -> Decimal:
+    """What the invoice adds to the sales of its store. A return subtracts, whatever its sign is."""
+    amount = _exact(invoice["TotalAmount"]).quantize(Decimal("0.01"), ROUND_HALF_UP)
+    kinds = {line_kind(invoice, item) for item in invoice.get("InvoiceLineItems") or [{}]}
+    return -abs(amount) if kinds == {"return"} else amount
 
 
 def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales) -> None:

@@ -1,4 +1,4 @@
-"""Reads the metrics of the pipeline and the balances of the API over HTTP."""
+"""Reads the metrics of the pipeline and the balances of the API over HTTP, and the database of the ledger."""
 
 import time
 from collections import Counter
@@ -13,10 +13,15 @@ from urllib.parse import quote
 import httpx
 import stamina
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 
-from infra.demo.comparison import Balance
+from infra.demo.comparison import Balance, LedgerEntry
 from infra.demo.topic_reader import Positions
 from services.api_keys.client import authorization
+from services.ledger.database import reading_engine
+from services.ledger.positions import stored_offsets
+from services.ledger.tables import ACCOUNT, ENTRY
 
 _LONG_POLL_SECONDS = 10
 _TIMEOUT_SECONDS = _LONG_POLL_SECONDS + 5
@@ -67,6 +72,30 @@ class PipelineProgress:
 
 def reached(positions: Positions, ends: Positions) -> bool:
     return all(positions.get(partition, 0) >= end for partition, end in ends.items())
+
+
+class LedgerReader:
+    """Reads the database of the ledger."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = reading_engine(url)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def positions(self) -> Positions:
+        """The next offset of the ledger in each partition of loyalty; empty while the database does not answer."""
+        try:
+            with self._engine.connect() as connection:
+                return stored_offsets(connection)
+        except DBAPIError:
+            return {}
+
+    def entries(self) -> list[LedgerEntry]:
+        columns = (ACCOUNT.c.card, ENTRY.c.sequence, ENTRY.c.kind, ENTRY.c.points, ENTRY.c.total)
+        with self._engine.connect() as connection:
+            rows = connection.execute(select(*columns).join(ENTRY)).all()
+        return [LedgerEntry(*row[:3], Decimal(row.points) / 100, Decimal(row.total) / 100) for row in rows]
 
 
 class BalanceReader:

@@ -30,6 +30,8 @@ def figures(result: Result) -> dict[str, Any]:
         "notifications": len(found.notifications),
         "dead_letters": len(found.dead_letters),
         "parquet_rows": len(found.parquet),
+        "sales": sum(invoices for invoices, _ in found.sales_by_store.values()),
+        "ledger_entries": None if found.ledger is None else len(found.ledger),
         "customers": sum(balance is not None for balance in found.balances.values()),
         "points": float(found.points),
         "mismatches": len(result.mismatches),
@@ -64,9 +66,12 @@ def show(console: Console, result: Result) -> None:
         "shipment": (values["shipment"], len(expected.shipment)),
         "hadoop": (values["hadoop"], rows),
         "parquet rows": (values["parquet_rows"], rows),
+        "sales by minute": (values["sales"], sum(invoices for invoices, _ in expected.sales.values())),
         "notifications": (values["notifications"], expected.notifications),
         "balances": (values["customers"], len(expected.earned) - len(expected.moved)),
     }
+    if values["ledger_entries"] is not None:
+        counted["ledger entries"] = values["ledger_entries"], values["notifications"]
     for name, (number, wanted) in counted.items():
         table.add_row(name, f"{number:,}", f"{wanted:,}")
     table.add_row("points", f"{result.found.points:,.2f}", f"{expected.points:,.2f}")

@@ -17,15 +17,20 @@ from infra.demo.comparison import Mismatch, Outputs, mismatches
 from infra.demo.helpdesk import Helpdesk
 from infra.demo.invoice_oracle import Record
 from infra.demo.oracle import Expected, Sent
-from infra.demo.probes import BalanceReader, PipelineProgress, reached
+from infra.demo.probes import BalanceReader, LedgerReader, PipelineProgress, reached
 from infra.demo.topic_reader import OUTPUTS, TopicReader
 from infra.local.stack import LocalStack
 from schemas import topics
 from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import schema_ids
 
-FAN_OUT, LOYALTY, EXPORT = "fan-out", "loyalty", "export"
-QUERIES = {FAN_OUT: topics.POS_INVOICES, LOYALTY: topics.POS_INVOICES, EXPORT: topics.HADOOP}
+FAN_OUT, LOYALTY, SALES, EXPORT = "fan-out", "loyalty", "sales", "export"
+QUERIES = {
+    FAN_OUT: topics.POS_INVOICES,
+    LOYALTY: topics.POS_INVOICES,
+    SALES: topics.POS_INVOICES,
+    EXPORT: topics.HADOOP,
+}
 """The queries of the pipeline by their names in the metrics, and their input topics."""
 
 PATIENCE_SECONDS = 480.0
@@ -34,6 +39,7 @@ PATIENCE_SECONDS = 480.0
 WATCHED = 200
 """The number of invoices whose latency is measured, spread evenly over the day."""
 
+_READ = (*OUTPUTS, topics.STORE_SALES)
 _STEP_SECONDS = 0.1
 _LOOK_SECONDS = 0.5
 _STRANGERS = 20
@@ -84,12 +90,18 @@ class Demo:
         self._settings = stack.settings
         self._ids = schema_ids(stack.settings)
         self._expected = expected
-        self._topics = resources.enter_context(closing(TopicReader(stack.settings)))
+        self._topics = resources.enter_context(closing(TopicReader(stack.settings, _READ)))
         self._pipeline = resources.enter_context(
             closing(PipelineProgress(stack.metrics_url, self._settings.metrics_key_file))
         )
         self._watched = _evenly(expected.readings, WATCHED)
         self._api = resources.enter_context(closing(BalanceReader(stack.api_url, len(self._watched), stack.key_file)))
+        # Only the ledger of a local stack has a database that this process can reach by its settings.
+        self._ledger = (
+            resources.enter_context(closing(LedgerReader(stack.settings.ledger_url)))
+            if isinstance(stack, LocalStack)
+            else None
+        )
         self._progress = progress
         self._published = 0
         self._looked = 0.0
@@ -136,10 +148,13 @@ class Demo:
             commands = self._topics.ends(topics.LOYALTY_COMMANDS)
         rows = self._topics.ends(topics.HADOOP)
         self._until(f"the {EXPORT} query", partial(self._has_passed, EXPORT, rows))
-        outputs = {topic: self._topics.ends(topic) for topic in OUTPUTS}
+        self._until(f"the {SALES} query", partial(self._has_passed, SALES, invoices))
+        outputs = {topic: self._topics.ends(topic) for topic in _READ}
         self._until("the output topics", lambda: self._topics.has_read(outputs))
         balances = self._topics.ends(topics.LOYALTY_BALANCES)
         self._until("the API", lambda: reached(self._api_positions, balances))
+        if ledger := self._ledger:
+            self._until("the ledger", lambda: reached(ledger.positions(), outputs[topics.LOYALTY]))
         self._look()
 
     def latencies(self) -> list[float]:
@@ -157,6 +172,8 @@ class Demo:
             dead_letters=self._topics.dead_letters(),
             repeats=self._pipeline.repeats(FAN_OUT),
             parquet=parquet_rows(self._stack.parquet()),
+            sales=self._topics.records(topics.STORE_SALES, self._ids),
+            ledger=self._ledger.entries() if self._ledger else None,
             balances=self._api.balances(self._expected.earned.keys() - self._expected.moved.keys()),
             moved=self._api.moved(self._expected.moved),
             unknown=self._api.statuses(strangers),

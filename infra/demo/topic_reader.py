@@ -24,20 +24,23 @@ Positions = dict[int, int]
 
 
 class TopicReader:
-    """Reads the output topics from their beginning.
+    """Reads output topics from their beginning.
+
+    Args:
+        outputs: the topics.
 
     Attributes:
         changed: records with the id of an earlier record and another content, with one line each.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, outputs: Sequence[Topic] = OUTPUTS) -> None:
         self._settings = settings
         self._consumer = clients.bounded_consumer(settings, "loyalty-demo")
-        self._topics = {settings.name_of(topic): topic for topic in OUTPUTS}
-        self._found: dict[Topic, dict[str, KafkaMessage]] = {topic: {} for topic in OUTPUTS}
+        self._topics = {settings.name_of(topic): topic for topic in outputs}
+        self._found: dict[Topic, dict[str, KafkaMessage]] = {topic: {} for topic in outputs}
         self._read: Counter[tuple[Topic, int]] = Counter()
         self.changed: list[str] = []
-        partitions = [(settings.name_of(topic), number) for topic in OUTPUTS for number in range(topic.partitions)]
+        partitions = [(settings.name_of(topic), number) for topic in outputs for number in range(topic.partitions)]
         self._consumer.assign([TopicPartition(name, number, OFFSET_BEGINNING) for name, number in partitions])
 
     def close(self) -> None:

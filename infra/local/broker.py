@@ -1,5 +1,7 @@
 """A Kafka broker on this machine: one KRaft node that runs from jars, without Docker."""
 
+import json
+import os
 import subprocess
 import uuid
 from pathlib import Path
@@ -19,6 +21,8 @@ from services.settings import Settings
 _CONFIGURATION = jars.ROOT / "infra" / "kafka"
 # With only the first compiler a start takes half the time. A small heap leaves memory for Spark.
 _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_LOCALE = {"LC_ALL": "C.UTF-8"}
+"""Without a locale of UTF-8, Java cannot open a file whose path has a letter that is not ASCII."""
 _START_TIMEOUT = 240.0
 
 
@@ -65,7 +69,7 @@ class LocalBroker:
         # The broker does not respond at first. The client must not log that.
         quick_and_silent = {"reconnect.backoff.max.ms": 200, "log_level": 0}
         client = AdminClient({**connection(self.admin_settings), **quick_and_silent})
-        self.process.start(command, {}, self._directory, lambda: self._answers(client), _START_TIMEOUT)
+        self.process.start(command, _LOCALE, self._directory, lambda: self._answers(client), _START_TIMEOUT)
 
     def stop(self) -> None:
         """Stop the broker in an orderly way, so that the next start does not have to check its logs."""
@@ -99,7 +103,8 @@ class LocalBroker:
             "log.dirs": str(self._data),
         }
         properties = self._directory / "server.properties"
-        lines = "".join(f"{key}={value}\n" for key, value in addresses.items())
+        # Java reads ISO-8859-1 and escapes. The escapes of JSON for paths are also escapes of Java.
+        lines = "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in addresses.items())
         properties.write_text(common + lines, encoding="utf-8")
         return properties
 
@@ -110,7 +115,7 @@ class LocalBroker:
             # The super user creates the other users after the first start.
             password = self._security.password(ADMIN).read_text(encoding="utf-8")
             command += ["--add-scram", f"SCRAM-SHA-512=[name={ADMIN},password={password}]"]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        run = subprocess.run(command, env=os.environ | _LOCALE, capture_output=True, text=True, check=False)
         if run.returncode != 0:
             raise ProcessFailedError(f"Kafka could not format {self._data}:\n{run.stdout}{run.stderr}".rstrip())
 

@@ -18,10 +18,10 @@ def enter(chosen: Path | None = None) -> Path:
 
     The default is the root of the checkout, or for an installed package the user's data folder.
     """
-    home = chosen or (PACKAGES if IS_CHECKOUT else _user_folder("XDG_DATA_HOME", ".local/share"))
+    home = (chosen or (PACKAGES if IS_CHECKOUT else _user_folder("XDG_DATA_HOME", ".local/share"))).resolve()
     home.mkdir(parents=True, exist_ok=True)
     os.chdir(home)
-    return home.resolve()
+    return home
 
 
 def downloads() -> Path:

@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
 
 from infra.local import folders
 from infra.local.java import find_java_home
@@ -137,13 +139,31 @@ def provide(say: Callable[[str], object]) -> None:
         ensure(find_java_home() / "bin" / "java", ivy_jar())
 
 
+def proxy_options() -> list[str]:
+    """HTTP_PROXY, HTTPS_PROXY and NO_PROXY as options of Java, which does not read these variables."""
+    variables = getproxies_environment()
+    options = []
+    for scheme in ("http", "https"):
+        if proxy := variables.get(scheme):
+            address = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+            port = address.port or (443 if address.scheme == "https" else 80)
+            options += [f"-D{scheme}.proxyHost={address.hostname}", f"-D{scheme}.proxyPort={port}"]
+    names = [name.strip() for name in variables.get("no", "").split(",") if name.strip()]
+    if options and names:
+        # This option counts for both schemes.
+        patterns = (f"*{name}" if name.startswith(".") else name for name in names)
+        options.append(f"-Dhttp.nonProxyHosts={'|'.join(patterns)}")
+    return options
+
+
 def resolve(java: Path, ivy: Path, directory: Path = JARS, configurations: Sequence[str] = CONFIGURATIONS) -> None:
     """Download all jars of these configurations with Ivy, and then replace the directory in one step."""
     incoming = directory.with_name(f"{directory.name}.incoming")
     directory.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(incoming, ignore_errors=True)
-    command = [str(java), "-jar", str(ivy), "-ivy", str(_IVY_FILE), "-cache", str(_IVY_CACHE), "-warn"]
-    options = ["-types", "jar", "bundle", "tar.gz", "-confs", *configurations]
+    command = [str(java), *proxy_options(), "-jar", str(ivy)]
+    options = ["-ivy", str(_IVY_FILE), "-cache", str(_IVY_CACHE), "-warn"]
+    options += ["-types", "jar", "bundle", "tar.gz", "-confs", *configurations]
     options += ["-retrieve", f"{incoming}/[conf]/[artifact]-[revision].[ext]"]
     run = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     if run.returncode != 0:

@@ -15,7 +15,7 @@ _LOG_LINES = 20
 _LOG_BYTES = 64 * 1024
 _KILL_TIMEOUT = 10.0
 _CLOCK_TOLERANCE = 2.0
-"""Seconds by which the start time of a process may change when the clock of the machine is set."""
+"""Without an exact start: seconds by which the start time may change when the clock of the machine is set."""
 
 
 class ProcessFailedError(RuntimeError):
@@ -96,7 +96,8 @@ class ManagedProcess:
             # Linux divides the cores between sessions first (autogroups). Between two sessions only this file counts.
             with contextlib.suppress(OSError):
                 Path(f"/proc/{self._process.pid}/autogroup").write_text(str(self.niceness), encoding="ascii")
-        identity = {"pid": self._process.pid, "started": self._process.create_time()}
+        pid = self._process.pid
+        identity = {"pid": pid, "started": self._process.create_time(), "start": _exact_start(pid)}
         self.pid_file.write_text(json.dumps(identity), encoding="utf-8")
 
     def _wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
@@ -156,10 +157,27 @@ class ManagedProcess:
         try:
             identity = json.loads(self.pid_file.read_text(encoding="utf-8"))
             process = psutil.Process(identity["pid"])
-            is_same = abs(process.create_time() - identity["started"]) <= _CLOCK_TOLERANCE
+            if start := identity.get("start"):
+                is_same = start == _exact_start(process.pid)
+            else:  # the file is of version 0.1, or the system has no exact start
+                is_same = abs(process.create_time() - identity["started"]) <= _CLOCK_TOLERANCE
         except (FileNotFoundError, ValueError, LookupError, TypeError, psutil.Error):
             return None
         return process if is_same else None
+
+
+def _exact_start(pid: int) -> str:
+    """The boot of the machine, and the ticks from it to the start of the process. Clocks do not change them.
+
+    Empty if the system does not say it: it is no Linux.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return ""
+    # Field 22. The name in field 2 can have blanks and parentheses.
+    return f"{boot} {int(status.rpartition(b')')[2].split()[19])}"
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -30,11 +30,12 @@ def values(settings: Settings, count: int) -> list[bytes | None]:
 
 
 def test_records_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
-    """Acknowledged records survive an orderly stop and a kill, on the same port.
+    """Acknowledged records survive an orderly stop and a kill, on the same port, in a folder with any name.
 
     `make kafka` starts the broker with its topics, and no other part.
     """
-    stack = LocalStack(tmp_path, private_settings(tmp_path))
+    folder = tmp_path / "Meine Märkte"
+    stack = LocalStack(folder, private_settings(folder))
     broker, settings = stack.broker, stack.settings
     try:
         stack.start(services=[])

@@ -1,6 +1,7 @@
 """The lock file of the jars: infra.local.jars."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,34 @@ def test_an_additional_jar_is_detected(lock: Path, directory: Path) -> None:
     """An unlocked jar would be on the class path, so it is a difference."""
     (directory / "kafka" / "extra.jar").write_bytes(b"extra")
     assert ["kafka/extra.jar: not in the lock file"] == jars.differences(jars.read_lock(lock), directory)
+
+
+PROXY = ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"]
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        ([], {}),
+        ([], {"NO_PROXY": "localhost"}),
+        (PROXY, {"HTTPS_PROXY": "http://proxy.example:3128"}),
+        (PROXY, {"https_proxy": "proxy.example:3128"}),
+        (["-Dhttp.proxyHost=10.0.0.1", "-Dhttp.proxyPort=80"], {"HTTP_PROXY": "http://10.0.0.1/"}),
+        (
+            [*PROXY, "-Dhttp.nonProxyHosts=localhost|*.example|10.0.0.1"],
+            {"HTTPS_PROXY": "http://proxy.example:3128", "NO_PROXY": "localhost, .example,,10.0.0.1"},
+        ),
+    ],
+)
+def test_java_gets_the_proxies_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], variables: dict[str, str]
+) -> None:
+    """Java reads no HTTPS_PROXY, HTTP_PROXY or NO_PROXY."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert options == jars.proxy_options()
 
 
 def test_the_lock_file_of_the_project_covers_both_class_paths() -> None:

@@ -71,12 +71,36 @@ def test_it_runs_at_most_once(process: ManagedProcess, tmp_path: Path) -> None:
     assert pid == process.pid
 
 
-def test_a_stale_pid_file_kills_no_stranger(process: ManagedProcess) -> None:
+@pytest.mark.parametrize("change", [3.0, -3600.0])
+def test_a_process_is_found_after_the_clock_is_set(
+    process: ManagedProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: float
+) -> None:
+    """The start time of psutil moves with the clock of the machine."""
+    start(process, tmp_path, WAITS)
+    before = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: before(self) + change)
+    other_command = ManagedProcess("part", tmp_path / "run", tmp_path / "log")
+    assert process.pid == other_command.pid
+    other_command.stop()
+    assert process.pid is None
+
+
+def test_a_process_of_an_earlier_version_is_found(process: ManagedProcess, tmp_path: Path) -> None:
+    """Version 0.1 recorded only the time of psutil. Its stack can run during an upgrade of the checkout."""
+    start(process, tmp_path, WAITS)
+    recorded = json.loads(process.pid_file.read_text(encoding="utf-8"))
+    process.pid_file.write_text(json.dumps({name: recorded[name] for name in ("pid", "started")}), encoding="utf-8")
+    assert process.pid == ManagedProcess("part", tmp_path / "run", tmp_path / "log").pid
+
+
+@pytest.mark.parametrize("recorded", [{}, {"start": "another-boot 17"}], ids=["version 0.1", "now"])
+def test_a_stale_pid_file_kills_no_stranger(process: ManagedProcess, recorded: dict[str, str]) -> None:
     """Another process that reuses the recorded id is neither reported as running nor stopped."""
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True) as stranger:
         started = psutil.Process(stranger.pid).create_time()
         process.run_dir.mkdir()
-        process.pid_file.write_text(json.dumps({"pid": stranger.pid, "started": started - 60}), encoding="utf-8")
+        identity = {"pid": stranger.pid, "started": started - 60 * (not recorded), **recorded}
+        process.pid_file.write_text(json.dumps(identity), encoding="utf-8")
         seen = process.pid
         process.stop()
         alive = stranger.poll() is None

@@ -15,8 +15,9 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / ".venv"
     venv.create(folder, symlinks=True)
     packages = next(folder.glob("lib/python*/site-packages"))
-    (packages / "pip").mkdir()
-    (packages / "pip" / "__init__.py").touch()
+    for file in (packages / "pip" / "__init__.py", packages / "pip-23.2.1.dist-info" / "RECORD"):
+        file.parent.mkdir()
+        file.touch()
     (folder / "in-use").touch()
     monkeypatch.setattr(setup, "VENV", folder)
     monkeypatch.setattr(setup, "PYTHON", folder / "bin" / "python")
@@ -39,8 +40,8 @@ def test_a_working_environment_of_the_wanted_python_is_kept(environment: Path, m
 
 @pytest.mark.program
 def test_an_environment_without_pip_is_replaced(environment: Path) -> None:
-    """An environment without pip is replaced, because it can install nothing."""
-    next(environment.glob("lib/python*/site-packages/pip/__init__.py")).unlink()
+    """An environment with a part of pip is replaced, because it can install nothing. Ctrl-C can leave one."""
+    next(environment.glob("lib/python*/site-packages/pip-*/RECORD")).unlink()
     setup.create_environment()
     assert not (environment / "in-use").exists()
     assert setup.works(None)
@@ -49,6 +50,17 @@ def test_an_environment_without_pip_is_replaced(environment: Path) -> None:
 def test_an_environment_of_another_python_does_not_work(environment: Path) -> None:  # noqa: ARG001
     """PYTHON=… with another version replaces an environment that does not work for it."""
     assert not setup.works("3.99")
+
+
+def test_an_environment_of_another_path_does_not_work(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The programs of a moved or copied environment start the code at the old path."""
+    assert setup.works(None)
+    moved = environment.rename(tmp_path / "moved")
+    monkeypatch.setattr(setup, "VENV", moved)
+    monkeypatch.setattr(setup, "PYTHON", moved / "bin" / "python")
+    assert not setup.works(None)
 
 
 def test_an_action_runs_once_for_the_same_content(environment: Path) -> None:  # noqa: ARG001

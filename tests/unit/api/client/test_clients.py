@@ -5,6 +5,7 @@ Both clients are equal.
 
 import asyncio
 import json
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -166,11 +167,35 @@ def test_points_are_sent_without_an_exponent(run: Run) -> None:
     assert "10" == json.loads(api.requests[0].content)["points"]
 
 
-def test_a_key_that_no_header_can_have_is_refused_before_a_request(run: Run) -> None:
+@pytest.mark.parametrize(("reason", "key"), [("ASCII", "é"), ("a blank at an end", "order 17 "), ("ASCII", "17\n")])
+def test_a_key_that_no_header_can_have_is_refused_before_a_request(run: Run, reason: str, key: str) -> None:
     api = Api()
-    with pytest.raises(ValueError, match="ASCII"):
-        run(api, ("redeem", CARD, 1, "", "é"))
+    with pytest.raises(ValueError, match=reason):
+        run(api, ("redeem", CARD, 1, "", key))
     assert not api.requests
+
+
+def test_credentials_can_come_from_a_file(run: Run) -> None:
+    """A file of a key ends with a line feed, which no header can have."""
+    api = Api(httpx.Response(200, json=BALANCE))
+    run(api, ("balance", CARD), credentials="secret\n")
+    assert "Bearer secret" == api.requests[0].headers["Authorization"]
+
+
+@pytest.mark.parametrize("credentials", ["Bearer secret", "secret\nsecret", "secreté"])
+def test_credentials_that_no_header_can_have_are_refused_and_not_shown(run: Run, credentials: str) -> None:
+    with pytest.raises(ValueError, match="give only the API key or the token") as raised:
+        run(Api(), credentials=credentials)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_request_that_httpx_refuses_is_not_repeated_and_its_headers_are_not_shown(run: Run) -> None:
+    """Nothing was sent, so the command is not executed. The text of h11 can contain the credentials."""
+    api = Api(httpx.LocalProtocolError("Illegal header value b'Bearer secret'"))
+    with pytest.raises(ValueError, match="correct the credentials or the idempotency key") as raised:
+        run(api, ("redeem", CARD, 1))
+    assert 1 == len(api.requests)
+    assert "secret" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_an_accepted_command_is_followed_at_its_location(run: Run) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.demo.comparison import Balance, DeadLetter, Outputs, mismatches
+from infra.demo.comparison import Balance, DeadLetter, LedgerEntry, Nature, Outputs, mismatches
 from infra.demo.oracle import Expected, Sent, expect
 from services.codecs.records import notification_record
 from services.domain.invoice import PosInvoice
@@ -31,6 +31,20 @@ def invoices() -> Iterator[PosInvoice]:
 def expected() -> Expected:
     messages = Simulation(DAY, FolderSchemaIds()).messages()
     return expect([Sent(m.key, m.value, m.invoice) for m in messages], Decimal("0.02"))
+
+
+def sales_by_minute(expected: Expected) -> Iterator[dict[str, Any]]:
+    """Two records of the first minute of each store, the last one first, and one of the second minute."""
+    for store, (invoices, amount) in expected.sales.items():
+        common = {"StoreID": store, "WindowStart": 0}
+        yield {**common, "Count": invoices - 1, "Sum": amount - 1, "Sequence": invoices - 1}
+        yield {**common, "Count": 1, "Sum": Decimal(17), "Sequence": 1}
+        yield {**common, "WindowStart": 60_000, "Count": 1, "Sum": Decimal(1), "Sequence": 1}
+
+
+def in_ledger(found: Outputs) -> list[LedgerEntry]:
+    fields = ("CustomerCardNo", "Sequence", "Kind", "EarnedLoyaltyPoints", "TotalLoyaltyPoints")
+    return [LedgerEntry(*(each[name] for name in fields)) for each in found.notifications]
 
 
 @pytest.fixture
@@ -70,6 +84,7 @@ def right(expected: Expected) -> Outputs:
         dead_letters=[DeadLetter(key, value, "why") for key, value in expected.dead_letters.elements()],
         repeats=expected.repeats,
         parquet=rows,
+        sales=list(sales_by_minute(expected)),
         balances=balances,
         unknown=dict.fromkeys(expected.strangers, 404),
     )
@@ -78,8 +93,13 @@ def right(expected: Expected) -> Outputs:
 def test_right_outputs_have_no_mismatch(expected: Expected, right: Outputs) -> None:
     """Right outputs have no mismatch, in any order."""
     assert mismatches(expected, right) == []
+    ledger = in_ledger(right)
+    assert mismatches(expected, replace(right, ledger=ledger)) == []
+    assert mismatches(expected, replace(right, sales=None)) == [], "tests.faults compares neither sales nor ledger"
     turned = replace(
         right,
+        ledger=ledger[::-1],
+        sales=list(right.sales or ())[::-1],
         shipment=right.shipment[::-1],
         hadoop=right.hadoop[::-1],
         notifications=right.notifications[::-1],
@@ -106,7 +126,7 @@ def test_accounts_of_the_domain_agree_in_any_order(seed: int, expected: Expected
     assert "purchase-unknown" in {each["Reason"] for each in notifications}
 
 
-LISTS = ("shipment", "hadoop", "notifications", "dead_letters", "parquet")
+LISTS = ("shipment", "hadoop", "notifications", "dead_letters", "parquet", "sales")
 
 
 @pytest.mark.parametrize("output", LISTS)
@@ -115,7 +135,7 @@ def test_lost_record_is_a_mismatch(output: str, expected: Expected, right: Outpu
     assert mismatches(expected, replace(right, **{output: getattr(right, output)[1:]}))
 
 
-@pytest.mark.parametrize("output", LISTS)
+@pytest.mark.parametrize("output", [name for name in LISTS if name != "sales"])
 def test_doubled_record_is_a_mismatch(output: str, expected: Expected, right: Outputs) -> None:
     """One record that is written twice with two ids is a mismatch."""
     records = getattr(right, output)
@@ -160,6 +180,11 @@ DOCTORED: dict[str, Callable[[Outputs], Outputs]] = {
     "a dead letter without a reason": lambda o: replace(
         o, dead_letters=[o.dead_letters[0]._replace(reason=""), *o.dead_letters[1:]]
     ),
+    "a sale that counted twice": lambda o: replace(o, sales=first(o.sales, Count=99, Sequence=99)),
+    "an amount off by a hundredth": lambda o: replace(
+        o, sales=[{**s, "Sum": s["Sum"] + Decimal("0.01")} for s in o.sales or ()]
+    ),
+    "the sales of another store": lambda o: replace(o, sales=first(o.sales, StoreID="other")),
     "a repeat that was not dropped": lambda o: replace(o, repeats=o.repeats - 1),
     "a balance for a stranger": lambda o: replace(o, unknown={**o.unknown, "nobody": 200}),
     "a record that changed on replay": lambda o: replace(o, changed=["loyalty 1"]),
@@ -170,6 +195,27 @@ DOCTORED: dict[str, Callable[[Outputs], Outputs]] = {
 def test_a_wrong_record_is_a_mismatch(doctor: Callable[[Outputs], Outputs], expected: Expected, right: Outputs) -> None:
     """Any error in one record is a mismatch."""
     assert mismatches(expected, doctor(right))
+
+
+@pytest.mark.parametrize(
+    ("natures", "doctor"),
+    [
+        ([Nature.LOST], lambda entries: entries[1:]),
+        ([Nature.DOUBLED], lambda entries: [*entries, entries[0]]),
+        ([Nature.LOST, Nature.DOUBLED], lambda entries: [entries[0]._replace(points=Decimal("0.01")), *entries[1:]]),
+        ([Nature.LOST, Nature.DOUBLED], lambda entries: [entries[0]._replace(card="other"), *entries[1:]]),
+    ],
+    ids=["lost", "doubled", "other points", "another card"],
+)
+def test_a_wrong_entry_of_the_ledger_is_a_mismatch(
+    natures: list[Nature],
+    doctor: Callable[[list[LedgerEntry]], list[LedgerEntry]],
+    expected: Expected,
+    right: Outputs,
+) -> None:
+    """The ledger has each notification once."""
+    found = mismatches(expected, replace(right, ledger=doctor(in_ledger(right))))
+    assert natures == [mismatch.nature for mismatch in found]
 
 
 def test_one_wrong_total_is_one_mismatch(expected: Expected, right: Outputs) -> None:

@@ -69,6 +69,22 @@ class TestSeveralInvoices:
         expected = expect([sent(delivered("1")), sent(delivered("2")), sent(delivered("1"))], FACTOR)
         assert (expected.messages, expected.repeats, expected.notifications, len(expected.shipment)) == (3, 1, 2, 2)
 
+    def test_sales_of_a_store_are_net(self) -> None:
+        """A return subtracts with any sign. An exchange adds its total. A duplicate and a dead letter add nothing."""
+        lines = {sign: {"ItemCode": "1", "TotalValue": sign * 50.0} for sign in (1, -1)}
+        day = [
+            delivered("1", TotalAmount=100.255),
+            delivered("1", TotalAmount=100.255),
+            delivered("2", TotalAmount=-0.5, InvoiceLineItems=None),
+            delivered("3", TotalAmount=30, OriginalInvoiceNumber="1", InvoiceLineItems=[lines[1]]),
+            delivered("4", TotalAmount=-20, OriginalInvoiceNumber="1", InvoiceLineItems=[*lines.values()]),
+            delivered("5", TotalAmount=7, InvoiceLineItems=[*lines.values()]),
+            delivered("6", TotalAmount=None),
+            delivered("7", TotalAmount=5, StoreID="STR2"),
+        ]
+        expected = {"STR1": (5, Decimal("56.76")), "STR2": (1, Decimal(5))}
+        assert expected == expect(map(sent, day), FACTOR).sales
+
     def test_readings_count_the_invoices_of_each_customer(self) -> None:
         """The k-th distinct PRIME invoice of a customer has the reading k. Other invoices have none."""
         day = [
