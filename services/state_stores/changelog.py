@@ -121,3 +121,7 @@ class EndOffsets:
             self._next_time = self._asked_at + _ASK_SECONDS
             latest, uncommitted = OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
             self._pending = list(_list_offsets(self._admin, partitions, latest, uncommitted).items())
+
+    def forget(self) -> None:
+        """Drop the answers that are on their way. They can belong to a log that was deleted and created again."""
+        self._pending = []

@@ -19,6 +19,7 @@ from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 from services.state_stores.assignment import Assignment, ChangelogPartition, Role
 from services.state_stores.changelog import Changelog, EndOffsets, describe_changelogs, watermarks
+from services.state_stores.closed import ClosedPartitions
 from services.state_stores.contract import StoreCorruptError, StoreError
 from services.state_stores.store import Opener, StateStore, has_missed_deletions
 from services.state_stores.task import ChangelogRecord, StoreTask
@@ -72,6 +73,7 @@ class Materialiser:
         self._reader = LogReader(settings, CLIENT_ID, retry_on=(StoreCorruptError, SchemaRegistryUnavailableError))
         self._changelogs: dict[str, Changelog] = {}
         self._roles: dict[ChangelogPartition, Role] = {}
+        self._closed = ClosedPartitions()
         self._settled = False
         self._restored = self._ready = False
         self._next_save_time = 0.0
@@ -129,14 +131,17 @@ class Materialiser:
         admin = clients.admin(self._settings, CLIENT_ID)
         ends = EndOffsets(admin)
         try:
-            self._reader.run(lambda: self._connect(admin), lambda: self._poll_once(admin, ends))
+            self._reader.run(lambda: self._connect(admin, ends), lambda: self._poll_once(admin, ends))
         except Exception:
             log.exception("the materialiser has failed; restart the instance")
         finally:
+            # After a failure the others must take over. After ``stop`` this does nothing.
+            self._assignment.leave()
             self._close_partitions(list(self._roles))
 
-    def _connect(self, admin: AdminClient) -> None:
+    def _connect(self, admin: AdminClient, ends: EndOffsets) -> None:
         """Check each open store against the broker, and continue to read from its position."""
+        ends.forget()
         self._changelogs = describe_changelogs(admin, self._stores)
         for topic, stores in self._stores.items():
             found, expected = self._changelogs[topic].partitions, stores[0].definition.changelog.partitions
@@ -148,10 +153,12 @@ class Materialiser:
         self._assignment.attach(
             {topic: log.partitions for topic, log in self._changelogs.items() if topic not in self._global_topics}
         )
+        # A store that is rebuilt does not serve. A request that waits for it must ask another copy.
+        self._waiters.notify_all()
 
     def _poll_once(self, admin: AdminClient, ends: EndOffsets) -> None:
         self._follow_assignment(admin)
-        self._rebuild_damaged(admin)
+        self._rebuild_damaged(admin, ends)
         self._maintain(ends)
         self._apply_batch()
 
@@ -169,7 +176,7 @@ class Materialiser:
         self._change_roles(admin, {each: role for each, role in wanted.items() if self._roles[each] is not role})
         self._settled = self._settled or settled
 
-    def _rebuild_damaged(self, admin: AdminClient) -> None:
+    def _rebuild_damaged(self, admin: AdminClient, ends: EndOffsets) -> None:
         """Open damaged stores again: they are deleted and restored. Other stores of their partitions stay open."""
         damaged = {
             partition: role
@@ -177,6 +184,7 @@ class Materialiser:
             if any(task.store.damage for task in self._tasks(partition))
         }
         if damaged:
+            ends.forget()
             self._reader.consumer.incremental_unassign([TopicPartition(*partition) for partition in damaged])
             self._reader.consumer.incremental_assign(self._open_partitions(admin, damaged))
             self._waiters.notify_all()
@@ -185,6 +193,7 @@ class Materialiser:
         """Open, or check again, the stores of these partitions. Returns the positions from which to read them."""
         # Register all partitions before the first is opened: an instance that has opened one of three is not ready.
         self._roles |= roles
+        self._closed.discard(roles)
         starts, asked_at = [], boot_seconds()
         for (topic, number), (low, high) in watermarks(admin, roles).items():
             tasks = [
@@ -211,18 +220,19 @@ class Materialiser:
             log.info("role changed", topic=partition[0], partition=partition[1], role=role)
 
     def _close_partitions(self, partitions: Collection[ChangelogPartition]) -> None:
-        """Close the stores of these partitions. Their data stay on disk, because the partitions may come back."""
+        """Close the stores of these partitions. Their data stay for a while, because the partitions may come back."""
         for topic, number in partitions:
             self._roles.pop((topic, number), None)
-            for store in self._stores[topic]:
-                if task := store.remove(number):
-                    with suppress(StoreError):
-                        task.save_checkpoint()
-                    task.store.close()
+            tasks = [task for store in self._stores[topic] if (task := store.remove(number))]
+            for task in tasks:
+                with suppress(StoreError):
+                    task.save_checkpoint()
+                task.store.close()
+            self._closed.add((topic, number), [task.store for task in tasks])
         self._waiters.notify_all()
 
     def _maintain(self, ends: EndOffsets) -> None:
-        """Note end offsets, save checkpoints, and find stores that may have missed deletions."""
+        """Note end offsets, find stores that may have missed deletions, save checkpoints, and delete old data."""
         for end in ends.poll(self._roles):
             for task in self._tasks(end.partition):
                 task.note_end_offset(end.offset, end.asked_at, end.asked_time)
@@ -233,6 +243,8 @@ class Materialiser:
                     # The next connect rebuilds the store.
                     raise StoreCorruptError(f"{task.definition.name} {partition[1]} has lagged for too long")
         if time.monotonic() >= self._next_save_time:
+            if self._assignment.settled:
+                self._closed.delete_old()
             for partition in self._roles:
                 for task in self._tasks(partition):
                     task.save_checkpoint()
@@ -259,7 +271,8 @@ class Materialiser:
         for partition, offset in batch.ends.items():
             for task in self._tasks(partition):
                 task.advance(offset)
-        for partition in self._roles:
+        # Without a record or an end in this batch, the reader can still have the end offset of a log that was deleted.
+        for partition in {*batch.records, *batch.ends}:
             end_offset = self._reader.end_offset(*partition)
             for task in self._tasks(partition):
                 task.progress.end_offset = max(task.progress.end_offset, end_offset)

@@ -1,5 +1,6 @@
 """The materialiser: which partitions it opens, closes and rebuilds. Tests with a broker are in tests/integration."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -7,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,15 +20,17 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from schemas.topics import LOYALTY_BALANCES
 from services.messaging.avro import encoder
+from services.messaging.log_reader import Batch
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.changelog import Changelog, EndOffsets
-from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
+from services.state_stores.contract import Checkpoint, StoreCorruptError, StoreError, StorePartition
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import Opener, StateStore
+from services.state_stores.rocksdb import StateDirectory, rocksdb_options
+from services.state_stores.store import NotServingError, Opener, StateStore
 from services.state_stores.waiters import SequenceWaiters
 
 TOPIC = "loyalty-balances"
@@ -54,6 +58,9 @@ class Broker:
             found[partition].set_result(SimpleNamespace(offset=self.answer[is_latest]))
         return found
 
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.reads = {each.partition: each.offset for each in partitions}
+
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self.reads |= {each.partition: each.offset for each in partitions}
 
@@ -69,10 +76,12 @@ class FixedAssignment:
         self.roles: dict[ChangelogPartition, Role] = {}
         self.settled = True
         self.alive = True
+        self.left = False
 
     def attach(self, topics: Mapping[str, int]) -> None: ...
 
-    def leave(self) -> None: ...
+    def leave(self) -> None:
+        self.left = True
 
     def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
         return dict(self.roles)
@@ -100,14 +109,16 @@ class Scene:
         self.ready: list[bool] = []
         self.store = StateStore(DEFINITION)
         self.assignment = FixedAssignment()
+        self.waiters = SequenceWaiters()
         self.broker = Broker(low, high)
         self.materialiser = Materialiser(
             [self.store],
             Settings(),
             open_partition=self._open,
             assignment=self.assignment,
-            waiters=SequenceWaiters(),
+            waiters=self.waiters,
         )
+        self.ends = EndOffsets(cast(AdminClient, self.broker))
         self.changelog_is("here")
 
     def _open(self, *_: object) -> StorePartition:
@@ -125,6 +136,16 @@ class Scene:
     def reconnect(self) -> list[int]:
         starts = self.materialiser._open_partitions(cast(AdminClient, self.broker), self.materialiser._roles)
         return [start.offset for start in starts]
+
+    def connect(self, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
+        """Connect again, after an error. The changelog has this origin now."""
+        changelogs = {TOPIC: Changelog(origin, 3, RETENTION)}
+        monkeypatch.setattr("services.state_stores.materialiser.describe_changelogs", lambda *_: changelogs)
+        self.materialiser._connect(cast(AdminClient, self.broker), self.ends)
+
+    def maintain(self, ends: EndOffsets | None = None) -> None:
+        self.materialiser._next_save_time = 0.0
+        self.materialiser._maintain(ends or cast(EndOffsets, NoEndOffsets()))
 
 
 def test_it_is_not_ready_before_the_last_partition_is_open() -> None:
@@ -193,6 +214,58 @@ def test_a_partition_that_moves_away_is_closed() -> None:
     assert {0: 5} == scene.follow()
     assert [0] == list(scene.store.tasks)
     assert scene.store.tasks[0].store is kept
+
+
+def test_the_data_of_a_partition_that_moved_away_are_deleted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An erased customer must not stay in a store that nobody updates. A partition that comes back keeps its data."""
+    directory, delay = StateDirectory(tmp_path), "services.state_stores.closed._CLEANUP_SECONDS"
+    scene = Scene()
+    scene.materialiser._open_partition = directory.open_rocksdb(rocksdb_options())
+    scene.assignment.give(0, 1, 2)
+    scene.follow()
+    del scene.assignment.roles[TOPIC, 0], scene.assignment.roles[TOPIC, 1]
+    scene.follow()
+    scene.assignment.give(1, role=Role.STANDBY)
+    scene.follow()
+
+    scene.maintain()
+    assert {0, 1, 2} == directory.partitions_of(DEFINITION.name)
+    monkeypatch.setattr(delay, 0.0)
+    scene.assignment.settled = False
+    scene.maintain()
+    assert {0, 1, 2} == directory.partitions_of(DEFINITION.name)
+    scene.assignment.settled = True
+    scene.maintain()
+
+    assert {1, 2} == directory.partitions_of(DEFINITION.name)
+    assert {1, 2} == set(scene.store.tasks)
+    scene.materialiser._close_partitions(list(scene.materialiser._roles))
+    directory.release()
+
+
+def test_data_that_cannot_be_deleted_are_deleted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk can be read-only for a while. The instance goes on, and tries again."""
+    monkeypatch.setattr("services.state_stores.closed._CLEANUP_SECONDS", 0.0)
+    errors = [OSError("read-only file system")]
+
+    class Stubborn(MemoryStorePartition):
+        def destroy(self) -> None:
+            if errors:
+                raise errors.pop()
+            (tmp_path / "deleted").touch()
+
+    scene = Scene(Stubborn())
+    scene.assignment.give(0)
+    scene.follow()
+    scene.assignment.roles.clear()
+    scene.follow()
+
+    scene.maintain()
+    assert not (tmp_path / "deleted").exists()
+    scene.maintain()
+    assert (tmp_path / "deleted").exists()
 
 
 def test_a_missing_end_offset_is_an_error() -> None:
@@ -310,6 +383,48 @@ def test_a_changelog_that_was_created_again_is_read_from_the_start() -> None:
     assert task.store.count() == 0
 
 
+def test_a_changelog_that_was_created_again_has_a_new_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer still has the end offset of the old log, and an answer about the old log arrives late."""
+    scene = Scene(stored(1000), MemoryStorePartition(), high=1000)
+    scene.assignment.give(0)
+    scene.follow()
+    scene.maintain(scene.ends)
+    scene.broker.answer = (0, 9)
+    scene.connect(monkeypatch, "there")
+    reader, task = scene.materialiser._reader, scene.store.tasks[0]
+    monkeypatch.setattr(reader, "read", lambda *_: Batch({}, {}))
+    monkeypatch.setattr(reader, "end_offset", lambda *_: 1000)
+
+    scene.maintain(scene.ends)
+    assert 9 == task.progress.end_offset
+    scene.materialiser._apply_batch()
+    assert 9 == task.progress.end_offset
+
+    monkeypatch.setattr(reader, "read", lambda *_: Batch({}, {(TOPIC, 0): 9}))
+    monkeypatch.setattr(reader, "end_offset", lambda *_: 12)
+    scene.materialiser._apply_batch()
+    assert (9, 12) == (task.progress.position, task.progress.end_offset)
+
+
+def test_a_read_that_waits_for_a_damaged_store_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The materialiser finds the damage and rebuilds the store. The caller can then ask another copy."""
+    damaged = stored(5)
+    scene = Scene(damaged, MemoryStorePartition(), high=5)
+    scene.assignment.give(0)
+    scene.follow()
+
+    async def wait_for_the_store() -> None:
+        scene.waiters.bind(asyncio.get_running_loop())
+        waiting = asyncio.create_task(scene.waiters.wait(b"C1", lambda: scene.store.serving(0), lambda _: False, 60))
+        await asyncio.sleep(0)  # the request starts to wait
+        damaged.damage = "block checksum mismatch"
+        scene.connect(monkeypatch, "here")
+        with pytest.raises(NotServingError):
+            await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(wait_for_the_store())
+
+
 def test_a_damaged_store_is_rebuilt_and_the_others_read_on() -> None:
     """A read found damage: the copy is read from the start again, and the report says why. Its neighbour stays open."""
     damaged, kept, empty = stored(5), stored(5), MemoryStorePartition()
@@ -319,7 +434,7 @@ def test_a_damaged_store_is_rebuilt_and_the_others_read_on() -> None:
     scene.broker.reads[1] = 5
     damaged.damage = "block checksum mismatch"
 
-    scene.materialiser._rebuild_damaged(cast(AdminClient, scene.broker))
+    scene.materialiser._rebuild_damaged(cast(AdminClient, scene.broker), scene.ends)
 
     assert {0: 0, 1: 5} == scene.broker.reads
     task = scene.store.tasks[0]
@@ -335,6 +450,8 @@ class NoEndOffsets:
     def poll(self, places: Collection[ChangelogPartition]) -> list[None]:
         return []
 
+    def forget(self) -> None: ...
+
 
 def test_a_store_that_was_suspended_for_too_long_is_rebuilt() -> None:
     """After a suspend of several days the store may miss deletions. It is rebuilt before it reads on."""
@@ -344,7 +461,7 @@ def test_a_store_that_was_suspended_for_too_long_is_rebuilt() -> None:
     scene.store.tasks[0].caught_up_time -= int(RETENTION.total_seconds() * 1000)
 
     with pytest.raises(StoreCorruptError):
-        scene.materialiser._maintain(cast(EndOffsets, NoEndOffsets()))
+        scene.maintain()
 
     assert [0] == scene.reconnect()
     assert "drops deletions" in str(scene.store.tasks[0].progress.rebuilt_because)
@@ -358,7 +475,7 @@ def test_the_store_of_a_quiet_topic_does_not_look_old() -> None:
     task, now = scene.store.tasks[0], int(time.time() * 1000)
 
     task.note_end_offset(5, 1.0, now)
-    scene.materialiser._maintain(cast(EndOffsets, NoEndOffsets()))
+    scene.maintain()
 
     assert task.store.checkpoint == Checkpoint(DEFINITION.origin("here"), 5, now)
 
@@ -449,6 +566,20 @@ def test_a_write_that_finds_damage_rebuilds_the_store(monkeypatch: pytest.Monkey
         assert materialiser.alive
         assert store.tasks[0].progress.rebuilt_because == "Corruption: bad block"
         assert {0: 1} == store.rebuilds
+
+
+def test_a_materialiser_that_fails_leaves_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full. A standby elsewhere takes over, and /livez asks for a restart."""
+
+    class Full(MemoryStorePartition):
+        def apply(self, *_: object) -> None:
+            raise StoreError("IO error: No space left on device")
+
+    store = StateStore(DEFINITION)
+    with running(store, monkeypatch, lambda *_: Full()) as materialiser:
+        until(lambda: not materialiser.alive)
+        assert cast(FixedAssignment, materialiser._assignment).left
+        assert {} == store.tasks
 
 
 @contextmanager

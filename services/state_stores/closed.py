@@ -1,0 +1,54 @@
+"""The data of partitions that this instance has closed. They are deleted after a while."""
+
+import time
+from collections.abc import Collection
+from contextlib import suppress
+
+import structlog
+
+from services.state_stores.assignment import ChangelogPartition
+from services.state_stores.contract import StorePartition
+
+log = structlog.get_logger(__name__)
+
+# As state.cleanup.delay.ms of Kafka Streams. A partition that comes back earlier needs no restore.
+_CLEANUP_SECONDS = 600.0
+
+
+class ClosedPartitions:
+    """Closed store partitions whose data are on disk. Only the materialiser's thread uses it.
+
+    Nobody deletes an erased customer from a closed store. So its data must not stay.
+    """
+
+    def __init__(self) -> None:
+        self._stores: dict[ChangelogPartition, tuple[float, list[StorePartition]]] = {}
+
+    def add(self, partition: ChangelogPartition, stores: list[StorePartition]) -> None:
+        """Delete the data of these closed stores later."""
+        self._stores[partition] = (time.monotonic(), stores)
+
+    def discard(self, partitions: Collection[ChangelogPartition]) -> None:
+        """Keep the data of these partitions, because they are opened again."""
+        for partition in partitions:
+            self._stores.pop(partition, None)
+
+    def delete_old(self) -> None:
+        """Delete the data of partitions that were closed ten minutes ago or earlier."""
+        latest = time.monotonic() - _CLEANUP_SECONDS
+        for partition, (closed_at, stores) in list(self._stores.items()):
+            if closed_at > latest:
+                continue
+            topic, number = partition
+            try:
+                # The first store goes last. A restart asks it which partitions have data.
+                while stores:
+                    with suppress(FileNotFoundError):
+                        stores[-1].destroy()
+                    stores.pop()
+            except OSError as error:
+                log.warning("cannot delete a closed partition", topic=topic, partition=number, reason=str(error))
+                self.add(partition, stores)
+            else:
+                del self._stores[partition]
+                log.info("data of a closed partition deleted", topic=topic, partition=number)
