@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -28,6 +28,7 @@ from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse
 from api.security.permissions import caller_of
 from services.codecs.events import command_record
+from services.commands.identity import keyed_hash
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
 from services.domain.events import Adjust, Block, Capture, Command, Merge, Replace, Reserve, Transfer, Unblock, Void
 from services.domain.formats import to_milliseconds
@@ -114,7 +115,9 @@ class CommandService:
         if response := await self._owner_only.forward(request, self._decisions, key, seconds + _PATIENCE_SECONDS):
             return response
         deadline = time.monotonic() + seconds
-        decision = self._claim(command)
+        former_hash = command.request_hash
+        command = replace(command, request_hash=keyed_hash(former_hash, request.headers["idempotency-key"]))
+        decision = self._claim(command, former_hash)
         if decision and decision["Status"] != PENDING:
             return await self.await_visibility(decision, deadline, card)
         claim = self._in_flight[command.command_id]
@@ -198,10 +201,13 @@ class CommandService:
                 await asyncio.gather(*self._publications, return_exceptions=True)
         await asyncio.to_thread(self._log.close)
 
-    def _claim(self, command: Command) -> Decision | None:
+    def _claim(self, command: Command, former_hash: str) -> Decision | None:
         """Reserve the command for this request, unless it is decided.
 
         Returns the decision, the mark of a command that this instance must send again, or None for a new command.
+
+        Args:
+            former_hash: the hash of the same request in a record of an earlier release.
         """
         command_id = command.command_id
         entry = self._read(command_id)
@@ -209,7 +215,7 @@ class CommandService:
         claim = self._in_flight.get(command_id)
         known_hash = known["RequestHash"] if known else claim and claim.request_hash
         # The record of a forgotten command has no hash if release 0.1 decided the command.
-        if known_hash not in (None, "", command.request_hash):
+        if known_hash not in (None, "", command.request_hash, former_hash):
             raise problems.IdempotencyKeyReused
         if known and known["Status"] == ERASED:
             raise problems.CommandErased

@@ -19,6 +19,9 @@ from api.security.permissions import CHECKS
 _COMMAND_BYTES = 16 * 1024
 """A command has only a few short texts."""
 
+_MOST_MEMBERS = 1_000
+"""Members of an object. Pydantic reports each unknown member, and a body could keep an instance busy with millions."""
+
 _LIMITS = (
     ("/v1/stores/", 4 * 2**20),  # 1,000 keys of 512 characters, each of them escaped
     ("/console/operations/programmes", 2**20),
@@ -109,6 +112,9 @@ def parse_body(body: bytes) -> Any:
 
 
 def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(members) > _MOST_MEMBERS:
+        reason = f"an object has {len(members):,} members, and at most {_MOST_MEMBERS:,} are allowed"
+        raise UnreadableBody(reason=reason)
     found = dict(members)
     if len(found) < len(members):
         twice, _ = Counter(name for name, _ in members).most_common(1)[0]

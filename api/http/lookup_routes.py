@@ -26,6 +26,8 @@ from api.security.gate import NO_SNIFFING, enter, guarded
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
+_AUDITED = ("route", "path_params", "audit_details")
+
 
 class LookupApp(FastAPI):
     """FastAPI behind the fast path. It counts the requests of both, and serves HEAD as GET without a body."""
@@ -109,7 +111,12 @@ class LookupApp(FastAPI):
             return
 
         if scope["method"] == "HEAD":
-            await self._serve({**scope, "method": "GET"}, receive, _only_head(send))
+            as_get = {**scope, "method": "GET"}
+            try:
+                await self._serve(as_get, receive, _only_head(send))
+            finally:
+                # The audit trail reads these members in the scope of the request.
+                scope.update({name: as_get[name] for name in _AUDITED if name in as_get})
             return
         status = 500
 

@@ -18,13 +18,19 @@ from services.state_stores.definition import VersionedValue
 from services.state_stores.store import StateStore
 
 _SCOPE_BYTES = 6
+_REQUEST_HASH = b'"RequestHash":"'
+"""Only a decision contains these bytes, because JSON escapes the quotes of a text."""
 
 
 def entry_body(key: bytes, partition: int, entry: VersionedValue, caller: Caller = EVERYBODY) -> dict[str, Any]:
-    """A ``StoreEntry`` as the caller may see it. Its value is the stored JSON, which is not parsed again."""
+    """A ``StoreEntry`` as the caller may see it. Its value is the stored JSON, which is rarely parsed again."""
+    body = visible(caller, entry.body)
+    if _REQUEST_HASH in body:
+        # Only the owner of a command compares hashes, in its own store.
+        body = orjson.dumps({name: value for name, value in orjson.loads(body).items() if name != "RequestHash"})
     return {
         "key": key.decode(),
-        "value": orjson.Fragment(visible(caller, entry.body)),
+        "value": orjson.Fragment(body),
         "sequence": entry.sequence,
         "partition": partition,
         "offset": entry.offset,

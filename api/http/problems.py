@@ -201,7 +201,9 @@ class HeadersTooLarge(
     code="headers-too-large",
     title="The headers are too large",
 ):
-    """The headers of the request have more than 65,536 bytes together. Send fewer or shorter headers."""
+    """The headers of the request have more than 65,536 bytes together. Or its body has so many bytes between two parts,
+    or after the last one. Send fewer or shorter headers and trailers.
+    """
 
 
 class RequestTimeout(

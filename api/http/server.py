@@ -21,7 +21,7 @@ from services.tls import Certificate
 log = structlog.get_logger(__name__)
 
 HEADER_BYTES = 64 * 1024
-"""The largest headers of a request, together."""
+"""The largest headers of a request, together. Also the most bytes between two parts of its body, and after them."""
 
 _NOT_LOGGED = ("Invalid HTTP request received.", "Cancel %s running task(s)")
 _LONGEST_URL = 65_535
@@ -37,6 +37,7 @@ _KEEP_ALIVE_SECONDS = 75
 class LimitedProtocol(HttpToolsProtocol):
     """Uvicorn's protocol HTTP/1.1. It ends requests that are not complete in time, or whose headers are too large.
 
+    It also ends requests whose trailers, or sizes and extensions of chunks, are too large. uvicorn has no such limits.
     It also ends connections whose client does not read its response, and connections above the limit of the process.
     Bytes that are not a request get a problem, too. One check every second costs less than a timer for each request.
 
@@ -52,6 +53,10 @@ class LimitedProtocol(HttpToolsProtocol):
     _in_head = False
     _head_bytes = 0
     _chunk_bytes = 0
+
+    _framing_bytes = 0
+    """Bytes since the head or the last part of the body: sizes of chunks, their extensions, and trailers."""
+
     _problem: Problem | None = None
     _unread_bytes = 0
     _unread_since = 0.0
@@ -68,16 +73,19 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._head_bytes = self._head_bytes + self._chunk_bytes if self._in_head else 0
         self._chunk_bytes = len(data)
+        self._framing_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes + len(data) > HEADER_BYTES + min(len(self.url), _LONGEST_URL):
             self._refuse(HeadersTooLarge())
+        elif not self._in_head and self._arriving_since is not None and self._framing_bytes > HEADER_BYTES:
+            self._end(HeadersTooLarge())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._arriving_since, self._in_head = self.loop.time(), True
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._framing_bytes = False, 0
         if self._head_bytes + self._chunk_bytes > HEADER_BYTES and _size(self.headers) > HEADER_BYTES:
             self._problem = HeadersTooLarge()
             raise httptools.HttpParserError
@@ -87,6 +95,12 @@ class LimitedProtocol(HttpToolsProtocol):
         if b"%" in self.url:
             _require_unambiguous(self.url)
         super().on_headers_complete()
+        # uvicorn appends trailers to this list. A trailer is no header (RFC 9110, section 6.5.1), so nobody reads it.
+        self.headers = []
+
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._arriving_since = None
@@ -109,15 +123,10 @@ class LimitedProtocol(HttpToolsProtocol):
         """End the connection if its request has not arrived completely within this time."""
         if self._arriving_since is None or self.loop.time() - self._arriving_since < seconds:
             return
-        # uvicorn sets both with the first request.
-        scope: HTTPScope | None = self.scope
-        cycle: RequestResponseCycle | None = self.cycle
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn sets it with the first request.
         if self._in_head and cycle is not None and not cycle.response_complete:
             return  # the response to the request before this one is on its way
-        if scope is None or (not self._in_head and cycle is not None and cycle.response_started):
-            self.transport.close()
-        else:
-            self._refuse(RequestTimeout())
+        self._end(RequestTimeout())
 
     def end_if_unread(self, seconds: float) -> None:
         """End the connection if its client has not read enough of the response within this time."""
@@ -126,6 +135,17 @@ class LimitedProtocol(HttpToolsProtocol):
             self._unread_bytes, self._unread_since = unread, now
         elif now - self._unread_since >= seconds:
             self.transport.abort()
+
+    def _end(self, problem: Problem) -> None:
+        """Refuse the request. Only close the connection if there is none, or if a response is on its way."""
+        # uvicorn sets both with the first request.
+        scope: HTTPScope | None = self.scope
+        cycle: RequestResponseCycle | None = self.cycle
+        is_answered = not self._in_head and cycle is not None and (cycle.response_started or self.pipeline)
+        if scope is None or is_answered:
+            self.transport.close()
+        else:
+            self._refuse(problem)
 
     def _refuse(self, problem: Problem) -> None:
         self._arriving_since, self._in_head = None, False

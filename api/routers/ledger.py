@@ -4,6 +4,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date
 from itertools import chain, islice
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from api.http import problems
 from api.http.parameters import Card, Limit
 from api.http.responses import json_response
 from api.schemas.ledger import InvoiceCustomers, LedgerPage
+from api.security.caller import Caller
 from api.security.permissions import caller_of, needs
 from services.api_keys.keys import Scope
 from services.domain.entries import AccountVersion, Entry, Kind
@@ -126,7 +128,7 @@ def entries(  # noqa: PLR0913, PLR0917 - each parameter of the request is a para
         cursor = urlsafe_b64encode(f"{page.next.opened_time}.{page.next.sequence}".encode()).decode()
         url = request.url.include_query_params(cursor=cursor)
         headers["Link"] = f'<{quote(url.path)}?{url.query}>; rel="next"'
-    body = {"entries": [_body(entry) for entry in page.entries], "next": cursor}
+    body = {"entries": [_body(_visible(caller_of(request), entry)) for entry in page.entries], "next": cursor}
     return json_response(body, caching=_CACHING, headers=headers)
 
 
@@ -139,14 +141,15 @@ def entries(  # noqa: PLR0913, PLR0917 - each parameter of the request is a para
         **_PROBLEMS,
     },
 )
-def statement(card: Card, ledger: Ledger, days: Days) -> Response:
+def statement(request: Request, card: Card, ledger: Ledger, days: Days) -> Response:
     """The opening balance, the entries of these days from the oldest to the newest, and the closing balance, as CSV.
 
     A cell with free text begins with an apostrophe if a spreadsheet would run it as a formula. A response without the
     line `closing-balance` is incomplete.
     """
     with _ledger_problems():
-        lines = csv_lines(ledger.statement(card, days), days)
+        found, caller = ledger.statement(card, days), caller_of(request)
+        lines = csv_lines(replace(found, entries=(_visible(caller, entry) for entry in found.entries)), days)
         start = "".join(islice(lines, _CHUNK_LINES))
     headers = {"Cache-Control": _CACHING, "Content-Disposition": 'attachment; filename="statement.csv"'}
     return StreamingResponse(chain([start], _chunks(lines)), headers=headers, media_type="text/csv; charset=utf-8")
@@ -177,6 +180,12 @@ def _chunks(lines: Iterator[str]) -> Iterator[str]:
     """Groups of lines. Starlette uses a thread for each part of a response."""
     while chunk := "".join(islice(lines, _CHUNK_LINES)):
         yield chunk
+
+
+def _visible(caller: Caller, entry: Entry) -> Entry:
+    """The entry as the caller may see it. One that is limited to a card does not see the card of a moved account."""
+    hides = caller.card is not None and entry.kind in {Kind.MOVED_OUT, Kind.FORWARDED}
+    return replace(entry, counterparty="") if hides else entry
 
 
 def _body(entry: Entry) -> dict[str, Any]:

@@ -24,10 +24,18 @@ def command_id(method: str, path: str, idempotency_key: str) -> str:
 def request_hash(command_id: str, request: Mapping[str, object]) -> str:
     """A hash that differs between different requests with the same command id.
 
-    The hash includes the id. Without the Idempotency-Key, the card cannot be found from the hash.
+    Records of earlier releases have this hash. New records have ``keyed_hash``.
 
     Args:
         request: names and JSON values of the request.
     """
     text = command_id.encode() + orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:_HASH_DIGITS]
+
+
+def keyed_hash(request_hash: str, idempotency_key: str) -> str:
+    """The hash of a request and its Idempotency-Key, for records.
+
+    No record has the key. Without it, nobody who knows the id of a command can try cards until one has the hash.
+    """
+    return hashlib.sha256(f"{request_hash}\n{idempotency_key}".encode()).hexdigest()[:_HASH_DIGITS]

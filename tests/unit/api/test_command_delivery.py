@@ -11,6 +11,7 @@ from cachetools import TTLCache
 
 from api.commands import service
 from schemas.topics import LOYALTY_BALANCES
+from services.commands.identity import request_hash
 from services.commands.log import mark_of
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
@@ -163,6 +164,26 @@ def test_a_retry_sends_a_marked_command_that_was_never_sent() -> None:
             died.group.instances[0].waiters.bind(asyncio.get_running_loop())
             assert 201 == (await died.redeem()).status_code
         assert ([], [command_id]) == (died.marks, [each["CommandID"] for each in died.sent])
+
+    play(steps)
+
+
+def test_a_retry_finds_a_command_of_an_earlier_release() -> None:
+    """Its record has a hash without the Idempotency-Key. New records have another one, and the API shows neither."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        (identity,) = {(await scene.redeem(query="?timeout=0")).json()["CommandID"]}
+        former_hash = request_hash(identity, {"points": 1000, "reason": "", "actor": ""})
+        assert former_hash != scene.marks[0]["RequestHash"]
+        entry = await scene.ask("GET", f"/v1/stores/decisions/keys/{identity}")
+        assert ("pending", False) == (entry.json()["value"]["Status"], "RequestHash" in entry.json()["value"])
+
+        scene.take_mark({**scene.marks[0], "RequestHash": former_hash})
+        scene.decide()
+        assert 201 == (await _redeem_when_possible(scene)).status_code
+        assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
 
     play(steps)
 

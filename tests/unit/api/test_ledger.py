@@ -18,6 +18,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from api.http import error_handlers, openapi
 from api.routers import ledger as router
+from api.security.caller import Caller
+from services.api_keys.keys import Scope
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
 from tests.support.builders import entry
@@ -279,6 +281,24 @@ def test_answers_keep_to_the_openapi_document(app: FastAPI, ledger: Ledger, path
         case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
     check()
+
+
+@pytest.mark.parametrize("kind", [Kind.MOVED_OUT, Kind.FORWARDED])
+@pytest.mark.parametrize(("limit", "shown"), [(CARD, ""), (None, "NEW")])
+def test_a_caller_with_one_card_does_not_see_where_its_account_went(
+    app: FastAPI, ledger: Ledger, kind: Kind, limit: str | None, shown: str
+) -> None:
+    """The balance hides the new card from it, too. Other counterparties stay."""
+    ledger.append((CARD, entry(1, -100, kind=Kind.SENT, total=900, opened_time=OPENED, counterparty="FRIEND")))
+    ledger.append((CARD, entry(2, -900, kind=kind, total=0, opened_time=OPENED, counterparty="NEW")))
+
+    async def as_caller(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "caller": Caller("token:anna", frozenset(Scope), card=limit)}, receive, send)
+
+    client = TestClient(as_caller)
+    entries = client.get(f"/v1/customers/{CARD}/entries").json()["entries"]
+    assert [shown, "FRIEND"] == [each["Counterparty"] for each in entries]
+    assert ["FRIEND", shown] == [row["Counterparty"] for row in statement(client)[1:-1]]
 
 
 def test_customers_are_found_by_an_invoice(client: TestClient, ledger: Ledger) -> None:

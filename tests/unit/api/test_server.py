@@ -50,6 +50,12 @@ async def size(request: Request) -> int:
     return len(await request.body())
 
 
+@app.post("/authorization")
+async def authorization(request: Request) -> str:
+    await request.body()
+    return request.headers.get("authorization", "none")
+
+
 @contextmanager
 def serving(grace_seconds: int = 1, **changes: Any) -> Iterator[Settings]:
     """A server with these settings, which ends at the end of the block."""
@@ -81,6 +87,13 @@ def until(is_so: Any) -> None:
 
 def raw(settings: Settings, *parts: bytes, pause: float = 0.0) -> tuple[int, str]:
     """Send the parts, and read to the end. Returns the status (0 without a response) and the problem."""
+    head, _, body = exchange(settings, *parts, pause=pause).partition(b"\r\n\r\n")
+    status = int(head[9:12] or 0)
+    return status, orjson.loads(body)["type"].rpartition(":")[2] if status >= 400 else ""
+
+
+def exchange(settings: Settings, *parts: bytes, pause: float = 0.0) -> bytes:
+    """Send the parts. Returns what arrives until the end."""
     with socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as connection:
         try:
             for part in parts:
@@ -95,9 +108,7 @@ def raw(settings: Settings, *parts: bytes, pause: float = 0.0) -> tuple[int, str
                 received += part
         except ConnectionResetError:
             pass
-    head, _, body = received.partition(b"\r\n\r\n")
-    status = int(head[9:12] or 0)
-    return status, orjson.loads(body)["type"].rpartition(":")[2] if status >= 400 else ""
+    return received
 
 
 def test_slow_requests_end_and_disturb_nobody() -> None:
@@ -253,6 +264,55 @@ def test_a_large_body_is_no_large_header() -> None:
     with serving() as settings:
         answer = httpx.post(settings.advertised_url, content=b"x" * 2**20)
     assert (200, 2**20) == (answer.status_code, answer.json())
+
+
+CHUNKED = b" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "filler"),
+    [
+        (b"0\r\n", b"X:\r\n" * 10_000),
+        (b"0\r\nX: ", b"x" * 40_000),
+        (b"0\r\n", b"x" * 40_000),
+        (b"1;x=", b"x" * 40_000),
+        (b"1\r\nx\r\n0;x=", b"x" * 40_000),
+        (b"", b"0" * 40_000),
+    ],
+    ids=["many trailers", "a value", "a name", "an extension", "an extension after a part", "a size"],
+)
+def test_a_body_with_endless_framing_is_refused(start: bytes, filler: bytes) -> None:
+    """Trailers, sizes and extensions of chunks have a limit, too. Otherwise they would fill the memory."""
+    with serving(request_timeout="PT30S") as settings:
+        answer = raw(settings, b"POST /" + CHUNKED, start, *[filler] * 3, pause=0.05)
+    assert (431, "headers-too-large") == answer
+
+
+def test_trailers_after_the_response_end_the_connection() -> None:
+    """The client cannot take a problem for the response to its next request."""
+    with serving(request_timeout="PT30S") as settings:
+        response = exchange(settings, b"GET /" + CHUNKED, b"0\r\n", *[b"X: y\r\n" * 10_000] * 3, pause=0.05)
+    assert [b'"answer"'] == response.split(b"\r\n\r\n")[1:]
+
+
+def test_a_trailer_is_no_header() -> None:
+    """A proxy that checks the header Authorization does not look at trailers (RFC 9110, section 6.5.1)."""
+    trailer = b"0\r\nAuthorization: Bearer x\r\n\r\n"
+    end = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    with serving() as settings:
+        response = exchange(settings, b"POST /authorization" + CHUNKED + trailer + end)
+    assert b'"none"' in response
+    assert response.endswith(b'"answer"')
+
+
+def test_small_chunks_and_requests_in_a_row_are_served() -> None:
+    """The limit of framing counts from the last part of the body."""
+    small = b"1\r\nx\r\n" * 50_000 + b"0\r\nX: y\r\n\r\n"
+    end = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    with serving(request_timeout="PT30S") as settings:
+        response = exchange(settings, (b"POST /" + CHUNKED + small) * 3 + end)
+    assert 3 == response.count(b"\r\n\r\n50000")
+    assert response.endswith(b'"answer"')
 
 
 class Certificates:

@@ -31,6 +31,11 @@ PATHS = pytest.mark.parametrize("path", ["/v1/customers/A/redemptions", "/v1/tra
         (b'{"a": [{"b": 1, "\\u0062": 1}]}', "it has the member 'b' twice"),
         (b'{"points": NaN}', "NaN is not a number in JSON"),
         (b'{"points": -Infinity}', "-Infinity is not a number in JSON"),
+        pytest.param(
+            b'{"a": [{%s}]}' % b",".join(b'"%d":0' % number for number in range(1_001)),
+            "an object has 1,001 members, and at most 1,000 are allowed",
+            id="1,001 members",
+        ),
         (b"[" * 5_000, "it is nested too deeply"),
         (b"1" * 5_000, "a number has too many digits"),
     ],
@@ -122,9 +127,9 @@ _RETURN = "must be missing: returns and exchanges cannot be simulated"
         (
             "POST",
             "/v1/simulate",
-            {"TotalAmount": 1, "InvoiceLineItems": [{"TotalValue": -1}, None]},
+            {"TotalAmount": 1, "InvoiceLineItems": [{"TotalValue": -1e11}, None]},
             {
-                "InvoiceLineItems.0.TotalValue": "must be greater than or equal to 0",
+                "InvoiceLineItems.0.TotalValue": "must be greater than -100000000000",
                 "InvoiceLineItems.1": "must be an object",
             },
         ),
@@ -150,6 +155,14 @@ def test_errors_are_in_our_words(
     assert "invalid-parameters" == problem_type(answer, 422)
     assert "; ".join(f"{path}: {reason}" for path, reason in errors.items()) == answer.json()["detail"]
     assert [*errors.values()] == [each["reason"] for each in answer.json()["errors"]]
+
+
+def test_a_response_has_a_hundred_errors_at_most(client: TestClient) -> None:
+    """A body can have many more. A client corrects the first ones first."""
+    answer = client.post(KEYS, json={str(number): 0 for number in range(1_000)})
+
+    assert "invalid-parameters" == problem_type(answer, 422)
+    assert 100 == len(answer.json()["errors"])
 
 
 def test_a_list_may_be_given_several_times(client: TestClient) -> None:

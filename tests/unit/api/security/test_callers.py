@@ -487,7 +487,10 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
         client.get("/v1/invoices/A%20b/customers", headers=headers)
         client.get("/v1/stores/customer-balances/all", headers=headers)
         client.get("/v1/stores/programmes/all", headers=headers)
+        client.head("/v1/customers/A%20b/statement", headers=headers)
+        client.head("/v1/stores/programmes/all", headers=headers)
         client.get("/v1/customers/A%20b/balance", headers=headers)
+        client.head("/v1/customers/A%20b/balance", headers=headers)
         client.post("/v1/simulate", json={"TotalAmount": 1.0}, headers=headers)
         client.delete("/v1/customers/A%20b")
 
@@ -503,6 +506,8 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
         ("GET /v1/invoices/{invoice}/customers", 403, "", {}),
         ("GET /v1/stores/{store}/all", 403, "", {}),
         ("GET /v1/stores/{store}/all", 200, "", {"store": "programmes"}),
+        ("HEAD /v1/customers/{card}/statement", 403, customer, {}),
+        ("HEAD /v1/stores/{store}/all", 200, "", {"store": "programmes"}),
     ]
     lines = [each for each in logs if each["event"] == "audit"]
     common = {"event": "audit", "log_level": "info", "actor": "token:anna"}

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.commands.identity import command_id, request_hash
+from services.commands.identity import command_id, keyed_hash, request_hash
 from services.commands.log import mark_of
 
 PATH = "/v1/customers/4711/redemptions"
@@ -30,6 +30,12 @@ def test_what_is_asked_for_is_told_apart() -> None:
     assert request_hash("C-1", request) == request_hash("C-1", {"reason": "tea", "points": 1000})
     others = [request_hash("C-2", request), request_hash("C-1", {**request, "points": 1001}), request_hash("C-1", {})]
     assert 4 == len({request_hash("C-1", request), *others})
+
+
+def test_the_hash_of_a_record_depends_on_the_key() -> None:
+    """Without the key, nobody can find out what was asked for. Instances of all versions must derive this hash."""
+    assert "65001d2a84ed9bac0e1f833a08adfae0" == keyed_hash("beef", "k-1")
+    assert 3 == len({keyed_hash("beef", "k-1"), keyed_hash("beef", "k-2"), keyed_hash("cafe", "k-1")})
 
 
 def test_a_mark_names_no_customer() -> None:
