@@ -61,7 +61,9 @@ def accepted_losses(spark: SparkSession, checkpoint: str) -> list[LostRecords]:
 def _lost_records(
     spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settings: Settings
 ) -> list[LostRecords]:
-    positions = CheckpointReader(spark, checkpoint).positions()
+    reader = CheckpointReader(spark, checkpoint)
+    # Before its first commit a query continues where it began.
+    positions = reader.positions() or reader.first_positions()
     lost = []
     with closing(consumer(settings, "loyalty-pipeline")) as client:
         for topic in map(settings.name_of, sources):

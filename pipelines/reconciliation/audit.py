@@ -155,7 +155,7 @@ def _examination(programmes: Programmes) -> Callable[[Customer], tuple[object, .
     def row_of(customer: Customer) -> tuple[object, ...]:
         verdict = customer.verdict
         account = customer.recomputed.settled.account if verdict.recomputed else None
-        known = ([*returnables(account, programmes)], [*account.returns]) if account else ([], [])
+        known = ([*returnables(account, programmes, account.updated_time)], [*account.returns]) if account else ([], [])
         differences = [each._asdict() for each in verdict.differences]
         counts = (customer.facts.count(source) for source in COMPARED)
         named = customer.pseudonym, customer.card, verdict.entries, verdict.recomputed, str(verdict.version)

@@ -69,13 +69,12 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
         stop(str(error), MISUSED)
     except (ArchiveError, NoTopicError, PublishError, ProgrammeError, SchemaRegistryUnavailableError) as error:
         stop(str(error), failed)
-    except Py4JJavaError as error:
-        cause = summarize_java_error(str(error)).removeprefix("py4j.protocol.Py4JJavaError: ")
-        stop(f"Spark: {cause}", failed)
-    except PySparkException as error:
-        stop(f"Spark: {first_line(error)}", failed)
+    except (Py4JJavaError, PySparkException) as error:
+        stop(f"Spark: {one_line(error)}", failed)
 
 
-def first_line(error: Exception) -> str:
-    """The first line of a message. The other lines of Spark's errors do not help a user."""
+def one_line(error: Exception) -> str:
+    """The first line of a message, or the causes of an error of Java. Other lines of Spark's errors help no user."""
+    if isinstance(error, Py4JJavaError):
+        return summarize_java_error(str(error)).removeprefix("py4j.protocol.Py4JJavaError: ")
     return str(error).partition("\n")[0]

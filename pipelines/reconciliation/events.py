@@ -1,16 +1,10 @@
-"""The events of accounts as a batch. They come from the topics, and deleted ones from the archive.
-
-The loyalty query drops duplicates as they arrive. If several records have one number, the first that it *read* counts.
-Only the ledger and the loyalty topic show which one that is: the record with an entry. If none has an entry, it is the
-record that was appended first.
-"""
+"""The events of accounts as a batch. They come from the topics, and deleted ones from the archive."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines.accounts.events import command_events, events_with_duplicates, invoice_events
@@ -18,7 +12,6 @@ from pipelines.checkpoints import manifest
 from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses
 from pipelines.columns.decoding import decode_avro
-from pipelines.columns.deduplication import longest_memory
 from pipelines.columns.returns import names_original
 from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY
 from pipelines.reconciliation.context import ArchiveError, Context
@@ -28,7 +21,6 @@ from services.audit.extent import TopicExtent, extent_of
 from services.domain.formats import to_datetime
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pseudonyms import Pseudonyms
-from services.settings import Settings
 
 _PURCHASES = Topic("purchases", key="InvoiceNumber", value="Purchase")
 """Not a topic on a broker. It only gives the schema of archived purchases."""
@@ -121,42 +113,6 @@ def pseudonym_of(pseudonyms: Pseudonyms, card: Column) -> Column:
     """The pseudonym of a card, null for null."""
     # A lambda has no type hints. With them Spark would expect a vectorised function and log a warning.
     return F.udf(lambda name: name and pseudonyms.of(name), "string")(card)
-
-
-def effective_events(records: DataFrame, recorded: DataFrame, settings: Settings) -> DataFrame:
-    """For each event, the one record that counts. The added column ``is_recorded`` tells whether it has an entry.
-
-    Args:
-        recorded: pseudonym and event_id of every entry of an event.
-    """
-    forgotten = longest_memory(settings) // timedelta(milliseconds=1)
-    # The first character of an identity distinguishes invoices from commands.
-    with_id = records.withColumn("event_id", F.substring("identity", 2, 2**31 - 1))
-    entries = recorded.distinct().withColumn("is_recorded", F.lit(True))
-    marked = with_id.join(entries, ["pseudonym", "event_id"], "left").withColumn(
-        "is_recorded", F.coalesce("is_recorded", F.lit(False))
-    )
-    duplicates = Window.partitionBy("identity")
-    by_time = duplicates.orderBy("append_time", "topic", "partition", "offset")
-    is_first = (F.row_number().over(by_time) == 1) | (
-        F.col("append_time") - F.min("append_time").over(duplicates) > forgotten
-    )
-    counts = F.col("is_recorded") | (is_first & ~F.max("is_recorded").over(duplicates))
-    return marked.withColumn("counts", counts).where(F.col("counts") & F.col("event").isNotNull()).drop("counts")
-
-
-def counted_twice(events: DataFrame, settings: Settings) -> DataFrame:
-    """Identities with entries in several accounts within the horizon: identity, pseudonyms. Each is an error."""
-    horizon = int(settings.repeat_horizon.total_seconds() * 1000)
-    several = (
-        events.where("is_recorded")
-        .groupBy("identity")
-        .agg(
-            F.collect_set("pseudonym").alias("pseudonyms"),
-            (F.max("append_time") - F.min("append_time")).alias("time_between"),
-        )
-    )
-    return several.where((F.size("pseudonyms") > 1) & (F.col("time_between") <= horizon)).drop("time_between")
 
 
 def is_before(positions: Positions) -> Column:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,7 +20,7 @@ from pipelines.accounts.operator import ACCOUNTS, layout_of
 from pipelines.accounts.state_calls import SHARED, decode
 from pipelines.checkpoints import manifest
 from pipelines.columns.decoding import decode_avro
-from pipelines.reconciliation.context import Context, first_line
+from pipelines.reconciliation.context import Context, one_line
 from pipelines.reconciliation.events import pseudonym_of, read_topic
 from schemas.topics import LOYALTY
 from services.audit.extent import TopicExtent
@@ -71,12 +73,16 @@ def entries(context: Context, extent: TopicExtent) -> DataFrame:
 
 
 def with_event_ids(entries: DataFrame, context: Context) -> DataFrame:
-    """Add ``event_id`` (null if a timer made the entry) and ``is_readable`` to entries as facts."""
+    """Add ``event_id`` (null if a timer made the entry), ``entry_time`` and ``is_readable`` to entries as facts."""
     entry = F.col("entry")
     kind, event, invoice = (entry.getField(name) for name in ("Kind", "EventID", "InvoiceNumber"))
     is_readable = entry.isNotNull() & kind.isin([str(each) for each in Kind])
     event_id = F.when(kind != Kind.LAPSED, F.coalesce(F.nullif(event, F.lit("")), F.nullif(invoice, F.lit(""))))
-    columns = {"event_id": event_id, "is_readable": is_readable & (F.col("card") == entry.getField("CustomerCardNo"))}
+    columns = {
+        "event_id": event_id,
+        "entry_time": entry.getField("UpdatedTime"),
+        "is_readable": is_readable & (F.col("card") == entry.getField("CustomerCardNo")),
+    }
     decoded = decode_avro(entries, "value", str(LOYALTY.value), context.ids.known(LOYALTY), into="entry")
     return decoded.withColumns(columns).drop("entry")
 
@@ -94,7 +100,10 @@ def balances(context: Context, extent: TopicExtent) -> DataFrame:
 
 
 def state(context: Context, checkpoint: str) -> DataFrame:
-    """The accounts in Spark's state after the last committed micro-batch, as facts. Raises UnreadableError."""
+    """The accounts in Spark's state after the last committed micro-batch, as facts. Raises UnreadableError.
+
+    Reads them at once and keeps a copy on disk: a live query deletes this version of its state after 100 micro-batches.
+    """
     try:
         layout = layout_of(checkpoint, manifest.read(context.spark, checkpoint))
     except manifest.CheckpointMismatchError as error:
@@ -103,7 +112,13 @@ def state(context: Context, checkpoint: str) -> DataFrame:
     accounts = rows.where(F.substring("account", 1, 1) != F.lit(MARKER)).withColumn(
         "pseudonym", pseudonym_of(context.pseudonyms, F.col("card"))
     )
-    return _facts(accounts, Source.STATE, F.lit(0), F.col("account"))
+    found = _facts(accounts, Source.STATE, F.lit(0), F.col("account")).persist(StorageLevel.DISK_ONLY)
+    try:
+        found.count()
+    except (Py4JJavaError, PySparkException) as error:
+        found.unpersist()
+        raise UnreadableError(Source.STATE, f"{checkpoint}: {one_line(error)}") from error
+    return found
 
 
 def _own_accounts(context: Context, checkpoint: str) -> DataFrame:
@@ -133,7 +148,7 @@ def state_variable(context: Context, checkpoint: str, name: str) -> DataFrame:
         # Spark counts operators from the end of a query, so this one comes before the deduplication.
         return read.format("statestore").options(operatorId=0, stateVarName=name).load(checkpoint)
     except (PySparkException, ValueError) as error:
-        raise UnreadableError(Source.STATE, f"{checkpoint}: {first_line(error)}") from error
+        raise UnreadableError(Source.STATE, f"{checkpoint}: {one_line(error)}") from error
 
 
 def from_python(context: Context, source: Source, found: Iterable[Fact]) -> DataFrame:

@@ -1,7 +1,7 @@
-"""Finds returns that never reached the account that bought. It needs the results of all customers.
+"""Finds returns that never reached the account that bought. Audit and rebuild share it.
 
-A return can have another card than its purchase, or no card. So the result of one customer does not show that it is
-missing.
+It needs the results of all customers: a return can have another card than its purchase, or no card. So the result of
+one customer does not show that it is missing.
 """
 
 from collections.abc import Iterator
@@ -38,12 +38,16 @@ class Returnable(NamedTuple):
     until: int
 
 
-def returnables(account: Account, programmes: Programmes) -> Iterator[Returnable]:
-    """The purchases of an account. ``since`` is the time from which on the account still knows every return."""
+def returnables(account: Account, programmes: Programmes, updated_time: int) -> Iterator[Returnable]:
+    """The purchases of an account. ``since`` is the time from which on the account still knows every return.
+
+    Args:
+        updated_time: when the account last forgot old returns, milliseconds since the epoch.
+    """
     shortest = max(EVENT_MEMORY, min(version.return_window for version in programmes.versions))
     for number, bought in account.purchases.items():
         window = programmes.version(bought.programme_version).return_window
-        yield Returnable(number, account.updated_time - shortest, bought.append_time + window)
+        yield Returnable(number, updated_time - shortest, bought.append_time + window)
 
 
 def with_differences(customers: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:
@@ -59,41 +63,47 @@ def with_differences(customers: DataFrame, returns: DataFrame, records: DataFram
     """
     customer = ("pseudonym", "card", "version")
     own = customers.select(*customer, F.explode("differences").alias("it")).select(*customer, "it.*")
+    missing = not_forwarded(customers.select(*customer, "purchases", "returns"), returns, records).select(
+        *customer,
+        F.lit(str(Source.EVENT)).alias("where"),
+        F.format_string("not forwarded: return %s of invoice %s", "number", "original").alias("what"),
+        # The current micro-batch may write the command.
+        F.lit(True).alias("settles"),
+    )
     return (
-        own.unionByName(_not_forwarded(customers, returns, records))
+        own.unionByName(missing)
         .groupBy(*customer)
         .agg(F.sort_array(F.collect_list(F.struct("where", "what", "settles"))).alias("differences"))
     )
 
 
-def _not_forwarded(customers: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:
-    """The returns that were not forwarded: pseudonym, card, version, where, what, settles."""
-    owner = customers.select("pseudonym", "card", "version", F.explode("purchases").alias("bought"))
+def not_forwarded(customers: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:
+    """The returns that the account that bought does not know, and must know.
+
+    Gives number, original, append_time and event of the return, and the other columns of the customer who bought.
+
+    Args:
+        customers: pseudonym, ``purchases``, ``returns`` as for ``with_differences``, and other columns.
+        returns, records: as for ``with_differences``.
+    """
+    owner = customers.drop("returns").withColumn("bought", F.explode("purchases")).drop("purchases")
     known = customers.select("pseudonym", F.explode("returns").alias("number"), F.lit(True).alias("is_known"))
     in_time = F.col("append_time").between(F.col("since"), F.col("until"))
     # If two customers have bought with one number, the return of one of them is enough.
     of_return = Window.partitionBy("number")
     return (
         _unsent(returns, records)
-        .join(owner.select("pseudonym", "card", "version", "bought.*"), "original")
+        .join(owner.select("*", "bought.*").drop("bought"), "original")
         .where(in_time)
         .join(known, ["pseudonym", "number"], "left")
         .withColumn("is_known", F.max("is_known").over(of_return))
         .where(F.col("is_known").isNull())
-        .select(
-            "pseudonym",
-            "card",
-            "version",
-            F.lit(str(Source.EVENT)).alias("where"),
-            F.format_string("not forwarded: return %s of invoice %s", "number", "original").alias("what"),
-            # The current micro-batch may write the command.
-            F.lit(True).alias("settles"),
-        )
+        .drop("since", "until", "is_known")
     )
 
 
 def _unsent(returns: DataFrame, records: DataFrame) -> DataFrame:
-    """The returns without a command to another account: number, original, append_time."""
+    """The returns without a command to another account: number, original, append_time, event."""
     number = F.col("event_id")
     # A lambda has no type hints. With them Spark would expect a vectorised function.
     sent = F.udf(lambda returned: list(commands_of(returned)), "array<string>")(number)
@@ -102,11 +112,12 @@ def _unsent(returns: DataFrame, records: DataFrame) -> DataFrame:
         F.substring("identity", 2, 2**31 - 1).alias("sent"), F.lit(True).alias("is_sent")
     )
     return (
-        returns.select(number.alias("number"), "original", "append_time", F.explode(sent).alias("sent"))
+        returns.select(number.alias("number"), "original", "append_time", "event", F.explode(sent).alias("sent"))
         .join(commands, "sent", "left")
         .groupBy("number", "original")
-        .agg(F.min("append_time").alias("append_time"), F.max("is_sent").alias("is_sent"))
+        .agg(F.min(F.struct("append_time", "event")).alias("first"), F.max("is_sent").alias("is_sent"))
         .where(F.col("is_sent").isNull())
+        .select("number", "original", "first.*")
     )
 
 

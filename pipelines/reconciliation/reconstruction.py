@@ -8,18 +8,21 @@ from pyspark.sql import types as T
 from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
 from pipelines.reconciliation.customers import Customer
 from pipelines.reconciliation.facts import is_pseudonym
+from pipelines.reconciliation.forwarding import RETURNABLE, Returnable, returnables
 from schemas import topics
 from schemas.topics import Topic
 from services.audit.comparison import Verdict, latest_version
 from services.audit.facts import Facts, Source
 from services.codecs.state import encode_account
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState
+from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, is_from_timer
 from services.messaging.schema_ids import SchemaIds
 
 _DIFFERENCE = T.StructType([T.StructField("where", T.StringType()), T.StructField("what", T.StringType())])
 REBUILT = T.StructType(
     [
+        T.StructField("pseudonym", T.StringType()),
         T.StructField("whose", T.StringType()),
         T.StructField("CustomerCardNo", T.StringType()),
         T.StructField("account", T.BinaryType()),
@@ -27,16 +30,18 @@ REBUILT = T.StructType(
         T.StructField("problem", T.StringType()),
         T.StructField("differences", T.ArrayType(_DIFFERENCE)),
         T.StructField("records", T.ArrayType(RECORD_TYPE)),
-        T.StructField("purchases", T.ArrayType(T.StringType())),
+        T.StructField("purchases", T.ArrayType(RETURNABLE)),
+        T.StructField("returns", T.ArrayType(T.StringType())),
     ]
 )
 """One customer: the account (null if there is none), the number of newly processed events, and any problem.
 
-``purchases`` are the numbers that the index of invoices must know.
+``purchases`` are those of the account, which the index of invoices must know. ``returns`` are the numbers of returns
+that the account must not get again.
 """
 
 
-def reconstruction(schema_ids: SchemaIds, now: int) -> Callable[[Customer], tuple[object, ...]]:
+def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> Callable[[Customer], tuple[object, ...]]:
     """Returns a function for ``by_customer`` that gives a row of REBUILT. ``now``: milliseconds since the epoch."""
     ids = writer_ids(schema_ids)
 
@@ -50,10 +55,28 @@ def reconstruction(schema_ids: SchemaIds, now: int) -> Callable[[Customer], tupl
         differences = [{"where": str(each.where), "what": each.what} for each in verdict.differences]
         late = len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)})
         encoded = encode_account(state) if state and card else None
-        purchases = [*state.purchases] if isinstance(state, Account) and card else []
-        return card or pseudonym, card, encoded, late, problem, differences, records, purchases
+        purchases = [*_returnables(recomputed, programmes)] if card else []
+        returns = [*_known_returns(recomputed)]
+        return pseudonym, card or pseudonym, card, encoded, late, problem, differences, records, purchases, returns
 
     return row_of
+
+
+def _returnables(recomputed: Recomputed, programmes: Programmes) -> Iterator[Returnable]:
+    """The purchases of the new account.
+
+    ``_known_returns`` has the returns that the new events made it forget. So only the time before these events counts.
+    """
+    before, account = recomputed.settled.account, recomputed.late.account
+    if account:
+        yield from returnables(account, programmes, before.updated_time if before else account.opened_time)
+
+
+def _known_returns(recomputed: Recomputed) -> set[str]:
+    """The returns that the account knew before the new events, or knows after them, and those among these events."""
+    accounts = filter(None, (recomputed.settled.account, recomputed.late.account))
+    known = {number for account in accounts for number in account.returns}
+    return known.union(*((entry.event_id, entry.invoice_number) for entry in recomputed.late.entries))
 
 
 def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> str | None:

@@ -11,15 +11,9 @@ from pyspark.sql import functions as F
 
 from pipelines.checkpoints.reader import Positions
 from pipelines.reconciliation import facts
-from pipelines.reconciliation.context import Context, first_line
-from pipelines.reconciliation.events import (
-    Events,
-    counted_twice,
-    effective_events,
-    format_time,
-    is_before,
-    read_events,
-)
+from pipelines.reconciliation.context import Context, one_line
+from pipelines.reconciliation.events import Events, format_time, is_before, read_events
+from pipelines.reconciliation.repeats import counted_twice, effective_events, repeated_identities
 from schemas import topics
 from services.audit.comparison import Coverage
 from services.audit.extent import extent_of
@@ -37,6 +31,7 @@ class Snapshot:
         facts: rows of FACT_TYPE, of all customers.
         coverage: how complete the facts are.
         events: the events from which accounts are recomputed.
+        repeated: the identities that count again, see ``repeated_identities``.
         returns: the processed events that name an original, also those without a card.
         anomalies: errors that do not belong to one customer: the customer or record, the place, and the error.
         unreadable: the sources that could not be read, and why.
@@ -46,6 +41,7 @@ class Snapshot:
     facts: DataFrame
     coverage: Coverage
     events: Events
+    repeated: DataFrame
     returns: DataFrame
     anomalies: DataFrame
     unreadable: list[str]
@@ -85,7 +81,7 @@ def take_snapshot(
         try:
             found[source] = read()
         except (UnreadableError, PySparkException) as error:
-            unreadable.append(first_line(error))
+            unreadable.append(one_line(error))
     now = time.time_ns() // 1_000_000
     loyalty = extent_of(topics.LOYALTY, settings, now)
     # Several jobs need these rows. Without a copy each job would read and decode the topics again.
@@ -96,8 +92,9 @@ def take_snapshot(
         recorded = recorded.unionByName(in_ledger)
     events = read_events(context, now, archive=archive)
     events.records.persist(StorageLevel.DISK_ONLY)
-    event_ids = recorded.where(F.col("event_id").isNotNull()).select("pseudonym", "event_id")
-    effective = effective_events(events.records, event_ids, settings)
+    of_events = recorded.where(F.col("event_id").isNotNull()).select("pseudonym", "event_id", "entry_time")
+    repeated = repeated_identities(events.records, of_events, settings).persist(StorageLevel.DISK_ONLY)
+    effective = effective_events(events.records, of_events, repeated)
     processed = effective.where(F.col("is_recorded") | is_before(progress.positions)) if progress else effective
     of_customers = processed.where(F.col("pseudonym").isNotNull())
     all_facts = facts.of_events(of_customers).union(entries.where("is_readable").select(*facts.FACT_TYPE.names))
@@ -117,7 +114,8 @@ def take_snapshot(
         before = format_time(loyalty.complete_from)
         notes.append(f"{settings.name_of(topics.LOYALTY)}: entries of before {before} {effect}")
     returns = processed.where(F.col("original").isNotNull())
-    return Snapshot(all_facts, coverage, events, returns, _anomalies(context, entries, effective), unreadable, notes)
+    anomalies = _anomalies(context, entries, effective)
+    return Snapshot(all_facts, coverage, events, repeated, returns, anomalies, unreadable, notes)
 
 
 def _anomalies(context: Context, entries: DataFrame, events: DataFrame) -> DataFrame:

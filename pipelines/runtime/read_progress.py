@@ -31,7 +31,9 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
     """Start a thread that answers with ``read_until``, for the life of the process. Returns its address."""
     listener = Listener(family="AF_UNIX")
     names = [settings.name_of(topic) for topic in topics]
-    client = bounded_consumer(settings, "loyalty-pipeline")
+    # The query reads only committed transactions. Records of an open transaction have append times, too, and the query
+    # reads them later. So the timers must wait for them.
+    client = bounded_consumer(settings, "loyalty-pipeline", **{"isolation.level": "read_uncommitted"})
 
     def read() -> int:
         return read_until(client, names, CheckpointReader(spark, checkpoint).positions())
@@ -59,7 +61,8 @@ def read_until(client: Consumer, topics: Sequence[str], positions: Positions) ->
     """All records that were appended before this time are in committed micro-batches, milliseconds since the epoch.
 
     Args:
-        client: a consumer. It keeps its connections until the next call, and reads no records in between.
+        client: a consumer that also reads open transactions. It keeps its connections until the next call, and reads no
+            records in between.
         topics: as named on the broker.
         positions: of the last committed micro-batch.
     """

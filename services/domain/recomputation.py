@@ -6,10 +6,10 @@ sequence numbers. They must be equal to the recorded values.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from services.domain.account.model import Account, Outcome
+from services.domain.account.model import RETURN_MEMORY, Account, Outcome
 from services.domain.account.processor import process
 from services.domain.account.timers import apply_next_change
 from services.domain.entries import Entry, Kind
@@ -49,7 +49,8 @@ def recompute(
     """
     record = in_order(recorded)
     copies = _Copies(events)
-    unknown = copies.without({entry.event_id for entry in record if not is_from_timer(entry)})
+    last_times = dict(sorted((entry.event_id, entry.time) for entry in record if not is_from_timer(entry)))
+    unknown = copies.without(last_times, max(RETURN_MEMORY, *(each.return_window for each in programmes.versions)))
     settled, without_event, taken = Outcome(None), [], set()
     if old := [event for event in unknown if event.append_time < complete_from]:
         _add(settled, process(None, old, programmes, card))
@@ -165,10 +166,19 @@ class _Copies:
         for event in events:
             self._waiting[event.event_id].append(event)
 
-    def without(self, known: set[str]) -> Sequence[Event]:
-        """Returns the first event of each id that is not known."""
-        unknown = (copies for event_id, copies in self._waiting.items() if event_id not in known)
-        return [min(copies, key=lambda event: event.append_time) for copies in unknown]
+    def without(self, last_times: Mapping[str, int], memory: int) -> Sequence[Event]:
+        """Returns the first event of each id that is not known, or that a till uses again after the memory of accounts.
+
+        Args:
+            last_times: by known id, the last time of its entries.
+        """
+        unknown = []
+        for event_id, copies in self._waiting.items():
+            if event_id in last_times:
+                later = last_times[event_id] + memory
+                copies = [each for each in copies if isinstance(each, Purchase) and each.append_time > later]  # noqa: PLW2901
+            unknown += sorted(copies, key=lambda event: event.append_time)[:1]
+        return unknown
 
     def take(self, entry: Entry) -> Event | None:
         """Removes and returns the event of the entry: the copy with the time of the entry, or else the first copy."""

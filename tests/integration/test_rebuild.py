@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition
 from pipelines.checkpoints import lock, manifest, retention
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.retention import RecordsLostError
+from pipelines.queries import loyalty
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
@@ -112,6 +113,25 @@ def assert_no_query_starts_after_an_interruption(spark, settings, monkeypatch):
         run_to_the_end(spark, settings, LOYALTY)
 
 
+def rebuild_with_a_failure(spark, settings, monkeypatch):
+    """Let the first micro-batch of the new checkpoint fail once, after Spark has planned it."""
+    write_stream, attempts = loyalty.write_stream, []
+
+    def fail(batch, _):
+        batch.count()
+        raise OSError("the broker is away")
+
+    def write(records, settings):
+        attempts.append(settings)
+        return write_stream(records, settings) if attempts[1:] else records.writeStream.foreachBatch(fail)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(loyalty, "write_stream", write)
+        rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)
+    assert 2 == len(attempts)
+    return rebuilt
+
+
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
 def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings, monkeypatch):
@@ -119,7 +139,7 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings, m
 
     A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive.
     Without the archive it refuses to run. The first one replaces a checkpoint of release 0.1, which drops duplicates
-    with Spark's own operator. The second one finds none.
+    with Spark's own operator, and its first micro-batch fails once. The second one finds no checkpoint.
     """
     start_as_release_0_1(LOYALTY, settings)
     publish_the_first(settings)
@@ -143,7 +163,7 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings, m
     ):
         rebuild(reconciliation_context(spark, settings), archive=False)
 
-    rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)
+    rebuilt = rebuild_with_a_failure(spark, settings, monkeypatch)
 
     assert (3, 3, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
     assert Path(rebuilt.aside).is_dir()

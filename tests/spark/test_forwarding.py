@@ -1,6 +1,12 @@
-"""The audit finds the returns that never reached the account that bought, and no others."""
+"""An audit finds the returns that never reached the account that bought, and no others. A rebuild sends them."""
+
+from types import SimpleNamespace
 
 from pipelines.reconciliation.forwarding import with_differences
+from pipelines.reconciliation.rebuild import _forwarded
+from schemas.topics import LOYALTY_COMMANDS
+from services.messaging.avro import decoder, record_encoder
+from tests.support.builders import IDS
 
 CUSTOMERS = (
     "pseudonym string, card string, version string, "
@@ -15,33 +21,43 @@ def customer(name, purchases, returns=(), differences=()):
     return f"p-{name}", name, "1.2", [*differences], bought, [*returns]
 
 
-def test_a_return_that_no_account_and_no_command_has_is_a_difference(spark):
-    """A known, a forwarded, a redirected or an untimely return is no difference, and neither is one of an unknown
-    number.
-    """
-    customers = [
-        customer("A", ["a", "shared"], ["known"], [("ledger", "entry 2 is missing", False)]),
-        customer("B", ["b", "shared"], ["of-shared"]),
-        customer("C", ["c"]),
-    ]
-    returns = [
-        ("lost", "a", 10),
-        ("lost-too", "b", 20),
-        ("known", "a", 15),
-        ("forwarded", "a", 15),
-        ("redirected", "a", 15),
-        ("too-early", "a", 9),
-        ("too-late", "b", 21),
-        ("of-nobody", "x", 15),
-        ("of-shared", "shared", 15),
-    ]
-    records = [("!forwarded/forward",), ("!redirected/redirected",), ("#lost",), ("!lost",), (None,)]
+CUSTOMERS_WITH_RETURNS = [
+    customer("A", ["a", "shared"], ["known"], [("ledger", "entry 2 is missing", False)]),
+    customer("B", ["b", "shared"], ["of-shared"]),
+    customer("C", ["c"]),
+]
+RETURNS = [
+    ("lost", "a", 10),
+    ("lost-too", "b", 20),
+    ("known", "a", 15),
+    ("forwarded", "a", 15),
+    ("redirected", "a", 15),
+    ("too-early", "a", 9),
+    ("too-late", "b", 21),
+    ("of-nobody", "x", 15),
+    ("of-shared", "shared", 15),
+]
+"""A known, a forwarded, a redirected or an untimely return is not lost, and neither is one of an unknown number."""
+RECORDS = [("!forwarded/forward",), ("!redirected/redirected",), ("#lost",), ("!lost",), (None,)]
 
-    found = with_differences(
-        spark.createDataFrame(customers, CUSTOMERS),
-        spark.createDataFrame(returns, "event_id string, original string, append_time bigint"),
-        spark.createDataFrame(records, "identity string"),
-    ).collect()
+
+def facts(spark):
+    """Customers, returns and records as ``not_forwarded`` takes them."""
+    encode = record_encoder("Purchase", IDS.id_of("Purchase"))
+    returns = [
+        (number, original, time, encode({"InvoiceNumber": number, "TotalAmount": -1.0, "StoreID": "s"}))
+        for number, original, time in RETURNS
+    ]
+    return (
+        spark.createDataFrame(CUSTOMERS_WITH_RETURNS, CUSTOMERS),
+        spark.createDataFrame(returns, "event_id string, original string, append_time bigint, event binary"),
+        spark.createDataFrame(RECORDS, "identity string"),
+    )
+
+
+def test_a_return_that_no_account_and_no_command_has_is_a_difference(spark):
+    """The other differences of the customers stay."""
+    found = with_differences(*facts(spark)).collect()
 
     events = "events"
     assert {
@@ -49,3 +65,15 @@ def test_a_return_that_no_account_and_no_command_has_is_a_difference(spark):
         "B": [(events, "not forwarded: return lost-too of invoice b", True)],
     } == {row.card: [tuple(each) for each in row.differences] for row in found}
     assert {("p-A", "1.2"), ("p-B", "1.2")} == {(row.pseudonym, row.version) for row in found}
+
+
+def test_a_rebuild_sends_the_returns_that_an_audit_misses(spark):
+    """It sends no other return. A return that was settled long ago would take points again."""
+    customers, returns, records = facts(spark)
+    accounts = customers.withColumnRenamed("card", "CustomerCardNo")
+
+    rows = _forwarded(SimpleNamespace(ids=IDS), accounts, returns, records).collect()
+
+    decode = decoder(LOYALTY_COMMANDS, IDS)
+    sent = {(row.id, bytes(row.key), decode(bytes(row.value))["IssuedTime"]) for row in rows}
+    assert {("lost/forward", b"A", 10), ("lost-too/forward", b"B", 20)} == sent

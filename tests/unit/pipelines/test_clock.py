@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Client, Listener
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +10,11 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from pipelines.runtime import read_progress
+from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sources import clock
 from pipelines.sources.clock import TIMER_DELAY, ClockReader
+from schemas.topics import POS_INVOICES
+from services.settings import Settings
 
 INTERVAL = 10_000
 NOW = 1_770_000_005_000 + TIMER_DELAY
@@ -74,10 +77,17 @@ def test_each_new_time_is_one_row() -> None:
 
 
 class Broker:
-    """Stands for a consumer. ``records`` has the append time of each record, by topic and partition."""
+    """Stands for a consumer.
 
-    def __init__(self, records: dict[tuple[str, int], list[int]]) -> None:
+    ``records`` has the append time of each record, by topic and partition. A consumer that reads only committed
+    transactions sees ``open_records`` less.
+    """
+
+    def __init__(
+        self, records: dict[tuple[str, int], list[int]], open_records: int = 0, isolation: str = "read_committed"
+    ) -> None:
         self._records = records
+        self._hidden = open_records if isolation == "read_committed" else 0
         self.assigned: list[TopicPartition] = []
 
     def list_topics(self, topic: str, timeout: float) -> Any:
@@ -85,7 +95,7 @@ class Broker:
         return SimpleNamespace(topics={topic: SimpleNamespace(partitions=partitions, error=None)})
 
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        return 0, len(self._records[partition.topic, partition.partition])
+        return 0, len(self._records[partition.topic, partition.partition]) - self._hidden
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self.assigned = partitions
@@ -120,3 +130,20 @@ def test_time_stops_at_the_first_unread_record() -> None:
     assert 200 == answer({invoices: {0: 1, 1: 1}, commands: {0: 1}})
     assert NOW - TIMER_DELAY == answer({invoices: {0: 2, 1: 1}, commands: {0: 2}})
     assert [] == broker.assigned
+
+
+def test_time_stops_at_the_first_record_of_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query has read all committed records. It reads those of the transaction later, with their append times."""
+
+    def consumer(_: Settings, __: str, **options: str) -> Any:
+        return Broker({("pos-invoices", 0): [100, 200]}, 1, options.get("isolation.level", "read_committed"))
+
+    monkeypatch.setattr(read_progress, "bounded_consumer", consumer)
+    positions = SimpleNamespace(positions=lambda: {"pos-invoices": {0: 1}})
+    monkeypatch.setattr(read_progress, "CheckpointReader", lambda *_: positions)
+
+    address = serve_read_progress(object(), "open-transaction", (POS_INVOICES,), Settings())  # type: ignore[arg-type]
+
+    with Client(address) as clock_reader:
+        assert clock_reader.poll(30)
+        assert 200 == clock_reader.recv()

@@ -100,12 +100,16 @@ def test_files_of_others_are_refused(files: dict[str, str]) -> None:
 
 
 def test_every_accepted_loss_is_recorded(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an accepted loss the archive has a gap for ever, though its last position is beyond it."""
-    position, begin = 3_000, 5_000
+    """After an accepted loss the archive has a gap for ever, though its last position is beyond it.
+
+    Before the first commit the checkpoint has no position, only the offsets at which the query began.
+    """
+    position, begin, is_committed = 3_000, 5_000, False
 
     class Reader:
         def __init__(self, *_: object) -> None:
-            self.positions = lambda: {"pos-invoices": {0: position}}
+            self.positions = lambda: self.first_positions() if is_committed else {}
+            self.first_positions = lambda: {"pos-invoices": {0: position}}
 
     class Client:
         def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
@@ -127,7 +131,7 @@ def test_every_accepted_loss_is_recorded(files: dict[str, str], monkeypatch: pyt
     check_with(accepting)
     begin = 5_500  # a restart before the first commit
     check_with(accepting)
-    position = 6_000  # all is read again
+    position, is_committed = 6_000, True  # all is read again
     check_with(accepting)
     position, begin = 9_000, 9_100
     check_with(accepting)

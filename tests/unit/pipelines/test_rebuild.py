@@ -1,22 +1,35 @@
-"""The balances that a rebuild writes, and what the state stores make of them."""
+"""What a rebuild writes: balances, what the state stores make of them, the returns it sends, and its first batches."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
+from unittest.mock import MagicMock
 
 import orjson
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from pipelines.accounts.records import writer_ids
-from pipelines.reconciliation.reconstruction import is_replaced, records_of, with_tombstone
+from pipelines.queries.loyalty import Seed
+from pipelines.reconciliation import rebuild
+from pipelines.reconciliation.customers import Customer
+from pipelines.reconciliation.forwarding import Returnable
+from pipelines.reconciliation.rebuild import RebuildError
+from pipelines.reconciliation.reconstruction import REBUILT, is_replaced, reconstruction, records_of, with_tombstone
+from pipelines.runtime.query import Query
 from schemas.topics import LOYALTY_BALANCES
 from services.audit.comparison import Coverage, compare
 from services.audit.facts import Facts, Source
 from services.codecs.records import balance_record
+from services.domain.account.model import Account, Outcome
+from services.domain.account.processor import process
 from services.domain.entries import Entry
-from services.domain.events import Purchase
-from services.domain.programme import DAY, Programmes
+from services.domain.events import Event, Purchase, Replace
+from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
+from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.catalogue import balance_body
 from services.state_stores.memory import MemoryStorePartition
@@ -72,3 +85,113 @@ def test_a_running_store_takes_the_rebuilt_balance(served: Entry) -> None:
     assert stored is not None
     assert stored.body == balance_body(balance_record(CARD, LAST))
     assert (None in values) == (served.total != LAST.total and served.version >= LAST.version)
+
+
+RULES = Programmes.of([Programme(), Programme(version=1, effective_time=START + 5 * DAY, return_window=14 * DAY)])
+"""The second version has a shorter return window."""
+BOUGHT = Purchase(START + DAY, "P", Decimal(1000))
+
+
+def rebuilt_customer(events: list[Event], history: Outcome) -> tuple[dict[str, Returnable], set[str]]:
+    """The purchases of a rebuilt account, and the returns that it must not get again.
+
+    Args:
+        history: the entries that the loyalty query has recorded.
+    """
+    facts = Facts(events=events, recorded={Source.LOYALTY: history.entries})
+    coverage = Coverage(frozenset({Source.LOYALTY}), 0, 0, 0, NOW)
+    result = compare(CARD, facts, RULES, coverage, lambda card: f"p-{card}")
+    row = reconstruction(IDS, RULES, NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
+    rebuilt = dict(zip(REBUILT.names, row, strict=True))
+    return {each.original: each for each in rebuilt["purchases"]}, set(rebuilt["returns"])  # type: ignore[attr-defined, call-overload]
+
+
+def returned(number: str, days: int) -> Purchase:
+    return Purchase(START + days * DAY, number, Decimal(-500), original_invoice_number="P")
+
+
+def test_a_rebuild_does_not_send_a_return_that_a_former_card_has_settled() -> None:
+    """The new card has the purchase. It has forgotten the return, because a later version has a shorter window."""
+    former = process(None, [BOUGHT, returned("R", 6)], RULES, "former")
+    move = Replace(append_time=START + 7 * DAY, command_id="replace", counterparty=CARD)
+    ((_, absorb),) = process(former.state, [move], RULES, "former").commands
+    events: list[Event] = [
+        replace(absorb, append_time=START + 7 * DAY + 1),
+        Purchase(START + 30 * DAY, "Q", Decimal(100)),
+    ]
+
+    bought, known = rebuilt_customer(events, process(None, events, RULES, CARD))
+
+    assert "R" not in known
+    assert START + 6 * DAY < START + 16 * DAY == bought["P"].since
+
+
+def test_events_that_a_rebuild_processes_do_not_hide_a_lost_return() -> None:
+    """The query stood still for 40 days. The new events make the account forget returns of these days.
+
+    A return of another card in these days was never sent. A return of its own card is among the new events.
+    """
+    recorded = process(None, [BOUGHT], RULES, CARD)
+    new: list[Event] = [returned("R", 20), Purchase(START + 42 * DAY, "Q", Decimal(100))]
+    assert "R" not in (process(recorded.state, new, RULES, CARD).account or Account(0)).returns
+
+    bought, known = rebuilt_customer([BOUGHT, *new], recorded)
+
+    assert "R" in known
+    assert START + DAY - 14 * DAY == bought["P"].since
+
+
+def test_a_rebuild_sends_no_return_from_long_before_the_account() -> None:
+    """Another customer bought with this number a year ago, and returned the purchase."""
+    bought, _ = rebuilt_customer([BOUGHT], Outcome(None))
+
+    assert START + DAY - 14 * DAY == bought["P"].since
+
+
+class Checkpoint:
+    """Stands for the reader of a new checkpoint."""
+
+    def __init__(self) -> None:
+        self.planned: list[int] = []
+        self.discarded = 0
+        self.unfinished = nullcontext
+
+    def batches(self, log: str) -> list[int]:
+        assert "offsets" == log
+        return self.planned
+
+    def discard(self) -> None:
+        self.discarded += 1
+
+
+def test_a_query_that_fails_replays_the_batch_that_it_has_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other batches would give customers other entries with versions that readers already have.
+
+    The first attempt fails before the first micro-batch, and leaves nothing. The second one fails during it.
+    """
+    checkpoint, are_new = Checkpoint(), []
+
+    def start(query: Query, spark: Any, _: Any, settings: Settings, **__: bool) -> Any:
+        attempt = len(are_new)
+        are_new.append(attempt == checkpoint.discarded)
+        query.check(spark, "checkpoint", settings, are_new[-1])
+        checkpoint.planned = [0] if attempt else []
+        error = StreamingQueryException("Python worker failed to connect back") if attempt < 2 else None
+        return MagicMock(awaitTermination=MagicMock(side_effect=error))
+
+    monkeypatch.setattr(Query, "start", start)
+
+    rebuild._start(MagicMock(), checkpoint, Seed(MagicMock(), MagicMock(), {}))  # type: ignore[arg-type]
+
+    assert [True, True, False] == are_new
+    assert 1 == checkpoint.discarded
+
+
+def test_a_rebuild_gives_up_after_some_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpoint()
+    monkeypatch.setattr(Query, "start", MagicMock(side_effect=StreamingQueryException("no worker")))
+
+    with pytest.raises(RebuildError, match="does not start: no worker"):
+        rebuild._start(MagicMock(), checkpoint, Seed(MagicMock(), MagicMock(), {}))  # type: ignore[arg-type]
+
+    assert rebuild._ATTEMPTS == checkpoint.discarded

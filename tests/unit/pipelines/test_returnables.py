@@ -21,11 +21,12 @@ def account_after(*events):
 def test_a_return_must_be_there_for_as_long_as_the_purchase_can_be_returned():
     """At each change, the account forgets old returns. So older returns may be missing."""
     account = account_after(Purchase(NOW, "I1", Decimal(10)), Purchase(NOW + DAY, "I2", Decimal(10)))
+    assert NOW + DAY == account.updated_time
 
     assert [
         Returnable("I1", NOW - 29 * DAY, NOW + 30 * DAY),
         Returnable("I2", NOW - 29 * DAY, NOW + 31 * DAY),
-    ] == [*returnables(account, PROGRAMMES)]
+    ] == [*returnables(account, PROGRAMMES, account.updated_time)]
 
 
 def test_the_commands_of_a_return_have_the_ids_that_the_query_gives_them():

@@ -68,6 +68,18 @@ def test_events_without_record_come_last_and_are_named():
     assert (3, 600) == (recomputed.late.account.sequence, recomputed.late.account.total)
 
 
+def test_a_number_that_a_till_uses_again_is_a_new_purchase():
+    """It has no entry yet. A copy that the account still remembers is no new purchase."""
+    history = processed([[bought(1, 0)]], PROGRAMMES)
+    copy, again = bought(1, 80 * DAY, 5), bought(1, 365 * DAY, 7)
+
+    recomputed = recompute(CARD, [*history.events, copy, again], history.entries, PROGRAMMES)
+
+    assert ["I1"] == recomputed.not_processed
+    assert history.entries == recomputed.settled.entries
+    assert [14] == [entry.points for entry in recomputed.late.entries if entry.event_id]
+
+
 def test_an_event_without_effect_needs_no_record():
     """An invoice of a customer type that does not take part has no entry, and none is missing."""
     recomputed = recompute(CARD, [replace(bought(1, 1), customer_type="OTHER")], [], PROGRAMMES)

@@ -1,0 +1,106 @@
+"""Which records count, if several have one identity.
+
+The loyalty query drops duplicates as they arrive. If several records have one number, the first that it *read* counts.
+Only the ledger and the loyalty topic show which one that is: the record with an entry. If none has an entry, it is the
+record that was appended first. The query forgets a number in time. Then the next record with this number counts, too.
+"""
+
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipelines.columns.deduplication import longest_memory
+from services.settings import Settings
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def repeated_identities(records: DataFrame, recorded: DataFrame, settings: Settings) -> DataFrame:
+    """The identities that count again, because the queries have forgotten them meanwhile: identity, starts.
+
+    ``starts`` are the append times of the copies that count, in order. Each begins a generation of copies. As in
+    ``deduplicate``, the memory of an identity begins with the first copy of a generation. After more than the repeat
+    horizon an entry shows that a copy counts. After more than the longest memory every copy counts.
+
+    Args:
+        recorded: see ``effective_events``.
+    """
+    horizon, memory = (each // _MILLISECOND for each in (settings.repeat_horizon, longest_memory(settings)))
+    time_between = F.max("append_time") - F.min("append_time")
+    late = records.groupBy("identity").agg(time_between.alias("time_between")).where(F.col("time_between") > horizon)
+    is_made = F.coalesce(F.array_contains("entry_times", F.col("append_time")), F.lit(False))
+    copy = F.struct("append_time", is_made.alias("is_made"))
+
+    def add(starts: Column, copy: Column) -> Column:
+        limit = F.when(copy["is_made"], horizon).otherwise(memory)
+        is_start = copy["append_time"] - F.element_at(starts, -1) > limit
+        return F.when(is_start, F.concat(starts, F.array(copy["append_time"]))).otherwise(starts)
+
+    return (
+        _with_event_id(records.join(late.select("identity"), "identity", "left_semi"))
+        .join(_entry_times(recorded), ["pseudonym", "event_id"], "left")
+        .groupBy("identity")
+        .agg(F.sort_array(F.collect_set(copy)).alias("copies"))
+        .select("identity", F.aggregate("copies", F.array(F.col("copies")[0]["append_time"]), add).alias("starts"))
+        .where(F.size("starts") > 1)
+    )
+
+
+def effective_events(records: DataFrame, recorded: DataFrame, repeated: DataFrame) -> DataFrame:
+    """For each event, the one record that counts. The added column ``is_recorded`` tells whether it has an entry.
+
+    Args:
+        recorded: pseudonym, event_id and entry_time of every entry of an event.
+        repeated: see ``repeated_identities``.
+    """
+
+    def generation(time: Column) -> Column:
+        """The start of the generation of this time. Null if the identity has only one generation."""
+        begun = F.array_max(F.filter("starts", lambda start: start <= time))
+        return F.coalesce(begun, F.col("starts")[0])
+
+    marked = (
+        _with_event_id(records)
+        .join(_entry_times(recorded), ["pseudonym", "event_id"], "left")
+        .join(repeated, "identity", "left")
+        .withColumn("generation", generation(F.col("append_time")))
+    )
+    has_entry = F.exists("entry_times", lambda time: generation(time).eqNullSafe(F.col("generation")))
+    marked = marked.withColumn("is_recorded", F.coalesce(has_entry, F.lit(False)))
+    copies = Window.partitionBy("identity", "generation")
+    order = ("append_time", "topic", "partition", "offset")
+    # The time of an entry shows which copy of its customer made it. If no copy has this time, the first one counts.
+    is_made = F.col("is_recorded") & F.array_contains("entry_times", F.col("append_time"))
+    of_customer = Window.partitionBy("identity", "generation", "pseudonym").orderBy((~is_made).alias("other"), *order)
+    marked = marked.withColumn("place", F.row_number().over(of_customer))
+    is_first = F.row_number().over(copies.orderBy(*order)) == 1
+    counts = F.when(F.col("is_recorded"), is_made | (F.col("place") == 1)).otherwise(
+        is_first & ~F.max("is_recorded").over(copies)
+    )
+    added = ("counts", "entry_times", "starts", "generation", "place")
+    return marked.withColumn("counts", counts).where(F.col("counts") & F.col("event").isNotNull()).drop(*added)
+
+
+def counted_twice(events: DataFrame, settings: Settings) -> DataFrame:
+    """Identities with entries in several accounts within the horizon: identity, pseudonyms. Each is an error."""
+    horizon = int(settings.repeat_horizon.total_seconds() * 1000)
+    several = (
+        events.where("is_recorded")
+        .groupBy("identity")
+        .agg(
+            F.collect_set("pseudonym").alias("pseudonyms"),
+            (F.max("append_time") - F.min("append_time")).alias("time_between"),
+        )
+    )
+    return several.where((F.size("pseudonyms") > 1) & (F.col("time_between") <= horizon)).drop("time_between")
+
+
+def _with_event_id(records: DataFrame) -> DataFrame:
+    """Add ``event_id``, which an entry of the event names."""
+    # The first character of an identity distinguishes invoices from commands.
+    return records.withColumn("event_id", F.substring("identity", 2, 2**31 - 1))
+
+
+def _entry_times(recorded: DataFrame) -> DataFrame:
+    return recorded.groupBy("pseudonym", "event_id").agg(F.collect_set("entry_time").alias("entry_times"))
