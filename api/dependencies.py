@@ -69,7 +69,8 @@ class Dependencies:
         self.streams = EventStreams(most_event_streams)
         self.balance_events = BalanceEvents(local, self.locator, self.peers, self.lookup, self.streams, history)
         owner_only = OwnerOnly(local, self.locator, self.peers)
-        self.commands = CommandService(self.stores, self.lookup, owner_only, command_log)
+        is_upgrade = security is not None and security.accepts_unsigned_forwards
+        self.commands = CommandService(self.stores, self.lookup, owner_only, command_log, is_keyed=not is_upgrade)
         self.programme = CurrentProgramme(self.stores.by_name[catalogue.PROGRAMMES], version_0 or Programme())
         metrics.watch(self.stores)
 

@@ -91,7 +91,7 @@ def works(version: str | None) -> bool:
     # The programs of a moved or copied environment start the code at the old path. venv writes its path into this file.
     file = VENV / "pyvenv.cfg"
     made = re.findall("^command = .*", file.read_text(encoding="utf-8"), re.MULTILINE) if file.exists() else []
-    if not all(command.endswith(f" {VENV}") for command in made):
+    if not all(map(_names_this_environment, made)):
         return False
     run_version = subprocess.run(
         [str(PYTHON), "-c", "import sys; print(*sys.version_info[:2], sep='.')"],
@@ -101,6 +101,12 @@ def works(version: str | None) -> bool:
     )
     found = run_version.stdout.strip()
     return run_version.returncode == 0 and found == (version or found) and tuple(map(int, found.split("."))) >= (3, 11)
+
+
+def _names_this_environment(command: str) -> bool:
+    """Whether the command of venv made this environment. Its path can have a symbolic link in it."""
+    path = Path("/" + command.partition(" -m venv ")[2].partition("/")[2])
+    return path.exists() and path.samefile(VENV)
 
 
 def install_packages() -> None:

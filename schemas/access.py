@@ -34,15 +34,6 @@ Kafka's client asks for the coordinator of its group even if it never joins, so 
 service that reads topics has the right on this one.
 """
 
-FORMER_GROUPS = tuple(
-    f"loyalty-{reader}"
-    for reader in (
-        *("api-stores", "audit", "audit-runs", "audit-trail", "conformance", "dead-letters", "demo", "keys", "ledger"),
-        *("pipeline", "programmes", "sql"),
-    )
-)
-"""Groups of earlier versions. Nobody needs a right on them any more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Service:

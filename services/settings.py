@@ -267,8 +267,8 @@ class Settings(BaseSettings):
     )
     accept_unsigned_forwards: bool = Field(
         default=False,
-        description="Whether an instance accepts forwarded requests with valid credentials but without a signature. "
-        "Only for the time of a rolling upgrade from release 0.1.",
+        description="Whether an instance accepts forwarded requests with valid credentials but without a signature, "
+        "and writes commands that release 0.1 recognises. Only for the time of a rolling upgrade from release 0.1.",
     )
     rate_limit: str = Field(
         "500/second",

@@ -89,13 +89,23 @@ class _Claim:
 class CommandService:
     """Submits commands and finds their decisions."""
 
-    def __init__(self, stores: LocalStores, lookup: Lookup, owner_only: OwnerOnly, command_log: CommandLog) -> None:
+    def __init__(
+        self,
+        stores: LocalStores,
+        lookup: Lookup,
+        owner_only: OwnerOnly,
+        command_log: CommandLog,
+        *,
+        is_keyed: bool = True,
+    ) -> None:
+        """Args: is_keyed: whether records have ``keyed_hash``. An instance of release 0.1 does not know it."""
         self._waiters = stores.waiters
         self._decisions = stores.by_name[catalogue.DECISIONS]
         self._balances = stores.by_name[catalogue.BALANCES]
         self._lookup = lookup
         self._owner_only = owner_only
         self._log = command_log
+        self._is_keyed = is_keyed
         self._in_flight: dict[str, _Claim] = {}
         self._sent: TTLCache[str, bool] = TTLCache(math.inf, SEND_AGAIN_SECONDS)
         self._publications: set[asyncio.Task[None]] = set()
@@ -116,7 +126,8 @@ class CommandService:
             return response
         deadline = time.monotonic() + seconds
         former_hash = command.request_hash
-        command = replace(command, request_hash=keyed_hash(former_hash, request.headers["idempotency-key"]))
+        if self._is_keyed:
+            command = replace(command, request_hash=keyed_hash(former_hash, request.headers["idempotency-key"]))
         decision = self._claim(command, former_hash)
         if decision and decision["Status"] != PENDING:
             return await self.await_visibility(decision, deadline, card)

@@ -75,9 +75,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._chunk_bytes = len(data)
         self._framing_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes + len(data) > HEADER_BYTES + min(len(self.url), _LONGEST_URL):
-            self._refuse(HeadersTooLarge())
-        elif not self._in_head and self._arriving_since is not None and self._framing_bytes > HEADER_BYTES:
+        if (
+            self._in_head and self._head_bytes + self._chunk_bytes > HEADER_BYTES + min(len(self.url), _LONGEST_URL)
+        ) or (not self._in_head and self._arriving_since is not None and self._framing_bytes > HEADER_BYTES):
             self._end(HeadersTooLarge())
 
     def on_message_begin(self) -> None:
@@ -86,7 +86,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._framing_bytes = False, 0
-        if self._head_bytes + self._chunk_bytes > HEADER_BYTES and _size(self.headers) > HEADER_BYTES:
+        if max(0, self._head_bytes) + self._chunk_bytes > HEADER_BYTES and _size(self.headers) > HEADER_BYTES:
             self._problem = HeadersTooLarge()
             raise httptools.HttpParserError
         hosts = sum(name == b"host" for name, _ in self.headers)
@@ -103,7 +103,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._arriving_since = None
+        # The bytes until now belong to this request, and not to the head of the next one.
+        self._arriving_since, self._head_bytes = None, -self._chunk_bytes
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -141,7 +142,10 @@ class LimitedProtocol(HttpToolsProtocol):
         # uvicorn sets both with the first request.
         scope: HTTPScope | None = self.scope
         cycle: RequestResponseCycle | None = self.cycle
-        is_answered = not self._in_head and cycle is not None and (cycle.response_started or self.pipeline)
+        if self._in_head:  # the cycle is that of the request before
+            is_answered = cycle is not None and not cycle.response_complete
+        else:
+            is_answered = cycle is not None and bool(cycle.response_started or self.pipeline)
         if scope is None or is_answered:
             self.transport.close()
         else:

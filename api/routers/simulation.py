@@ -51,7 +51,7 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
     if balance and balance["MovedTo"]:
         raise moved(caller, balance["MovedTo"])
     # A new customer has the first tier.
-    tier = (balance["Tier"] or "") if balance else rules.tier_for(0)
+    tier = (balance["Tier"] or "") if balance else programmes.at(now).tier_for(0)
     earned = accrual(purchase, rules, tier, is_blocked=bool(balance and balance["Blocked"]))
     return json_response(
         {

@@ -151,7 +151,7 @@ def proxy_options() -> list[str]:
     names = [name.strip() for name in variables.get("no", "").split(",") if name.strip()]
     if options and names:
         # This option counts for both schemes.
-        patterns = (f"*{name}" if name.startswith(".") else name for name in names)
+        patterns = (each for name in names for each in ([f"*{name}"] if name[0] == "." else [name, f"*.{name}"]))
         options.append(f"-Dhttp.nonProxyHosts={'|'.join(patterns)}")
     return options
 

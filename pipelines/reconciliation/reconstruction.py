@@ -65,7 +65,8 @@ def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> C
 def _returnables(recomputed: Recomputed, programmes: Programmes) -> Iterator[Returnable]:
     """The purchases of the new account.
 
-    ``_known_returns`` has the returns that the new events made it forget. So only the time before these events counts.
+    The new events can make the account forget returns, but ``_known_returns`` still has them. So ``since`` follows from
+    the account as it was before the new events.
     """
     before, account = recomputed.settled.account, recomputed.late.account
     if account:

@@ -20,8 +20,9 @@ def repeated_identities(records: DataFrame, recorded: DataFrame, settings: Setti
     """The identities that count again, because the queries have forgotten them meanwhile: identity, starts.
 
     ``starts`` are the append times of the copies that count, in order. Each begins a generation of copies. As in
-    ``deduplicate``, the memory of an identity begins with the first copy of a generation. After more than the repeat
-    horizon an entry shows that a copy counts. After more than the longest memory every copy counts.
+    ``deduplicate``, the memory of an identity begins with the first copy of a generation. Compare a copy with
+    the start of its generation: if it is later by more than the repeat horizon and has an entry, it counts. If it is
+    later by more than the longest memory, it counts even without an entry.
 
     Args:
         recorded: see ``effective_events``.

@@ -12,7 +12,7 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
-from schemas.access import FORMER_GROUPS, READERS, SERVICES, Service
+from schemas.access import READERS, SERVICES, Service
 from services.messaging.clients import admin
 from services.settings import Settings
 
@@ -74,8 +74,8 @@ def apply_rights(settings: Settings) -> Changes:
     """Grant the missing rights, then withdraw the rights that the defined users have beyond them.
 
     Rights of other users stay. So do rights on names that this deployment does not use, because another deployment on
-    the same brokers can use them: every name begins with an empty prefix, and ``eu-test-`` begins with ``eu-``. A right
-    on all names is withdrawn.
+    the same brokers can use them: every name begins with an empty prefix, and ``eu-test-`` begins with ``eu-``. Until
+    they are replaced, processes of an earlier version can use them too. A right on all names is withdrawn.
     Raises KafkaException. It withdraws nothing unless it has granted all missing rights.
     """
     client = admin(settings)
@@ -83,7 +83,6 @@ def apply_rights(settings: Settings) -> Changes:
     wanted = rights(settings)
     users = {f"User:{service.user}" for service in SERVICES}
     names = {(each.restype, each.name) for each in wanted}
-    names |= {(ResourceType.GROUP, settings.topic_prefix + group) for group in FORMER_GROUPS}
     names |= {(kind, _ALL) for kind, _ in names}
     surplus = {each for each in found - wanted if each.principal in users and (each.restype, each.name) in names}
     changes = Changes(sorted(wanted - found, key=str), sorted(surplus, key=str))

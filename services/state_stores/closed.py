@@ -25,8 +25,9 @@ class ClosedPartitions:
         self._stores: dict[ChangelogPartition, tuple[float, list[StorePartition]]] = {}
 
     def add(self, partition: ChangelogPartition, stores: list[StorePartition]) -> None:
-        """Delete the data of these closed stores later."""
-        self._stores[partition] = (time.monotonic(), stores)
+        """Delete the data of these closed stores later, and of those that were closed before and not opened again."""
+        _, earlier = self._stores.get(partition, (0.0, []))
+        self._stores[partition] = (time.monotonic(), [*earlier, *stores])
 
     def discard(self, partitions: Collection[ChangelogPartition]) -> None:
         """Keep the data of these partitions, because they are opened again."""
@@ -48,7 +49,7 @@ class ClosedPartitions:
                     stores.pop()
             except OSError as error:
                 log.warning("cannot delete a closed partition", topic=topic, partition=number, reason=str(error))
-                self.add(partition, stores)
+                self._stores[partition] = (time.monotonic(), stores)
             else:
                 del self._stores[partition]
                 log.info("data of a closed partition deleted", topic=topic, partition=number)

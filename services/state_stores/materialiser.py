@@ -193,7 +193,6 @@ class Materialiser:
         """Open, or check again, the stores of these partitions. Returns the positions from which to read them."""
         # Register all partitions before the first is opened: an instance that has opened one of three is not ready.
         self._roles |= roles
-        self._closed.discard(roles)
         starts, asked_at = [], boot_seconds()
         for (topic, number), (low, high) in watermarks(admin, roles).items():
             tasks = [
@@ -202,6 +201,7 @@ class Materialiser:
                 )
                 for store in self._stores[topic]
             ]
+            self._closed.discard([(topic, number)])
             for task in tasks:
                 task.progress.become(high if roles[topic, number] is Role.ACTIVE else None, asked_at)
             # Stores of one changelog can have different positions. Each skips the records that it has applied.
@@ -271,7 +271,8 @@ class Materialiser:
         for partition, offset in batch.ends.items():
             for task in self._tasks(partition):
                 task.advance(offset)
-        # Without a record or an end in this batch, the reader can still have the end offset of a log that was deleted.
+        # Only partitions in this batch have a fresh end offset. For other partitions the reader may still have the end
+        # offset of a topic that was deleted and created again.
         for partition in {*batch.records, *batch.ends}:
             end_offset = self._reader.end_offset(*partition)
             for task in self._tasks(partition):

@@ -239,11 +239,14 @@ def _after_return(bought: PastPurchase, returned: PastReturn, programme: Program
     ``cartItemSubPosition``).
     """
     left = {line.item_code: line.value for line in bought.lines} if bought.items is None else bought.items
-    amount = bought.amount - _accepted_amount(bought, returned, programme)
+    accepted = _accepted_amount(bought, returned, programme)
+    amount, named = bought.amount - accepted, _ZERO
     if returned.items:
+        named = sum((min(value, left.get(item, _ZERO)) for item, value in returned.items.items()), _ZERO)
         rest = ((item, value - returned.items.get(item, _ZERO)) for item, value in left.items())
         left = {item: value for item, value in rest if value > 0}
-    names_items = bought.items is not None and returned.items and "" not in returned.items
+    # Only lines that are worth the returned money show which items are left. Others can lack a value.
+    names_items = bought.items is not None and returned.items and "" not in returned.items and named >= accepted
     lines = tuple(Line(*each) for each in left.items()) if names_items else _at_most(left, amount)
     if bought.items is None:
         bought = bought._replace(lines=lines)

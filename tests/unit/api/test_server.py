@@ -315,6 +315,20 @@ def test_small_chunks_and_requests_in_a_row_are_served() -> None:
     assert response.endswith(b'"answer"')
 
 
+def test_the_end_of_a_large_body_is_no_large_head_of_the_next_request() -> None:
+    """One read has the last part of a body and the begin of the next head."""
+    body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000
+    end = b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    with serving() as settings:
+        response = exchange(settings, body + b"GET /", end, pause=0.05)
+        refused = exchange(
+            settings, body + b"GET /" + end.replace(b"\r\n\r\n", b"\r\nX: " + b"y" * 70_000 + b"\r\n\r\n")
+        )
+    assert response.endswith(b'"answer"')
+    assert b" 431 " not in response
+    assert b'"answer"' not in refused
+
+
 class Certificates:
     """An authority, and the certificate of a server in two files."""
 

@@ -67,8 +67,8 @@ PROXY = ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"]
         (PROXY, {"https_proxy": "proxy.example:3128"}),
         (["-Dhttp.proxyHost=10.0.0.1", "-Dhttp.proxyPort=80"], {"HTTP_PROXY": "http://10.0.0.1/"}),
         (
-            [*PROXY, "-Dhttp.nonProxyHosts=localhost|*.example|10.0.0.1"],
-            {"HTTPS_PROXY": "http://proxy.example:3128", "NO_PROXY": "localhost, .example,,10.0.0.1"},
+            [*PROXY, "-Dhttp.nonProxyHosts=corp.example|*.corp.example|*.local"],
+            {"HTTPS_PROXY": "http://proxy.example:3128", "NO_PROXY": "corp.example, .local,"},
         ),
     ],
 )

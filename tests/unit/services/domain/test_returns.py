@@ -320,6 +320,17 @@ def test_return_of_an_item_beside_a_discount_takes_its_points():
     assert [1_50] == taken(after(replace(buy("150"), lines=lines), half, programme=programme))
 
 
+@pytest.mark.parametrize("value", ["-100", "-1"])
+def test_return_of_more_than_its_lines_takes_the_points_of_its_money(value):
+    """A line can lack its value. 1.00 of 200.00 is left, so at most its points with the campaign are left."""
+    programme = Programme(campaigns=(B_THREE_TIMES,))
+    lines = (Line("A", Decimal(100)), Line("B", Decimal(100)))
+    refund = replace(back("199"), lines=(Line("A", Decimal(value)),))
+    outcome = after(replace(buy("200"), lines=lines), refund, programme=programme)
+
+    assert outcome.account.total <= 6
+
+
 def test_return_of_a_purchase_without_tiers_takes_nothing_from_the_tier():
     """The version before had no tiers, so the purchase did not count."""
     before = Programme(version=1)
