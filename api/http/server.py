@@ -54,6 +54,9 @@ class LimitedProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _chunk_bytes = 0
 
+    _is_counted = True
+    """Whether the bytes of the head are counted from its first one. It can begin behind the request before."""
+
     _framing_bytes = 0
     """Bytes since the head or the last part of the body: sizes of chunks, their extensions, and trailers."""
 
@@ -83,10 +86,12 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._arriving_since, self._in_head = self.loop.time(), True
+        self._is_counted = self._head_bytes >= 0
 
     def on_headers_complete(self) -> None:
         self._in_head, self._framing_bytes = False, 0
-        if max(0, self._head_bytes) + self._chunk_bytes > HEADER_BYTES and _size(self.headers) > HEADER_BYTES:
+        is_small = self._is_counted and self._head_bytes + self._chunk_bytes <= HEADER_BYTES
+        if not is_small and _size(self.headers) > HEADER_BYTES:
             self._problem = HeadersTooLarge()
             raise httptools.HttpParserError
         hosts = sum(name == b"host" for name, _ in self.headers)
