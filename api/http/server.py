@@ -51,14 +51,12 @@ class LimitedProtocol(HttpToolsProtocol):
     """The start of a request that is not complete yet; None between requests."""
 
     _in_head = False
-    _head_bytes = 0
-    _chunk_bytes = 0
+
+    _framing_bytes = 0
+    """Bytes of the head. After it, bytes since the last part of the body: sizes and extensions of chunks, trailers."""
 
     _is_counted = True
     """Whether the bytes of the head are counted from its first one. It can begin behind the request before."""
-
-    _framing_bytes = 0
-    """Bytes since the head or the last part of the body: sizes of chunks, their extensions, and trailers."""
 
     _problem: Problem | None = None
     _unread_bytes = 0
@@ -74,23 +72,20 @@ class LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        self._head_bytes = self._head_bytes + self._chunk_bytes if self._in_head else 0
-        self._chunk_bytes = len(data)
+        self._is_counted = self._is_counted or not self._in_head
         self._framing_bytes += len(data)
         super().data_received(data)
-        if (
-            self._in_head and self._head_bytes + self._chunk_bytes > HEADER_BYTES + min(len(self.url), _LONGEST_URL)
-        ) or (not self._in_head and self._arriving_since is not None and self._framing_bytes > HEADER_BYTES):
+        limit = HEADER_BYTES + (min(len(self.url), _LONGEST_URL) if self._in_head else 0)
+        if (self._in_head or self._arriving_since is not None) and self._framing_bytes > limit:
             self._end(HeadersTooLarge())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._arriving_since, self._in_head = self.loop.time(), True
-        self._is_counted = self._head_bytes >= 0
 
     def on_headers_complete(self) -> None:
+        is_small = self._is_counted and self._framing_bytes <= HEADER_BYTES
         self._in_head, self._framing_bytes = False, 0
-        is_small = self._is_counted and self._head_bytes + self._chunk_bytes <= HEADER_BYTES
         if not is_small and _size(self.headers) > HEADER_BYTES:
             self._problem = HeadersTooLarge()
             raise httptools.HttpParserError
@@ -109,7 +104,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         # The bytes until now belong to this request, and not to the head of the next one.
-        self._arriving_since, self._head_bytes = None, -self._chunk_bytes
+        self._arriving_since, self._framing_bytes, self._is_counted = None, 0, False
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:

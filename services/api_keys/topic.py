@@ -64,9 +64,8 @@ def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
         key_id = key_id_of(text)
         if key_id is None:
             raise FileExistsError(errno.EEXIST, "has no API key, so it is not replaced: choose another file", str(file))
-        known = read_keys(settings).get(key_id)
-        is_kept = known and known.matches(text) and known.is_valid_at(made.key.created_time + _REST)
-        if known and is_kept and known.scopes == made.key.scopes:
+        known, until = read_keys(settings).get(key_id), made.key.created_time + _REST
+        if known and known.matches(text) and known.scopes == made.key.scopes and known.is_valid_at(until):
             return known
         # The old key stays in the file until the topic has the new one.
         new_file = file.with_name(f"{file.name}.new")

@@ -5,9 +5,12 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from services.domain.formats import to_datetime, to_milliseconds
-from services.domain.programme import Period
+from services.domain.programme import DAY, Period
 
 _MONTHS = {Period.MONTH: 1, Period.QUARTER: 3, Period.HALF_YEAR: 6, Period.YEAR: 12}
+
+ZONES_APART = 2 * DAY
+"""More than the longest time between the same midnight in two time zones, which is 26 hours."""
 
 
 def local_time(milliseconds: int, zone: str) -> datetime:

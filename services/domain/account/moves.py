@@ -33,7 +33,7 @@ from services.domain.events import (
     Void,
     derived_id,
 )
-from services.domain.programme import DAY
+from services.domain.local_time import ZONES_APART
 
 PART_SIZE = 200_000
 """The size of a part in bytes, roughly. A part is one record on a topic."""
@@ -197,7 +197,7 @@ def _absorb_tier(posting: Posting, part: Account) -> None:
     """Keeps the higher tier. The points of both accounts count if they were earned in the same period."""
     account, programme = posting.account, posting.programme
     # Versions with different time zones give the same period other ends.
-    if abs(part.period_end - account.period_end) < 2 * DAY:
+    if abs(part.period_end - account.period_end) < ZONES_APART:
         account.earned_in_period += part.earned_in_period
     elif part.period_end > account.period_end:
         account.period_start, account.period_end = part.period_start, part.period_end

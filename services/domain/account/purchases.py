@@ -35,8 +35,8 @@ def lacks_its_sale(account: Account, event: Purchase, programmes: Programmes) ->
     exchange, and the index of invoices sends the returned half.
     """
     is_sent_here = bool(event.redirect_id) and not account.moved_to and event.invoice_number not in account.purchases
-    is_eligible = decided(event, programmes).rules.is_eligible(event.customer_type)
-    return is_sent_here and is_eligible and event.invoice_kind is InvoiceKind.EXCHANGE
+    is_exchange = is_sent_here and event.invoice_kind is InvoiceKind.EXCHANGE
+    return is_exchange and decided(event, programmes).rules.is_eligible(event.customer_type)
 
 
 def purchase(posting: Posting, event: Purchase) -> None:
