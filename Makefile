@@ -4,6 +4,7 @@
 
 N ?=
 FILES ?=
+DEMO_OPTIONS = $(if $(N),--invoices $(N)) $(if $(RATE),--rate $(RATE))
 BIN := .venv/bin
 CODE := schemas services pipelines api infra
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
@@ -30,11 +31,11 @@ help: ## list the targets
 setup: ## install the environment, Java and the jars, if they are missing (PYTHON=path)
 	@$(FIND_PYTHON); PYTHON="$(PYTHON)" "$$python" -m infra.setup
 
-demo: setup ## run a simulated trading day through the whole stack and check all results (N=invoices, FILES="a.jsonl b.jsonl", FORMAT=delta, OPEN=1: leave it running)
-	@$(BIN)/python -m infra.demo $(if $(N),--invoices $(N)) $(if $(OPEN),--open) $(FILES)
+demo: setup ## run a simulated trading day through the whole stack and check all results (N=invoices, RATE=per second, FILES="a.jsonl b.jsonl", FORMAT=delta, OPEN=1: leave it running)
+	@$(BIN)/python -m infra.demo $(DEMO_OPTIONS) $(if $(FORMAT),--export-format $(FORMAT)) $(if $(OPEN),--open) $(FILES)
 
-compose-demo: setup ## run the demo in containers: build, start, check, remove (N=, FILES=, SECURED=1)
-	@$(BIN)/python -m infra.demo --containers $(if $(SECURED),--secured) $(if $(N),--invoices $(N)) $(FILES)
+compose-demo: setup ## run the demo in containers: build, start, check, remove (N=, RATE=, FILES=, SECURED=1)
+	@$(BIN)/python -m infra.demo --containers $(if $(SECURED),--secured) $(DEMO_OPTIONS) $(FILES)
 
 up: setup ## start Kafka, the pipeline and the API; the data is in ./var
 	@$(BIN)/python -m infra.local up

@@ -1,5 +1,6 @@
 """The dependencies of the routers. FastAPI injects them."""
 
+from collections.abc import AsyncGenerator
 from ssl import SSLContext
 from typing import Annotated, Any
 
@@ -114,5 +115,12 @@ async def require_operations(operations: OperationsOfApp) -> Operations:
     return operations
 
 
+async def place_of_stream(request: Request, streams: StreamsDep) -> AsyncGenerator[None]:
+    """Hold a place for an event stream until the end of its response, or of its refusal. Raises TooManyStreams."""
+    with streams.require_place(request):
+        yield
+
+
+PLACE_OF_STREAM = Depends(place_of_stream)
 OperationsDep = Annotated[Operations, Depends(require_operations)]
 StoreOfPath = Annotated[StateStore, Depends(store_by_name)]

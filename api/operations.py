@@ -23,6 +23,13 @@ from services.status import ApiState, Rates, Status, default_urls, rates_between
 _FRESH_SECONDS = 2.0
 """All callers within this time get the same status, so many callers cost no more than one."""
 
+_LETTERS_SECONDS = 10.0
+"""The same for dead letters. Each read of them reads the whole topic."""
+_MOST_KEPT = 4
+
+NewestDeadLetters = tuple[Counter[str], list[DeadLetter]]
+"""The number of dead letters for each reason, and the newest of them."""
+
 
 class Operations:
     """The operations of one instance. Its methods raise BrokerUnavailable if Kafka does not answer."""
@@ -31,6 +38,8 @@ class Operations:
         self.settings = settings
         self._lock = asyncio.Lock()
         self._latest: tuple[float, Status, Rates | None] | None = None
+        self._letters_lock = asyncio.Lock()
+        self._newest_letters: dict[tuple[str | None, int], tuple[float, NewestDeadLetters]] = {}
 
     async def status(self, api: ApiState) -> tuple[Status, Rates | None]:
         """The state of the system, and the rates since the state before; None for the first one.
@@ -50,14 +59,29 @@ class Operations:
     def dead_letters(self, letter_filter: DeadLetterFilter) -> list[DeadLetter]:
         """The dead letters that the filter selects."""
         with _broker_problems():
-            return list(dead_letters.read(self.settings, letter_filter))
+            return list(dead_letters.DeadLetters(self.settings, letter_filter))
 
-    def newest_dead_letters(self, letter_filter: DeadLetterFilter, most: int) -> tuple[Counter[str], list[DeadLetter]]:
-        """The number of the selected dead letters for each reason, and the newest of them. It keeps only these."""
+    async def newest_dead_letters(self, reason: str | None, most: int) -> NewestDeadLetters:
+        """The number of dead letters for each reason, and at most this number of the newest ones.
+
+        Args:
+            reason: a text that the reason contains; None accepts every reason.
+        """
+        async with self._letters_lock:
+            kept = self._newest_letters.pop((reason, most), None)
+            if kept is None or time.monotonic() - kept[0] >= _LETTERS_SECONDS:
+                found = await asyncio.to_thread(self._read_newest, DeadLetterFilter(reason), most)
+                kept = time.monotonic(), found
+            self._newest_letters[reason, most] = kept
+            while len(self._newest_letters) > _MOST_KEPT:
+                del self._newest_letters[next(iter(self._newest_letters))]
+            return kept[1]
+
+    def _read_newest(self, letter_filter: DeadLetterFilter, most: int) -> NewestDeadLetters:
         reasons = Counter[str]()
 
         def counted() -> Iterator[DeadLetter]:
-            for letter in dead_letters.read(self.settings, letter_filter):
+            for letter in dead_letters.DeadLetters(self.settings, letter_filter):
                 reasons[letter.reason] += 1
                 yield letter
 

@@ -18,7 +18,7 @@ from infra.local.java import JavaNotFoundError, find_java_home
 from services.cli.output import FAILED, AsJson, read_settings, report, table
 from services.messaging.publishing import PublishError, require_broker
 from services.settings import Settings
-from services.start_up import StartUpError, require_port, require_writable
+from services.start_up import StartUpError, local_folder, require_port, require_writable
 
 MEMORY = {1: 3.5, 2: 5.5}
 """GiB by the number of Spark drivers: a machine with 4 or 6 GB, after the part that the kernel keeps (docs/lab)."""
@@ -137,8 +137,8 @@ def disks(settings: Settings) -> Iterator[Check]:
         "LOYALTY_STATE_DIR": str(settings.state_dir),
     }
     for variable, text in folders.items():
-        folder = Path(text.removeprefix("file://"))
-        if "://" in str(text.removeprefix("file://")):
+        folder = local_folder(text)
+        if folder is None:
             continue
         name = f"disk of {variable}"
         try:

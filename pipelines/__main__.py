@@ -68,13 +68,15 @@ MAX_RESTARTS = 20
 """How often queries may fail with WORKER_FAILURES. A restart of the whole process would take much longer."""
 
 _RESTART_SECONDS = 20.0
-"""How long a new version of the programme waits for a micro-batch to end. Its notice is longer."""
+"""How long a new version of the programme waits for a micro-batch to end. By default its notice is a minute."""
 
 
 def main(
     query: Annotated[list[str] | None, typer.Option(help="Run only this query. Can be repeated.")] = None,
     *,
-    available_now: Annotated[bool, typer.Option(help="End after the records that exist now.")] = False,
+    available_now: Annotated[
+        bool, typer.Option(help="Process the records that exist now, then end (Spark's trigger AvailableNow).")
+    ] = False,
     to: Annotated[str | None, typer.Option(help="Hadoop URI to which the export writes.")] = None,
     backfill: Annotated[
         bool, typer.Option(help="Let the export read its topic again, and add the rows that its Delta table lacks.")

@@ -59,7 +59,7 @@ SHIPMENT = Topic("shipment", key="StoreID", value="PosInvoice")
 HADOOP = Topic("hadoop", key="StoreID", value="HadoopRecord")
 LOYALTY = Topic("loyalty", key="CustomerCardNo", value="Notification")
 LOYALTY_BALANCES = Topic("loyalty-balances", key="CustomerCardNo", value="Balance", retention=None)
-LOYALTY_COMMANDS = Topic("loyalty-commands", key="CustomerCardNo", value="LoyaltyCommand", largest_batch=8 * 2**20)
+LOYALTY_COMMANDS = Topic("loyalty-commands", key="CustomerCardNo", value="LoyaltyCommand")
 # Longer than the loyalty query remembers the id of a command (two repeat horizons). Otherwise it would drop a repeated
 # command whose decision nobody can find any more.
 LOYALTY_DECISIONS = Topic(

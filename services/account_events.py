@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
 from services.domain.invoice import PosInvoice
 from services.domain.validation import BLANKS, LONGEST_TEXT, in_milliseconds
-from services.messaging.avro import Record, record_encoder
+from services.messaging.avro import AVRO_ERRORS, Record, not_of_its_schema, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.verdicts import Judge, judge_of
 
@@ -64,7 +64,7 @@ def find_in_invoices(known: Mapping[int, str], customer_types: Collection[str]) 
         named = original if original is not None and len(original) <= LONGEST_TEXT else None
         return Found(None, identity, card, event, number if earns else None, named)
 
-    return _find(judge_of(POS_INVOICES, known), found_in)
+    return _find(judge_of(POS_INVOICES, known), found_in, "PosInvoice")
 
 
 def find_in_commands(known: Mapping[int, str]) -> Find:
@@ -81,15 +81,21 @@ def find_in_commands(known: Mapping[int, str]) -> Find:
             return Found(None, identity, card, invoice=command["Invoice"]["InvoiceNumber"])
         return Found(None, identity, card, encode(command))
 
-    return _find(judge_of(LOYALTY_COMMANDS, known), found_in)
+    return _find(judge_of(LOYALTY_COMMANDS, known), found_in, "LoyaltyCommand")
 
 
-def _find(judge: Judge, found_in: Callable[[Any], Found]) -> Find:
-    """Args: found_in: takes a valid record."""
+def _find(judge: Judge, found_in: Callable[[Any], Found], name: str) -> Find:
+    """Args: found_in: takes a valid record. name: that of its schema."""
 
     def find(value: bytes | None, key: bytes | None, read: Any = None) -> Found:
         verdict = judge(value, key, read)
-        return found_in(verdict.record) if verdict.reason is None else Found(verdict.reason)
+        if verdict.reason is not None:
+            return Found(verdict.reason)
+        try:
+            return found_in(verdict.record)
+        except AVRO_ERRORS:
+            # A registered schema can accept values that the current one cannot hold, such as decimals of more digits.
+            return Found(not_of_its_schema(name))
 
     return find
 

@@ -23,13 +23,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
 from services.secret_files import lines_of
-from services.settings_errors import explain, hint
-
-# A password can contain any character. SQLAlchemy also reads it from the query of a URL.
-_PASSWORDS = (
-    (re.compile(r"(://[^/@:]*):.*@"), r"\1:…@"),
-    (re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE), r"\1…"),
-)
+from services.settings_errors import explain, hint, without_passwords
 
 TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
 """In points. With the loyalty factor of 0.02 a customer gets them for purchases of 50,000."""
@@ -103,9 +97,10 @@ class Settings(BaseSettings):
     )
     repeat_horizon: Duration = Field(
         timedelta(days=9),
-        description="How long an invoice number is remembered to find duplicates (ISO 8601). It must be "
-        "longer than the retention of pos-invoices and hadoop. The pipeline checks this at its start. With more than "
-        "nine days, let the topic loyalty-decisions keep its records for 2.2 times as long.",
+        description="Time within which a second invoice of the same number is a duplicate (ISO 8601). A query "
+        "remembers a number for at least twice this time, because a duplicate may wait in its topic. It must be longer "
+        "than the retention of pos-invoices and hadoop. The pipeline checks this at its start. With more than nine "
+        "days, let the topic loyalty-decisions keep its records for 2.2 times as long.",
     )
 
     spark_master: str = Field(
@@ -401,7 +396,7 @@ class Settings(BaseSettings):
     def shown(self) -> dict[str, Any]:
         """All values as JSON, without passwords, also in URLs. Users copy them into tickets and logs."""
         values = self.model_dump(mode="json")
-        return {name: _without_passwords(value) if isinstance(value, str) else value for name, value in values.items()}
+        return {name: without_passwords(value) if isinstance(value, str) else value for name, value in values.items()}
 
     @property
     def kafka_password(self) -> str:
@@ -453,12 +448,6 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _without_passwords(text: str) -> str:
-    for pattern, replacement in _PASSWORDS:
-        text = pattern.sub(replacement, text)
-    return text
 
 
 def host_in_url(host: str) -> str:

@@ -1,8 +1,22 @@
 """Explains errors of settings to users: what is wrong, and which values are possible."""
 
 import difflib
+import re
 
 from pydantic_core import ErrorDetails, to_jsonable_python
+
+# A password can contain any character. SQLAlchemy also reads it from the query of a URL.
+_PASSWORDS = (
+    (re.compile(r"(://[^/@:]*):.*@"), r"\1:…@"),
+    (re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE), r"\1…"),
+)
+
+
+def without_passwords(text: str) -> str:
+    """The text without the passwords of the URLs in it."""
+    for pattern, replacement in _PASSWORDS:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def hint(name: str, known: list[str]) -> str:
@@ -18,6 +32,8 @@ _FORMS = {
     "failed_login_rate": "a number and a unit, such as 500/second or 20/minute",
     "cors_origins": "origins such as https://shop.example, separated by commas",
     "application_server": "a URL without a path, such as http://10.0.0.7:8080",
+    "status_urls": "parts with their URLs, separated by spaces, such as pipeline=http://pipeline:9108 "
+    "ledger=http://ledger:9109",
 }
 """Describes the format of the settings whose pattern is not a list of words."""
 
@@ -51,4 +67,4 @@ def explain(error: ErrorDetails) -> str:
     if error["type"] == "value_error":  # Our own validators have complete messages.
         return str(error["ctx"]["error"])
     given = to_jsonable_python(error["input"])  # show a duration as ISO 8601: PT5S
-    return f"{str(given)!r} is not possible: it must be {_expectation(error)}"
+    return f"{without_passwords(str(given))!r} is not possible: it must be {_expectation(error)}"

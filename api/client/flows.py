@@ -159,7 +159,8 @@ class Flows:
                 if not problem.is_temporary:
                     raise problem
                 retry_after, cause = problem.retry_after, str(problem)
-            longest = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
+            # An exponent that grows for ever ends with an OverflowError after 1,024 attempts.
+            longest = min(_FIRST_PAUSE_SECONDS * 2 ** min(attempt, 10), _LONGEST_PAUSE_SECONDS)
             pause = retry_after + random.uniform(0, longest)  # noqa: S311 - not a secret
             if time.monotonic() + pause >= deadline:
                 raise UnavailableError(cause, key)

@@ -13,6 +13,7 @@ COOKIE = "loyalty_console"
 
 _SECONDS = 40
 _AGAIN = b"retry: 2000\n\n"
+_ENDED = b"event: ended\ndata:\n\n"
 
 
 class Answer(NamedTuple):
@@ -43,7 +44,8 @@ async def call(
         key: the Idempotency-Key.
         query: None leaves a parameter out.
     """
-    headers = credentials(request) | ({"Idempotency-Key": key} if key else {})
+    # A forged form can have a key that is not ASCII. The API refuses it.
+    headers = httpx.Headers(credentials(request) | ({"Idempotency-Key": key} if key else {}), encoding="utf-8")
     parameters = {name: value for name, value in query.items() if value not in (None, "")}
     # Failed logins count for the address of the user.
     client = (request.client.host, request.client.port) if request.client else ("", 0)
@@ -56,8 +58,8 @@ async def call(
 class ForwardedStream(Response):
     """Forwards the API's stream of events, part by part as it arrives.
 
-    After any other response a browser stops its attempts and logs an error. If a later attempt can succeed, the browser
-    gets an empty stream, and tries again. Otherwise it gets a status that ends its attempts.
+    After any other response a browser logs an error. If a later attempt can succeed, the browser gets an empty stream,
+    and tries again. Otherwise it gets the event ``ended``, after which the page makes no more attempts.
     """
 
     def __init__(self, request: Request, path: str, raw_path: str) -> None:
@@ -82,10 +84,9 @@ def _as_stream(send: Send) -> Send:
         if message["type"] == "http.response.start" and message["status"] != HTTPStatus.OK:
             is_replaced = True
             may_succeed = message["status"] >= HTTPStatus.TOO_MANY_REQUESTS
-            status = HTTPStatus.OK if may_succeed else HTTPStatus.NO_CONTENT
             headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
-            await send({**message, "status": int(status), "headers": headers * may_succeed})
-            await send({"type": "http.response.body", "body": _AGAIN * may_succeed})
+            await send({**message, "status": int(HTTPStatus.OK), "headers": headers})
+            await send({"type": "http.response.body", "body": _AGAIN if may_succeed else _ENDED})
         elif not is_replaced:
             await send(message)
 

@@ -28,6 +28,13 @@ _ENTRIES_ON_A_PAGE = 20
 _DECISION_SECONDS = 20
 """A user waits instead of repeating the command, because a micro-batch takes seconds."""
 
+_LARGEST_COOKIE = 4_096
+"""Browsers need not keep a larger cookie (RFC 6265, section 6.1)."""
+_TOKEN_TOO_LONG = {
+    "title": "The token is too long",
+    "detail": f"A browser keeps at most {_LARGEST_COOKIE:,} bytes. Use a token with fewer claims, or an API key.",
+}
+
 FLOW = (
     ("fan-out", ("pos-invoices",), ("shipment", "hadoop", "dead-letters")),
     ("loyalty", ("pos-invoices", "loyalty-commands"), ("loyalty", "loyalty-decisions", "loyalty-balances")),
@@ -114,6 +121,8 @@ async def sign_in(request: Request) -> Response:
     response = Response(headers={"HX-Redirect": HOME})
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, text, path="/console", httponly=True, samesite="strict", secure=secure)
+    if len(response.headers["set-cookie"]) > _LARGEST_COOKIE:
+        return page("problem.html", problem=_TOKEN_TOO_LONG)
     return response
 
 
@@ -307,12 +316,12 @@ async def publish_programme(request: Request) -> Response:
 @router.post("/operations/simulate")
 async def simulate(request: Request) -> Response:
     form = await _form(request)
-    basket: dict[str, Any] = {}
-    with suppress(ValueError):
-        amount = float(form.get("TotalAmount", ""))
+    members = ("TotalAmount", "CustomerCardNo", "CustomerType", "StoreID")
+    basket: dict[str, Any] = {name: form[name] for name in members if form.get(name)}
+    with suppress(KeyError, ValueError):  # The API says what is wrong with a text.
+        amount = float(basket["TotalAmount"])
         if isfinite(amount):  # JSON has no other numbers
             basket["TotalAmount"] = amount
-    basket |= {name: form[name] for name in ("CustomerCardNo", "CustomerType", "StoreID") if form.get(name)}
     return page("simulation.html", answer=await _ask(request, "POST", "/v1/simulate", json=basket))
 
 

@@ -22,6 +22,7 @@ from fastapi import Request, Response
 
 from api.events.streams import HEARTBEAT, HEARTBEAT_SECONDS, START, Event, EventStreams
 from api.http import problems
+from api.http.parameters import LARGEST_SEQUENCE
 from api.routing.locator import Locator
 from api.routing.lookup import KeyRead, Lookup
 from api.routing.peer_client import (
@@ -60,7 +61,7 @@ class EventId(NamedTuple):
 
     Attributes:
         opened_time: of the account, in milliseconds since the epoch; 0 if the record does not say it.
-        sequence: of the account.
+        sequence: of the account; ``LARGEST_SEQUENCE`` for the event ``erased``, the last one of an account.
         offset: of the changelog record, by which an instance finds it; None if the client does not know it.
     """
 
@@ -78,6 +79,10 @@ class EventId(NamedTuple):
         return cls(*(None if each is None else int(each) for each in match.groups()))  # type: ignore[arg-type]
 
     @property
+    def is_of_erasure(self) -> bool:
+        return self.sequence == LARGEST_SEQUENCE
+
+    @property
     def version(self) -> tuple[int, int]:
         return self.opened_time, self.sequence
 
@@ -92,14 +97,15 @@ class _Revisions:
         self._view = definition.view
         self._caller = caller
         self._version = last.version if last else (0, 0)
-        # A deletion has no version. Its offset tells whether the client has it.
+        # The client has everything up to this offset. A deletion has no version, and a store that is rebuilt reads old
+        # records again.
         self._offset = -1
 
     def has(self, value: VersionedValue) -> bool:
         return value.version <= self._version
 
     def skip_to(self, offset: int) -> None:
-        """Leave out deletions up to this offset."""
+        """Leave out records up to this offset."""
         self._offset = max(self._offset, offset)
 
     def current(self, value: VersionedValue | None, position: int) -> Event:
@@ -110,8 +116,10 @@ class _Revisions:
 
     def of(self, record: ChangelogRecord) -> Event | None:
         """The event of a record; None if the client has it, or if the store ignores the record."""
+        if record.offset <= self._offset:
+            return None
         if record.value is None:
-            return self._erased(record.offset) if record.offset > self._offset else None
+            return self._erased(record.offset)
         value = self._value(record.value, record)
         return None if value is None or self.has(value) else self._balance(value)
 
@@ -136,8 +144,8 @@ class _Revisions:
 
     def _erased(self, offset: int) -> Event:
         self.skip_to(offset)
-        opened_time, sequence = self._version
-        return Event("erased", b"{}", str(EventId(opened_time, sequence, max(0, offset))))
+        self._version = (self._version[0], LARGEST_SEQUENCE)
+        return Event("erased", b"{}", str(EventId(*self._version, max(0, offset))))
 
 
 class BalanceEvents:
@@ -168,7 +176,6 @@ class BalanceEvents:
 
     async def open(self, request: Request, store: StateStore, key: bytes, last: EventId | None) -> Response:
         """Open a stream at the owner of the key, or at a standby if the owner does not answer. Raises Problem."""
-        self._streams.require_place(request)
         read = KeyRead(store, key, request=request)
         if received(request, FORWARDED_TO):
             return await self._stream_local(read, last)
@@ -259,12 +266,14 @@ class BalanceEvents:
             # This copy may be behind the client too, so it cannot say that the account is erased.
             return [gap]
         if value is not None and revisions.has(value):
+            revisions.skip_to(value.offset)
             return []
         if last.offset is not None:
             records = await self._read_history(task, key, range(last.offset, position))
             if records and revisions.is_of(records[0]):
                 return [event for record in records[1:] if (event := revisions.of(record))]
-        return [gap, revisions.current(value, position)]
+        is_known = value is None and last.is_of_erasure
+        return [] if is_known else [gap, revisions.current(value, position)]
 
     async def _read_history(self, task: StoreTask, key: bytes, span: range) -> Sequence[ChangelogRecord]:
         """The records of the key; none if they cannot be read, or not in time. Raises KafkaException."""

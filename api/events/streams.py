@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
@@ -77,14 +78,25 @@ class EventStreams:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._close)
 
-    def require_place(self, request: Request) -> None:
-        """Raise TooManyStreams if the caller may open no more streams.
+    @contextmanager
+    def require_place(self, request: Request) -> Iterator[None]:
+        """Hold one of the caller's places. Raises TooManyStreams if none is free.
 
         Forwarded requests are not counted, because the instance that got the request from the caller counts the stream.
         """
         caller = caller_of(request)
-        if not caller.is_forwarded and self._open[caller.name] >= self._most:
+        if caller.is_forwarded:
+            yield
+            return
+        if self._open[caller.name] >= self._most:
             raise TooManyStreams(limit=self._most)
+        self._open[caller.name] += 1
+        try:
+            yield
+        finally:
+            self._open[caller.name] -= 1
+            if not self._open[caller.name]:
+                del self._open[caller.name]
 
     def response(self, request: Request, events: AsyncGenerator[bytes]) -> Response:
         """Send the bytes of a generator as events until it ends, or until the stream must end.
@@ -93,9 +105,8 @@ class EventStreams:
         """
         caller, security = caller_of(request), request.app.state.dependencies.security
 
-        async def counted() -> AsyncGenerator[bytes]:
+        async def limited() -> AsyncGenerator[bytes]:
             deadline = time.monotonic() + _LONGEST_SECONDS
-            self._open[caller.name] += not caller.is_forwarded
             try:
                 async for part in events:
                     if security and not await security.still_admits(request.scope, caller):
@@ -106,12 +117,11 @@ class EventStreams:
             except EndOfStreamError:
                 return
             finally:
-                self._open[caller.name] -= not caller.is_forwarded
                 await events.aclose()
 
         # Some proxies collect a response before they pass it on, unless this header forbids it.
         headers = {"Cache-Control": NO_STORE, "X-Accel-Buffering": "no"}
-        return StreamingResponse(counted(), headers=headers, media_type=MEDIA_TYPE)
+        return StreamingResponse(limited(), headers=headers, media_type=MEDIA_TYPE)
 
     async def step(self, step: Awaitable[T], seconds: float = HEARTBEAT_SECONDS) -> T:
         """Wait for the next event. Raises TimeoutError, and EndOfStreamError when the instance stops."""

@@ -11,9 +11,6 @@ from starlette.exceptions import HTTPException
 
 from api.http import problems
 
-_MOST_ERRORS = 100
-"""Errors that a response reports. A client corrects the first ones, and asks again."""
-
 _REASONS = {
     "missing": "is missing",
     "extra_forbidden": "is unknown",
@@ -71,7 +68,7 @@ def install(app: FastAPI) -> None:
     async def answer_invalid_request(_: Request, error: RequestValidationError) -> Response:
         if isinstance(error.body, bytes):  # FastAPI parses only a body that is declared as JSON.
             return problems.NotJson().response()
-        found = error.errors()[:_MOST_ERRORS]
+        found = error.errors()[: problems.MOST_ERRORS]
         errors = [{"in": list(map(str, each["loc"])), "reason": _reason(each)} for each in found]
         return problems.InvalidParameters(errors=errors).response()
 

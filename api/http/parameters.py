@@ -9,7 +9,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query as QueryParameter
 from pydantic import AwareDatetime, BeforeValidator
 
-from api.http.problems import InvalidParameters
+from api.http.problems import MOST_ERRORS, InvalidParameters
 from api.schemas.fields import LONGEST_CARD
 from api.schemas.stores import LONGEST_KEY
 
@@ -59,7 +59,7 @@ async def refuse_unknown_parameters(request: Request) -> None:
         if name not in known or (number > 1 and not _takes_several(known[name].annotation))
     ]
     if errors:
-        raise InvalidParameters(errors=errors)
+        raise InvalidParameters(errors=errors[:MOST_ERRORS])
 
 
 def _takes_several(annotation: Any) -> bool:

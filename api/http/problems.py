@@ -23,6 +23,9 @@ TYPE_PREFIX = "urn:problem-type:loyalty:"
 RETRY_AFTER = {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
 """The header, for OpenAPI."""
 
+MOST_ERRORS = 100
+"""Errors that a response reports. A client corrects the first ones, and asks again."""
+
 _EXAMPLE_COMMAND = "0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"
 
 

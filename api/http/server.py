@@ -94,6 +94,9 @@ class LimitedProtocol(HttpToolsProtocol):
             raise httptools.HttpParserError
         if b"%" in self.url:
             _require_unambiguous(self.url)
+        # Blanks and tabs around a value are no part of it (RFC 9110, section 5.5). httptools removes those before it.
+        # The list stays the same, because the scope of the request has it, too.
+        self.headers[:] = [(name, value.rstrip(b" \t")) for name, value in self.headers]
         super().on_headers_complete()
         # uvicorn appends trailers to this list. A trailer is no header (RFC 9110, section 6.5.1), so nobody reads it.
         self.headers = []

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 
-from api.dependencies import BalanceEventsDep, StoresDep
+from api.dependencies import PLACE_OF_STREAM, BalanceEventsDep, StoresDep
 from api.events.balances import EventId
 from api.events.streams import MEDIA_TYPE, TooManyStreams
 from api.http import problems
@@ -24,6 +24,7 @@ data: {"CustomerCardNo":"9265846829","TotalLoyaltyPoints":"417.04","Sequence":3}
 
 @router.get(
     "/{card}/events",
+    dependencies=[PLACE_OF_STREAM],
     summary="Each change of a customer's points",
     response_class=Response,
     responses={

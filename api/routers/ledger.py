@@ -13,6 +13,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BeforeValidator
+from starlette.datastructures import URL
 
 from api.dependencies import LedgerDep
 from api.http import problems
@@ -126,8 +127,9 @@ def entries(  # noqa: PLR0913, PLR0917 - each parameter of the request is a para
     headers, cursor = {}, None
     if page.next:
         cursor = urlsafe_b64encode(f"{page.next.opened_time}.{page.next.sequence}".encode()).decode()
-        url = request.url.include_query_params(cursor=cursor)
-        headers["Link"] = f'<{quote(url.path)}?{url.query}>; rel="next"'
+        # The path as the client sent it. A URL of the decoded path would end at a ? or # of the card.
+        path, query = quote(request.scope["raw_path"], safe="/%"), request.scope["query_string"].decode("latin-1")
+        headers["Link"] = f'<{URL(path=path, query=query).include_query_params(cursor=cursor)}>; rel="next"'
     body = {"entries": [_body(_visible(caller_of(request), entry)) for entry in page.entries], "next": cursor}
     return json_response(body, caching=_CACHING, headers=headers)
 

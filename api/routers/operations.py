@@ -9,7 +9,16 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.dependencies import LocalDep, LocatorDep, MetricsDep, OperationsDep, ProgrammeDep, StoresDep, StreamsDep
+from api.dependencies import (
+    PLACE_OF_STREAM,
+    LocalDep,
+    LocatorDep,
+    MetricsDep,
+    OperationsDep,
+    ProgrammeDep,
+    StoresDep,
+    StreamsDep,
+)
 from api.events.streams import MEDIA_TYPE, START, Event, TooManyStreams
 from api.http import problems
 from api.http.bodies import JsonRoute
@@ -99,7 +108,7 @@ async def status(watch: WatchDep) -> Response:
 
 @router.get(
     "/status/events",
-    dependencies=[needs(Scope.OPERATE)],
+    dependencies=[needs(Scope.OPERATE), PLACE_OF_STREAM],
     summary="The state of the system, every two seconds",
     response_class=Response,
     responses={
@@ -109,7 +118,6 @@ async def status(watch: WatchDep) -> Response:
 )
 async def status_events(request: Request, watch: WatchDep, streams: StreamsDep) -> Response:
     """Server-sent events `status`, each with the body of `GET /v1/status`."""
-    streams.require_place(request)
 
     async def events() -> AsyncGenerator[bytes]:
         yield START
@@ -130,7 +138,7 @@ async def status_events(request: Request, watch: WatchDep, streams: StreamsDep) 
     response_model=DeadLetterList,
     responses=problems.responses(problems.InvalidParameters, problems.BrokerUnavailable),
 )
-def dead_letters(
+async def dead_letters(
     request: Request,
     operations: OperationsDep,
     reason: Annotated[
@@ -138,15 +146,22 @@ def dead_letters(
     ] = None,
     limit: Limit = 50,
 ) -> Response:
-    """The newest dead letters, and how many there are for each reason. A record counts once for each reason."""
-    reasons, newest = operations.newest_dead_letters(DeadLetterFilter(reason), limit)
+    """The newest dead letters, and how many there are for each reason. A record counts once for each reason.
+
+    The response can be ten seconds old.
+    """
+    reasons, newest = await operations.newest_dead_letters(reason, limit)
     shows_bytes = Scope.DEAD_LETTERS in caller_of(request).scopes
-    body = {
-        "total": reasons.total(),
-        "reasons": dict(reasons.most_common()),
-        "deadLetters": [_letter_body(letter, shows_bytes=shows_bytes) for letter in newest],
-    }
-    return json_response(body, caching=NO_STORE)
+
+    def response() -> Response:
+        body = {
+            "total": reasons.total(),
+            "reasons": dict(reasons.most_common()),
+            "deadLetters": [_letter_body(letter, shows_bytes=shows_bytes) for letter in newest],
+        }
+        return json_response(body, caching=NO_STORE)
+
+    return await asyncio.to_thread(response)  # Many letters take too long for the event loop.
 
 
 @router.post(

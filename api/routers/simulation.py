@@ -48,11 +48,12 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
     rules, purchase = decided(purchase, programmes).rules, as_decided(purchase, programmes)
     card = basket.CustomerCardNo
     balance = (await lookup.value_of(catalogue.BALANCES, card)).value if card is not None else None
-    if balance and balance["MovedTo"]:
+    # A balance of release 0.1 has neither MovedTo nor Blocked.
+    if balance and balance.get("MovedTo"):
         raise moved(caller, balance["MovedTo"])
     # A new customer has the first tier.
     tier = (balance["Tier"] or "") if balance else programmes.at(now).tier_for(0)
-    earned = accrual(purchase, rules, tier, is_blocked=bool(balance and balance["Blocked"]))
+    earned = accrual(purchase, rules, tier, is_blocked=bool(balance and balance.get("Blocked")))
     return json_response(
         {
             "EarnedLoyaltyPoints": points_text(earned.points),

@@ -30,6 +30,7 @@ from api.routing.peer_client import (
     received,
     seconds_left,
 )
+from services.boot_clock import boot_seconds
 from services.interactive_queries.local import LocalInstance
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreError
@@ -157,8 +158,9 @@ class Lookup:
         Raises:
             Problem: this instance cannot serve the read, or the time is over.
         """
+        started = boot_seconds()
         if read.consistency == ANY_VERSION:
-            return self._require_consistency(read, self._get(read))
+            return self._require_consistency(read, self._get(read), started)
 
         def read_again() -> LocalRead:
             if as_owner and not self._local.owns(read.store, read.partition):
@@ -169,7 +171,7 @@ class Lookup:
         found = await self._local.stores.waiters.wait(
             read.key, read_again, lambda found: read.consistency.is_satisfied_by(found.value), seconds
         )
-        return self._require_consistency(read, found)
+        return self._require_consistency(read, found, started)
 
     def _get(self, read: KeyRead) -> LocalRead:
         """The entry of the local copy now. Raises Problem."""
@@ -181,13 +183,18 @@ class Lookup:
             raise problems.from_store_error(error, read.partition) from error
         return LocalRead(value, self._local.confirm(read.store, status), self._local.url)
 
-    def _require_consistency(self, read: KeyRead, found: LocalRead) -> LocalRead:
-        """Return what was found. Raise Problem if it is older than the caller allows."""
+    def _require_consistency(self, read: KeyRead, found: LocalRead, started: float) -> LocalRead:
+        """Return what was found. Raise Problem if it is older than the caller allows.
+
+        An account that the caller has seen, and that an owner does not have after it has applied every record from
+        before the read, is erased. Then the result has no value.
+        """
         status, required = found.status, read.consistency
         if not status.is_within(read.max_lag):
             problem = problems.TooStale(maxLag=read.max_lag, lag=status.lag if status.lag_known else None)
             raise found.with_freshness(problem)
-        if required != ANY_VERSION and not required.is_satisfied_by(found.value):
+        is_erased = required.opened_time > 0 and found.value is None and status.has_all_before(started)
+        if required != ANY_VERSION and not is_erased and not required.is_satisfied_by(found.value):
             reached = problems.SequenceNotReached(minSequence=required.sequence, currentSequence=found.sequence)
             raise found.with_freshness(reached)
         if status.stale and found.value:

@@ -209,7 +209,10 @@ class PeerClient:
         """
         response = await self._send(self._streams, request, target, _STREAM_SECONDS, _STREAM_SECONDS)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            await response.aread()
+            try:
+                await response.aread()
+            except httpx.HTTPError as error:
+                raise PeerUnreachableError(f"{target.url}: {type(error).__name__}") from error
             return self._answer(response, target)
 
         async def parts() -> AsyncGenerator[bytes]:
@@ -259,7 +262,9 @@ class PeerClient:
             raise PeerTimeoutError(reason) from error
         except httpx.HTTPError as error:
             reason = f"{target.url}: {type(error).__name__} {error}".strip()
-            self._reports.suspect(target.url, reason)
+            # No peer can get a request that violates HTTP, so it says nothing about this peer.
+            if not isinstance(error, httpx.LocalProtocolError):
+                self._reports.suspect(target.url, reason)
             raise PeerUnreachableError(reason) from error
 
     def _answer(self, response: httpx.Response, target: Target) -> PeerResponse:

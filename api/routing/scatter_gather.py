@@ -23,7 +23,7 @@ from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient, PeerError, PeerRequest, no_answer, seconds_left
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.local_queries import ServingPartitions, serving_partitions
-from services.state_stores.contract import StoreCorruptError, StoreError
+from services.state_stores.contract import StoreClosedError, StoreCorruptError, StoreError
 from services.state_stores.store import StateStore
 
 log = structlog.get_logger(__name__)
@@ -150,7 +150,9 @@ class ScatterGather:
             return None
         return _Result(members, members["partitions"])
 
-    async def _read(self, query: StoreQuery, partitions: Collection[int], max_lag: int | None) -> _Result:
+    async def _read(
+        self, query: StoreQuery, partitions: Collection[int], max_lag: int | None, *, again: bool = True
+    ) -> _Result:
         """Read those of the partitions that this instance serves. Raises Problem."""
         serving = serving_partitions(self._local, query.store, partitions, max_lag)
         try:
@@ -160,6 +162,9 @@ class ScatterGather:
             # The task has marked the damaged partition, so the next read skips it.
             return await self._read(query, partitions, max_lag)
         except StoreError as error:
+            if again and isinstance(error, StoreClosedError):
+                # A rebalance has closed a partition during the read. The next read skips it.
+                return await self._read(query, partitions, max_lag, again=False)
             raise problems.Stopping from error
         statuses = [self._local.confirm(query.store, status) for status in serving.statuses]
         if late := next((each for each in statuses if not each.is_within(max_lag)), None):

@@ -3,13 +3,12 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import orjson
 import structlog
 from joserfc.errors import JoseError
-from joserfc.jwk import KeySet
+from joserfc.jwk import Key, KeySet
 
 from api.security.problems import KeysUnavailable
 
@@ -66,7 +65,7 @@ class IssuerKeys:
             try:
                 content = await self._read()
                 if content != self._content:
-                    self.current, self._content = _key_set(content), content
+                    self.current, self._content = self._key_set(content), content
             except (OSError, httpx.HTTPError, JoseError, ValueError, TypeError, KeyError) as error:
                 reason = str(error) or type(error).__name__
                 log.warning("the keys of the token issuer cannot be read", keys=self._location, error=reason)
@@ -87,9 +86,21 @@ class IssuerKeys:
                     raise ValueError(f"the answer is larger than {_LARGEST_SET} bytes")
         return content
 
+    def _key_set(self, content: bytes) -> KeySet:
+        """The public keys of a set that verify signatures. A symmetric key would let its readers sign tokens.
 
-def _key_set(content: bytes) -> KeySet:
-    """The public keys of a set that verify signatures. A symmetric key would let its readers sign tokens."""
-    described: dict[str, Any] = orjson.loads(content)
-    usable = [key for key in described["keys"] if key.get("kty") != "oct" and key.get("use", "sig") == "sig"]
-    return KeySet.import_key_set({"keys": usable})
+        Keys of an unknown form are ignored (RFC 7517, section 5). Raises ValueError if no key is left.
+        """
+        keys: list[Key] = []
+        ignored = []
+        for key in orjson.loads(content)["keys"]:
+            try:
+                if key["kty"] != "oct" and key.get("use", "sig") == "sig":
+                    keys += KeySet.import_key_set({"keys": [key]})
+            except (JoseError, ValueError, TypeError, KeyError, AttributeError):
+                ignored.append(key.get("kid") if isinstance(key, dict) else None)
+        if ignored:
+            log.warning("keys of an unknown form are ignored", keys=self._location, kid=ignored)
+        if not keys:
+            raise ValueError("the set has no key that verifies signatures")
+        return KeySet(keys)

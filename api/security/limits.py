@@ -6,7 +6,7 @@ Decision 0020 says why no library counts the requests.
 import math
 import time
 from contextlib import suppress
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, ip_address, ip_network
 
 from api.security.caller import Caller
 from api.security.problems import TooManyRequests
@@ -137,9 +137,14 @@ class FailedLogins:
 
 
 def _network(address: str) -> str:
-    """The address, or the first 64 bits of an IPv6 address, because each customer of a provider gets a whole /64."""
+    """The address, or the first 64 bits of an IPv6 address, because each customer of a provider gets a whole /64.
+
+    A socket for both versions shows an IPv4 address as the IPv6 address ::ffff:a.b.c.d.
+    """
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    return str(ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address  # noqa: PLR2004
+    if isinstance(parsed, IPv4Address):
+        return address
+    return str(parsed.ipv4_mapped or ip_network((parsed, 64), strict=False))

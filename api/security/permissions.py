@@ -13,6 +13,9 @@ from api.security.problems import NotYours, Unauthenticated
 from services.api_keys.keys import Scope
 from services.state_stores import catalogue
 
+WINDOWS = "/windows/{key:path}"
+"""The end of the path of all windows of a key."""
+
 FOLLOWS_COMMANDS = (
     Scope.BALANCE_READ,
     Scope.POINTS_REDEEM,
@@ -81,7 +84,7 @@ _RULES: Mapping[str, _Rule] = {
     catalogue.STORE_SALES: _Rule(
         Scope.OPERATE,
         lambda caller: caller.store_ids,
-        lambda caller, key: caller.require_store(key.partition("@")[0]),
+        lambda caller, key: caller.require_store(key.rpartition("@")[0]),
     ),
     catalogue.STORES: _Rule(Scope.BALANCE_READ, lambda caller: caller.store_ids, Caller.require_store),
     catalogue.PROGRAMMES: _Rule(Scope.BALANCE_READ),
@@ -97,7 +100,9 @@ async def may_read_store(request: Request) -> None:
     if rule.limit(caller) is None:
         return
     if (key := request.path_params.get("key")) is not None:
-        rule.check(caller, key)
+        # The key of a window ends with its time. The path of all windows of a shop has only the shop.
+        is_shop = request.scope["route"].path.endswith(WINDOWS)
+        rule.check(caller, f"{key}@" if is_shop else key)
     elif request.method != "POST":
         # A range, a page or a count shows objects of other callers. The keys of a POST are in its body: see
         # require_keys.

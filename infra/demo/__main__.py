@@ -99,17 +99,15 @@ def main(  # noqa: PLR0913  # one argument for each option
         ),
     ] = None,
     invoices: Annotated[
-        int, typer.Option(min=1, envvar="N", help="Number of simulated messages, with duplicates and broken ones.")
+        int, typer.Option(min=1, help="Number of simulated messages, with duplicates and broken ones.")
     ] = 2_000,
-    rate: Annotated[
-        float, typer.Option(min=0, envvar="RATE", help="Messages per second. 0: as fast as possible.")
-    ] = 200,
+    rate: Annotated[float, typer.Option(min=0, help="Messages per second. 0: as fast as possible.")] = 200,
     folder: Annotated[
         Path | None,
         typer.Option("--dir", help="Folder of its data (demo/) and its results (reports/demo.json). Default: var."),
     ] = None,
     export_format: Annotated[
-        ExportFormat, typer.Option(envvar="FORMAT", help="Format of the exported files that are compared.")
+        ExportFormat, typer.Option(help="Format of the exported files that are compared.")
     ] = ExportFormat.PARQUET,
     *,
     containers: Annotated[bool, typer.Option("--containers", help="Run the stack in containers.")] = False,

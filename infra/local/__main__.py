@@ -60,8 +60,9 @@ def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
     _show(stack)
     console.print(f"Console: {stack.api_url}/")
     console.print(f"API key with all scopes: {_shown(stack.key_file)} (only you can read the file)")
-    if stack.settings.api_access != "authenticated":
-        console.print("The API answers everybody on this machine without a key: LOYALTY_API_ACCESS is loopback.")
+    if (access := stack.settings.api_access) != "authenticated":
+        who = "on this machine" if access == "loopback" else "who reaches its port"
+        console.print(f"The API answers everybody {who} without a key: LOYALTY_API_ACCESS is {access}.")
 
 
 @app.command()

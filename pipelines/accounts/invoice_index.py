@@ -103,7 +103,8 @@ class InvoiceIndex:
             outcome = apply_news(found, by_number[number])
             if outcome.invoice == IndexedInvoice():
                 removed.append(number)
-            elif outcome.invoice != found:
+            elif outcome.invoice != found or any(isinstance(each, Bought) for each in by_number[number]):
+                # A purchase is written also if nothing changes, because only a write renews the time to live.
                 changed[number] = outcome.invoice
             waiting += [number] * outcome.began
             for card, returned in outcome.forwarded:
@@ -144,11 +145,12 @@ class InvoiceIndex:
             pairs = zip(slots, ((number,) for number in new), strict=True)
             self._slots.update([*pairs, ((_COUNTER,), (str(taken + len(new)),))])
             invoices = dict(zip(former, self._read(former), strict=True))
-            shorter = {
-                number: each._replace(waiting=each.waiting[1:]) for number, each in invoices.items() if each.waiting
-            }
-            self._write(shorter)
-            lost += len(shorter)
+            slots_of = Counter(former)
+            waiting = {number: each for number, each in invoices.items() if each.waiting}
+            self._write(
+                {number: each._replace(waiting=each.waiting[slots_of[number] :]) for number, each in waiting.items()}
+            )
+            lost += sum(min(slots_of[number], len(each.waiting)) for number, each in waiting.items())
         return lost
 
 

@@ -126,8 +126,8 @@ ARCHIVE = Query(
     [POS_INVOICES, LOYALTY_COMMANDS],
     _archive,
     lambda settings: f"{settings.archive_dir}/_checkpoint",
-    # Under another key the same card would get another pseudonym.
     reads_programme=True,
+    # Under another key the same card would get another pseudonym.
     fixed=lambda settings: {PSEUDONYM_KEY: _key_id(settings)},
     check=_check_key,
 )

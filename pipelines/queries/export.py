@@ -88,9 +88,12 @@ def _require_format(spark: SparkSession, settings: Settings) -> None:
 
 
 def _line_identity() -> Column:
-    """The CloudEvents id. The fan-out's sink may repeat a record after a crash, with the same id."""
+    """The CloudEvents id. The fan-out's sink may repeat a record after a crash, with the same id.
+
+    A record of another program can have an id that is not UTF-8, which pandas cannot read.
+    """
     event_ids = F.filter("headers", lambda header: header.getField("key") == "ce_id")
-    event_id = F.get(event_ids, F.lit(0)).getField("value").cast("string")
+    event_id = F.try_validate_utf8(F.get(event_ids, F.lit(0)).getField("value").cast("string"))
     return F.when(F.col("reason").isNull(), F.coalesce(event_id, record_position())).otherwise(record_position())
 
 

@@ -80,6 +80,9 @@ class ApiKey:
     def is_valid_at(self, now: int) -> bool:
         return not self.revoked_time and now < self.expires_time
 
+    def allows_the_same(self, other: Self) -> bool:
+        return (self.scopes, self.store_ids) == (other.scopes, other.store_ids)
+
     def matches(self, text: str) -> bool:
         """Whether this text is the key. The comparison takes the same time for every wrong text."""
         return hmac.compare_digest(self.hash, hash_of(text))

@@ -52,7 +52,7 @@ def write_key(made: NewKey, file: Path, settings: Settings) -> None:
 
 
 def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
-    """The key in the file, if it has the same scopes and stays valid for 30 days.
+    """The key in the file, if it has the same scopes and shops and stays valid for 30 days.
 
     Otherwise the new key, which this writes into the file. The old key stays valid until it expires or is revoked.
 
@@ -65,7 +65,7 @@ def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
         if key_id is None:
             raise FileExistsError(errno.EEXIST, "has no API key, so it is not replaced: choose another file", str(file))
         known, until = read_keys(settings).get(key_id), made.key.created_time + _REST
-        if known and known.matches(text) and known.scopes == made.key.scopes and known.is_valid_at(until):
+        if known and known.matches(text) and known.allows_the_same(made.key) and known.is_valid_at(until):
             return known
         # The old key stays in the file until the topic has the new one.
         new_file = file.with_name(f"{file.name}.new")

@@ -31,7 +31,10 @@ class Part(StrEnum):
 PARTS = {Part.LEDGER: Source.LEDGER, Part.BALANCES: Source.BALANCE, Part.STATE: Source.STATE}
 
 FromOption = Annotated[
-    From, typer.Option("--from", help="parquet: read the events that the topics have deleted from LOYALTY_ARCHIVE_DIR.")
+    From,
+    typer.Option(
+        "--from", help="parquet: also read old events from LOYALTY_ARCHIVE_DIR. The topics no longer have them."
+    ),
 ]
 WithoutOption = Annotated[
     list[Part] | None, typer.Option("--without", help="Omit this part. Repeat the option for several parts.")
@@ -70,7 +73,7 @@ def rebuild(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> Non
 
 
 def returns(*, as_json: AsJson = False) -> None:
-    """List the returns whose purchases have not arrived, or are of nobody in the programme.
+    """List the returns whose purchases have not arrived, or belong to customers without an account.
 
     They settle when the purchases of customers arrive.
 

@@ -11,7 +11,7 @@ import typer
 from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, seconds_text, stop, table
 from services.messaging import dead_letters
-from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, RecordPosition
+from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLetters, RecordPosition
 
 app = typer.Typer(no_args_is_help=True, help="Records that could not be read or are not valid.")
 
@@ -31,7 +31,7 @@ def list_letters(
     reasons: Counter[str] = Counter()
     settings = read_settings()
     with clear_errors():
-        letters = _counted(dead_letters.read(settings, DeadLetterFilter(reason)), reasons)
+        letters = _counted(DeadLetters(settings, DeadLetterFilter(reason)), reasons)
         latest = heapq.nlargest(limit, letters, key=lambda letter: (letter.time, letter.position))[::-1]
     value = {
         "total": reasons.total(),
@@ -78,18 +78,21 @@ def replay(
     settings = read_settings()
     letter_filter = DeadLetterFilter(reason, frozenset(positions))
     with clear_errors():
-        # Read the whole selection first. The replay may create new dead letters, and they are not part of it.
-        letters = list(dead_letters.read(settings, letter_filter))
-        if missing := sorted(set(positions) - {letter.position for letter in letters}):
-            stop(f"there is no dead letter at {', '.join(map(str, missing))}: nothing was published")
+        letters = DeadLetters(settings, letter_filter)
+        found: Counter[str] = Counter()
+        missing = set(positions)
+        for letter in letters:
+            found[letter.topic or "?"] += 1
+            missing.discard(letter.position)
+        if missing:
+            stop(f"there is no dead letter at {', '.join(map(str, sorted(missing)))}: nothing was published")
         published = 0
         if not dry_run:
-            with audited("loyalty dead-letters replay", settings, selected=f"{len(letters)}"):
+            with audited("loyalty dead-letters replay", settings, selected=f"{found.total()}"):
                 published = dead_letters.replay(settings, letters)
-    found = Counter(letter.topic or "?" for letter in letters)
     to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
     report(
-        {"selected": len(letters), "published": published, "topics": dict(found), "dry_run": dry_run},
+        {"selected": found.total(), "published": published, "topics": dict(found), "dry_run": dry_run},
         f"{'would publish' if dry_run else 'published'} {to}",
         as_json=as_json,
     )

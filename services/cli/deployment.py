@@ -15,8 +15,7 @@ topics = typer.Typer(no_args_is_help=True, help="The topics of the system.")
 def create(*, as_json: AsJson = False) -> None:
     """Create missing topics, and check the number of partitions of the others.
 
-    Existing topics get the largest batch and the retention of compacted topics that this release needs. Nothing is
-    lowered.
+    The command raises `max.message.bytes` and the retention of compacted topics if they are too low.
     """
     settings = read_settings()
     with clear_errors():

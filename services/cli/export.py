@@ -89,16 +89,17 @@ def _write(names: Sequence[str] | None, settings: Settings, *, as_json: bool) ->
     """Write each table. A source that cannot be read stops only the tables that need it."""
     with clear_source_errors():
         from services.sql.database import Database
-        from services.sql.written import BY_NAME, default_tables, write
+        from services.sql.written import BY_NAME, TableFolderError, default_tables, require_own_folders, write
     if unknown := [name for name in names or () if name not in BY_NAME]:
         hint = "`loyalty export run` writes it" if LINE_ITEMS in unknown else f"choose from {', '.join(BY_NAME)}"
         stop(f"no table to write: {', '.join(unknown)}; {hint}", MISUSED)
-    if folder := local_folder(settings.tables_dir):
-        try:
-            require_writable(folder, "LOYALTY_TABLES_DIR")
-        except StartUpError as error:
-            stop(str(error), MISUSED)
     chosen = names or default_tables(settings)
+    try:
+        require_own_folders(chosen, settings)
+        if folder := local_folder(settings.tables_dir):
+            require_writable(folder, "LOYALTY_TABLES_DIR")
+    except (StartUpError, TableFolderError) as error:
+        stop(str(error), MISUSED)
     recorded("loyalty export write", settings, tables=", ".join(chosen), to=settings.tables_dir)
     done = []
     for name in chosen:

@@ -65,12 +65,19 @@ def ensure(
     file: Annotated[Path, typer.Argument(help="File with the key, which only you can read.")],
     *,
     scope: ScopeOption,
-    days: DaysOption = 365,
+    days: Annotated[
+        int,
+        typer.Option(
+            min=31,
+            max=3650,
+            help="Days until a new key expires: more than 30, because a key that expires within 30 days is replaced.",
+        ),
+    ] = 365,
     as_json: AsJson = False,
 ) -> None:
-    """Make sure that a file has a key with these scopes that stays valid for 30 days.
+    """Create a new key if the file has no key with these scopes, or if its key expires within 30 days.
 
-    If not, make a key and replace the file. The previous key stays valid until it expires or you revoke it.
+    A key that is limited to shops does not count. The previous key stays valid until it expires or you revoke it.
     """
     made, settings = _new(name, scope, [], days), read_settings()
     with _readable_keys(settings), audited("loyalty keys ensure", settings) as details:

@@ -8,6 +8,7 @@ import typer
 
 from services.cli.output import MISUSED, AsJson, read_settings, recorded, report, seconds_text, stop, table
 from services.cli.processes import AsJsonLines, replace_process
+from services.domain.formats import clamped_time_text
 from services.start_up import StartUpError
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ def migrate(*, as_json: AsJson = False) -> None:
 
 @app.command("gaps")
 def gaps(*, as_json: AsJson = False) -> None:
-    """Show gaps: missing entries that have later entries behind them. With --json also the card numbers."""
+    """Show missing sequence numbers of accounts. With --json also the card numbers."""
     with _clear_errors(), _reading() as queries:
         found = queries.gaps()
     value = [dict(zip(("card", "pseudonym", "opened_time", "first", "last"), gap, strict=True)) for gap in found]
-    rows = ((pseudonym, seconds_text(opened), first, last) for _, pseudonym, opened, first, last in found)
+    rows = ((pseudonym, clamped_time_text(opened), first, last) for _, pseudonym, opened, first, last in found)
     columns = ("account (pseudonym)", "opened", "first missing", "last missing")
     report({"gaps": value}, table(*columns, rows=rows, title=f"{len(found)} gaps"), as_json=as_json)
 

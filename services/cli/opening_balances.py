@@ -32,9 +32,7 @@ _NAMESPACE = uuid5(NAMESPACE_URL, "urn:retail-loyalty:import")
 def import_balances(
     *,
     files: Annotated[list[Path], typer.Argument(help="Files: CSV with the suffix .csv, otherwise JSON Lines.")],
-    name: Annotated[
-        str, typer.Option(help="Name of the import. A card takes an import once, also if it is sent again.")
-    ],
+    name: Annotated[str, typer.Option(help="Name of the import. Each import name counts once for each card.")],
     reason: Annotated[str, typer.Option(help="Reason in the entries. Default: the name.")] = "",
     actor: Annotated[str, typer.Option(help="Actor in the entries. Default: your user name on this machine.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all rows and send nothing.")] = False,

@@ -37,11 +37,20 @@ FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 AsJsonLines = Annotated[bool, typer.Option("--json", help="Write the log as JSON lines (LOYALTY_LOG_FORMAT=json).")]
-Folder = Annotated[str | None, typer.Option("--dir", help="Folder of the data. Default: the user's data folder (XDG).")]
+Folder = Annotated[
+    str | None,
+    typer.Option(
+        "--dir", help="Folder of the data. Default: in a checkout the checkout, otherwise the user's data folder (XDG)."
+    ),
+]
 
 
 def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
-    """Start Kafka, the pipeline, one API instance and the ledger on this machine."""
+    """Start Kafka, the pipeline, one API instance and the ledger on this machine.
+
+    The command also starts a second driver of the pipeline (LOYALTY_PIPELINE_DRIVERS), and the webhooks if their file
+    exists (LOYALTY_WEBHOOKS_FILE).
+    """
     replace_process("infra.local", ["up", *_options(directory, as_json=as_json)])
 
 

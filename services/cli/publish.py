@@ -89,7 +89,7 @@ def replay(
 ) -> None:
     """Publish recorded invoices to pos-invoices.
 
-    A line that is not a JSON object is published unchanged. The pipeline writes it to the dead letters with a reason.
+    A line that is no invoice in JSON is published unchanged. The pipeline writes it to the dead letters with a reason.
     """
     settings = read_settings()
     written: Counter[str] = Counter()

@@ -16,6 +16,7 @@ from services.domain.entries import Entry, Kind
 from services.domain.events import Erase, Event, Forward, Purchase
 from services.domain.programme import Programmes
 from services.domain.receipt_time import decided
+from services.domain.returns import InvoiceKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,13 @@ def recompute(
     opened_time = settled.account.opened_time if settled.account else None
     of_account = [entry for entry in record if entry.opened_time == opened_time]
     known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
+    decided_times = {entry.invoice_number: entry.time for entry in record if entry.kind is not Kind.FORWARDED}
     new = [
         event
         for event in unknown
         if event.append_time >= complete_from
         and not _is_second_copy(event, known)
+        and not _is_second_message(event, decided_times)
         and not _was_ignored_before(settled.account, event, programmes)
     ]
     late = process(settled.state, new, programmes, card)
@@ -86,6 +89,20 @@ def _is_second_copy(event: Event, known: Collection[str]) -> bool:
     The processor ignored the copy while the account remembered the return. The account can have forgotten it since.
     """
     return isinstance(event, Forward) and event.invoice.invoice_number in known
+
+
+def _is_second_message(event: Event, decided_times: Mapping[str, int]) -> bool:
+    """Whether a replaced card sent a return that the index had forwarded too, and that an entry already decides.
+
+    The account ignored the second message. It may have forgotten the return since, or it may be erased.
+
+    Args:
+        decided_times: by invoice number, the time of the last entry that decides it.
+    """
+    if not isinstance(event, Purchase) or not event.redirect_id or event.invoice_kind is not InvoiceKind.RETURN:
+        return False
+    time = decided_times.get(event.invoice_number)
+    return time is not None and abs(event.append_time - time) <= RETURN_MEMORY
 
 
 def _was_ignored_before(account: Account | None, event: Event, programmes: Programmes) -> bool:

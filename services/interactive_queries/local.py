@@ -45,6 +45,7 @@ class ReplicaStatus(NamedTuple):
         position: the next changelog offset to apply. The response contains all records below it.
         lag: the number of records between the position and the last known end offset.
         lag_known: whether the broker has reported that end offset within the length of a lease.
+        end_asked_at: when the broker was asked for it, by ``boot_seconds``.
     """
 
     role: Role
@@ -52,11 +53,16 @@ class ReplicaStatus(NamedTuple):
     position: int
     lag: int
     lag_known: bool
+    end_asked_at: float = 0.0
 
     @property
     def stale(self) -> bool:
         """Whether another instance may have newer data."""
         return self.role is not Role.ACTIVE
+
+    def has_all_before(self, moment: float) -> bool:
+        """Whether an owner has applied every record that existed at this moment (by ``boot_seconds``)."""
+        return not self.stale and self.lag == 0 and self.end_asked_at >= moment
 
     def is_within(self, max_lag: int | None) -> bool:
         """Whether the copy may serve a caller that accepts this lag. An active copy always may."""
@@ -113,7 +119,9 @@ class LocalInstance:
         assigned_at = self.membership.assigned_at.get(self.group_partition(store, partition), 0.0)
         is_active = progress.has_reached_active_target(assigned_at) and self.holds_lease(store, partition)
         role = Role.ACTIVE if is_active else Role.STANDBY
-        return ReplicaStatus(role, partition, progress.position, progress.lag, self._end_is_known(task))
+        # The time comes first. So the lag may belong to a later answer of the broker, but not to an earlier one.
+        asked_at = progress.end_asked_at
+        return ReplicaStatus(role, partition, progress.position, progress.lag, self._end_is_known(task), asked_at)
 
     def _end_is_known(self, task: StoreTask) -> bool:
         return boot_seconds() - task.progress.end_asked_at < self.membership.lease_seconds

@@ -62,8 +62,10 @@ def open_positions(
             )
     known = {number: (row.topic_id, row.next_offset) for number, row in stored.items()}
     changed = [number for number, start in starts.items() if known.get(number) != (topic_id, start)]
+    # A topic that was created again can have fewer partitions.
+    if outdated := [*changed, *(known.keys() - starts.keys())]:
+        connection.execute(delete(POSITION).where(POSITION.c.partition.in_(outdated)))
     if changed:
-        connection.execute(delete(POSITION).where(POSITION.c.partition.in_(changed)))
         values = [{"partition": number, "topic_id": topic_id, "next_offset": starts[number]} for number in changed]
         connection.execute(insert(POSITION), values)
     return starts

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -126,8 +126,10 @@ class DeadLetterWriter:
             raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {failures[0]}")
 
 
-def read(settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter()) -> Iterator[DeadLetter]:
-    """Read the dead letters that exist now and that the filter selects.
+class DeadLetters:
+    """The dead letters that existed when this object was made, and that a filter selects.
+
+    Each iteration reads the topic again, because all the values may not fit into memory.
 
     The filter decides about duplicates. With positions, the result has every dead letter at these positions. Without
     positions, the result has the first dead letter of each original record and reason: each webhook that refuses a
@@ -135,16 +137,28 @@ def read(settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter(
 
     Raises DeadLettersError if no broker answers, PublishError if the topic does not exist.
     """
-    topic = settings.name_of(topics.DEAD_LETTERS)
-    diagnosis = clients.ConnectionDiagnosis()
-    with closing(clients.bounded_consumer(settings, CLIENT_ID, error_cb=diagnosis.on_error)) as consumer:
-        try:
-            ends = _end_offsets(consumer, topic, settings, diagnosis)
-            records = read_range(consumer, topic, dict.fromkeys(ends, OFFSET_BEGINNING), ends)
-            selected = (letter for letter in map(dead_letter_of, records) if letter in letter_filter)
-            yield from selected if letter_filter.positions else deduplicated(selected, by_reason=True)
-        except KafkaException as error:
-            raise DeadLettersError(f"topic {topic}: {error.args[0].str()}") from error
+
+    def __init__(self, settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter()) -> None:
+        self._settings, self._filter = settings, letter_filter
+        self._topic = settings.name_of(topics.DEAD_LETTERS)
+        self._diagnosis = clients.ConnectionDiagnosis()
+        with self._consumer() as consumer:
+            self._ends = _end_offsets(consumer, self._topic, settings, self._diagnosis)
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        with self._consumer() as consumer:
+            records = read_range(consumer, self._topic, dict.fromkeys(self._ends, OFFSET_BEGINNING), self._ends)
+            selected = (letter for letter in map(dead_letter_of, records) if letter in self._filter)
+            yield from selected if self._filter.positions else deduplicated(selected, by_reason=True)
+
+    @contextmanager
+    def _consumer(self) -> Iterator[Consumer]:
+        on_error = self._diagnosis.on_error
+        with closing(clients.bounded_consumer(self._settings, CLIENT_ID, error_cb=on_error)) as consumer:
+            try:
+                yield consumer
+            except KafkaException as error:
+                raise DeadLettersError(f"topic {self._topic}: {error.args[0].str()}") from error
 
 
 def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False) -> Iterator[DeadLetter]:
@@ -170,24 +184,31 @@ def replay(settings: Settings, letters: Iterable[DeadLetter]) -> int:
 
     The dead letters stay in their topic. Raises PublishError if a record cannot be delivered. If a dead letter does
     not name its topic, or does not have the value of its record, PublishError is raised before anything is published.
+
+    Args:
+        letters: they are read twice: to check all of them, and to publish them.
     """
-    records = [(letter, letter.topic) for letter in deduplicated(letters)]
-    if without_topic := [letter.position for letter, topic in records if topic is None]:
+    destinations = {_destination(letter) for letter in letters}
+    with Publisher(connected_producer(settings, CLIENT_ID, sorted(destinations))) as publisher:
+        published = 0
+        for published, letter in enumerate(deduplicated(letters), start=1):  # noqa: B007 - the last number is the result
+            publisher.publish(_destination(letter), letter.key, letter.value, letter.headers)
+    return published
+
+
+def _destination(letter: DeadLetter) -> str:
+    """The topic to which the original record belongs. Raises PublishError if the record cannot be published."""
+    if letter.topic is None:
         raise PublishError(
-            f"dead letter {without_topic[0]} has no header {headers.DEAD_LETTER_TOPIC}, so its topic is not known; "
+            f"dead letter {letter.position} has no header {headers.DEAD_LETTER_TOPIC}, so its topic is not known; "
             "nothing was published: select other dead letters"
         )
-    if without_value := [letter for letter, _ in records if letter.reason == headers.TOO_LARGE]:
-        letter = without_value[0]
+    if letter.reason == headers.TOO_LARGE:
         raise PublishError(
             f"dead letter {letter.position} has no value, because the value of the record at {letter.origin} of topic "
             f"{letter.topic} is too large; nothing was published: select other dead letters"
         )
-    destinations = {topic for _, topic in records if topic is not None}
-    with Publisher(connected_producer(settings, CLIENT_ID, sorted(destinations))) as publisher:
-        for letter, topic in records:
-            publisher.publish(str(topic), letter.key, letter.value, letter.headers)
-    return len(records)
+    return letter.topic
 
 
 def _end_offsets(

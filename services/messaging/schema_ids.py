@@ -19,6 +19,9 @@ from services.settings import Settings
 # Without a timeout the client would wait forever, and the materialiser with it.
 _REGISTRY_SECONDS = 5.0
 
+_NOT_FOUND = range(404_01, 404_04)
+"""Codes of the registry: a subject, a version or a schema does not exist. Source: Confluent's Schema Registry API."""
+
 
 class UnknownSchemaIdError(LookupError):
     """The schema id of a value is not registered."""
@@ -95,8 +98,7 @@ class RegistrySchemaIds:
             try:
                 text = self._client.get_schema(schema_id).schema_str
             except SchemaRegistryError as error:
-                # Only this status of the registry says that the id does not exist.
-                if error.http_status_code == HTTPStatus.NOT_FOUND:
+                if _is_not_found(error):
                     raise UnknownSchemaIdError(schema_id) from error
                 raise
         if text is None:
@@ -121,9 +123,14 @@ class RegistrySchemaIds:
             try:
                 return self._client.test_compatibility(self._subject(topic), RegisteredSchema(schema_text, "AVRO"))
             except SchemaRegistryError as error:
-                if error.http_status_code == HTTPStatus.NOT_FOUND:
+                if _is_not_found(error):
                     return True  # the subject has no schema yet
                 raise
+
+
+def _is_not_found(error: SchemaRegistryError) -> bool:
+    """Whether the registry says that something does not exist. A proxy, or a wrong path, gives status 404 too."""
+    return error.http_status_code == HTTPStatus.NOT_FOUND and error.error_code in _NOT_FOUND
 
 
 def _without_logical_types(schema_text: str) -> str:

@@ -85,7 +85,7 @@ def _read_rows(file: Path) -> Iterator[tuple[int, Any]]:
     # A damaged character is an error only of its own row.
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         if file.suffix.lower() == ".csv":
-            reader = csv.DictReader(lines, restkey="", restval="")
+            reader = csv.DictReader(lines)
             try:
                 columns = [name.strip(BLANKS) for name in reader.fieldnames or ()]
             except csv.Error as error:
@@ -121,7 +121,12 @@ def _rows_of(reader: "csv.DictReader[str]") -> Iterator[tuple[int, Any]]:
         except csv.Error as error:
             yield reader.line_num + 1, error
             continue
-        yield reader.line_num, row
+        if None in row.values():
+            yield reader.line_num, _RowError("has fewer fields than the header: is the file complete?")
+        elif None in row:
+            yield reader.line_num, _RowError("has more fields than the header: a field with a comma needs quotes")
+        else:
+            yield reader.line_num, row
 
 
 def _without_repeats(members: list[tuple[str, Any]]) -> dict[str, Any]:

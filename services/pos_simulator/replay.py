@@ -1,14 +1,18 @@
 """Messages of recorded invoices from JSON lines."""
 
+import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import IO, Any, NamedTuple
 
-import orjson
-
+import schemas
 from schemas import topics
+from services.domain.json_rules import BEGINS_AS_OBJECT, NotReadableError, read_object
 from services.messaging import avro
 from services.messaging.schema_ids import SchemaIds
+
+_SCHEMA = schemas.current("PosInvoice")
+_BEGINS_AS_OBJECT = re.compile(BEGINS_AS_OBJECT.encode())
 
 
 class Format(StrEnum):
@@ -19,7 +23,7 @@ class Format(StrEnum):
 
 
 class Written(StrEnum):
-    """The format in which one line was written."""
+    """The format in which one line was written. RAW is a line that is not a PosInvoice in JSON."""
 
     AVRO = "avro"
     JSON = "json"
@@ -27,7 +31,7 @@ class Written(StrEnum):
 
 
 class Recorded(NamedTuple):
-    """A recorded message. Its key is the StoreID in UTF-8, or None if the line has no StoreID."""
+    """A recorded message. Its key is the StoreID in UTF-8, or None if the line is no invoice or has no StoreID."""
 
     key: bytes | None
     value: bytes
@@ -37,8 +41,7 @@ class Recorded(NamedTuple):
 def recorded(lines: Iterable[bytes], wanted: Format, ids: SchemaIds) -> Iterator[Recorded]:
     """A message for each line that is not blank.
 
-    A line that is not a JSON object stays unchanged, and an object that is not a PosInvoice stays JSON. The pipeline
-    writes them to the dead letters.
+    A line that the pipeline cannot read as an invoice stays unchanged. The pipeline writes it to the dead letters.
     """
     encode = avro.encoder(topics.POS_INVOICES, ids)
     for line in lines:
@@ -47,21 +50,14 @@ def recorded(lines: Iterable[bytes], wanted: Format, ids: SchemaIds) -> Iterator
 
 
 def _message(text: bytes, wanted: Format, encode: Any) -> Recorded:
+    if not _BEGINS_AS_OBJECT.match(text):
+        return Recorded(None, text, Written.RAW)
     try:
-        invoice = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        invoice = read_object(text, _SCHEMA)
+    except NotReadableError:
         return Recorded(None, text, Written.RAW)
-    if not isinstance(invoice, dict):
-        return Recorded(None, text, Written.RAW)
-    store = invoice.get("StoreID")
-    key = store.encode() if isinstance(store, str) and store else None
-    if wanted is Format.AVRO:
-        try:
-            return Recorded(key, encode(invoice), Written.AVRO)
-        # fastavro does not document its errors for a record that does not fit the schema. These were observed.
-        except (TypeError, ValueError, AttributeError, OverflowError, KeyError):
-            pass
-    return Recorded(key, text, Written.JSON)
+    key = (invoice["StoreID"] or "").encode() or None
+    return Recorded(key, encode(invoice), Written.AVRO) if wanted is Format.AVRO else Recorded(key, text, Written.JSON)
 
 
 def lines_of(files: Iterable[IO[bytes]]) -> Iterator[bytes]:

@@ -110,9 +110,9 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
     Args:
         effective_time: the version decides from then on. None is the first time that the notice allows.
 
-    Raises ProgrammeError for a file that is not valid, for a time before that of the latest version, for a time that is
-    nearer than the notice by the clock of the broker (without invoices and commands there is no notice), and if another
-    publisher was faster. Raises PublishError if no broker answers or the topic does not exist.
+    Raises ProgrammeError for a file that is not valid, for a time before 1970 or before that of the latest version, for
+    a time that is nearer than the notice by the clock of the broker (without invoices and commands there is no notice),
+    and if another publisher was faster. Raises PublishError if no broker answers or the topic does not exist.
     """
     rules = parse_programme(file)
     identity = f"{settings.name_of(topics.LOYALTY_PROGRAMMES)}-publisher"
@@ -160,6 +160,11 @@ def _next(file: str, rules: Programme, before: Sequence[Version], effective_time
         # A full second is easy to read. Without a notice the version decides at once, so that the next invoice is
         # included.
         effective_time = max(_earliest(notice) if notice else now, latest)
+    if effective_time < 0:
+        raise ProgrammeError(
+            "a version cannot take effect before 1970. Nothing was published. Publish with a later time, or without a "
+            "time."
+        )
     if effective_time < latest:
         raise ProgrammeError(
             f"version {before[-1].number} takes effect at {_utc(latest)}, and the next version cannot take effect "

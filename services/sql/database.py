@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from typing import Any
 
 import duckdb
@@ -39,7 +39,7 @@ class Database:
     """
 
     def __init__(self, settings: Settings, on_read: Callable[[str], None] = lambda _: None) -> None:
-        """Name the tables. No source is read before a statement needs it, except the list of exported files.
+        """Name the tables. No source is read before a statement needs it.
 
         Args:
             on_read: is called with the name of a table of the ledger or of a topic before it is read. Exported files
@@ -54,11 +54,8 @@ class Database:
         for name, lazy in self._lazy.items():
             lazy.on_read = partial(on_read, name)
         self._connection = duckdb.connect(":memory:", config=dict(_CONFIGURATION))
-        exported = files.line_items(settings)
-        if exported is None:
-            self._lazy[LINE_ITEMS.name] = LazyTable(files.SCHEMA, partial(files.refuse, settings))
-        else:
-            self._connection.register(LINE_ITEMS.name, exported)
+        self._settings = settings
+        self._lazy[LINE_ITEMS.name] = LazyTable(files.SCHEMA, partial(files.refuse, settings))
         for name, lazy in self._lazy.items():
             self._connection.register(name, lazy)
         for macro in MACROS:
@@ -76,8 +73,7 @@ class Database:
 
         Raises SqlError, and the error of a source that cannot be read.
         """
-        for lazy in self._lazy.values():
-            lazy.forget()
+        self._begin()
         for source in self._topics.values():
             source.skipped.clear()
         return self._run(statement)
@@ -102,8 +98,7 @@ class Database:
 
         Raises SqlError, also for a statement that reads no topic or several, or that needs all records at once.
         """
-        for lazy in self._lazy.values():
-            lazy.forget()
+        self._begin()
         plan = self._run(f"EXPLAIN (FORMAT json) {statement}").column(1)[0].as_py()
         followed = [name for name in self._topics if self._lazy[name].planned]
         if len(followed) != 1:
@@ -117,6 +112,13 @@ class Database:
         for arrived in self._topics[followed[0]].follow():
             self._lazy[followed[0]].replace(arrived)
             yield self._run(statement)
+
+    def _begin(self) -> None:
+        """Let the next statement read the sources as they are now. The list of exported files is read here."""
+        for lazy in self._lazy.values():
+            lazy.forget()
+        exported = files.line_items(self._settings)
+        self._connection.register(LINE_ITEMS.name, self._lazy[LINE_ITEMS.name] if exported is None else exported)
 
     def _run(self, statement: str) -> pa.Table:
         try:
@@ -139,11 +141,12 @@ def _hint(error: str) -> str:
 
 def _with_unique_names(table: pa.Table) -> pa.Table:
     """The same columns. JSON and Parquet cannot have two of one name, so the second ``a`` is ``a_1``."""
-    seen: Counter[str] = Counter()
-    names = []
+    taken, names = set(table.column_names), []
     for name in table.column_names:
-        names.append(f"{name}_{seen[name]}" if seen[name] else name)
-        seen[name] += 1
+        if name in names:
+            name = next(each for number in count(1) if (each := f"{name}_{number}") not in taken)  # noqa: PLW2901
+            taken.add(name)
+        names.append(name)
     return table.rename_columns(names)
 
 

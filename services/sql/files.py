@@ -9,6 +9,7 @@ import pyarrow.dataset as ds
 
 from services.settings import Settings
 from services.sql.arrow import record_fields
+from services.start_up import local_folder
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -27,21 +28,26 @@ class NoExportError(RuntimeError):
 
 
 def line_items(settings: Settings) -> ds.Dataset | None:
-    """The exported line items, or None if there are none. DuckDB reads only the columns and files that it needs."""
+    """The exported line items, or None if there are none. DuckDB reads only the columns and files that it needs.
+
+    Parquet files of other folders than those of the export are no line items.
+    """
     if table := delta_table(settings):
         return table.to_pyarrow_dataset(schema=SCHEMA)
-    folder = settings.export_dir.removeprefix("file://")
-    if not Path(folder).is_dir():
+    folder = local_folder(settings.export_dir)
+    found = sorted(map(str, folder.glob("date=*/batch=*/[!._]*.parquet"))) if folder else []
+    if not found:
         return None
     dates = ds.HivePartitioning(pa.schema([SCHEMA.field("date"), pa.field("batch", pa.int64())]))
-    found = ds.dataset(folder, schema=SCHEMA, format="parquet", partitioning=dates)
-    return found if found.files else None
+    return ds.dataset(found, schema=SCHEMA, format="parquet", partitioning=dates, partition_base_dir=str(folder))
 
 
 def delta_table(settings: Settings) -> "DeltaTable | None":
     """The exported Delta table, or None if the export has no table."""
-    folder = settings.export_dir.removeprefix("file://")
-    return open_delta(folder) if settings.export_format == "delta" or "://" not in folder else None
+    folder = local_folder(settings.export_dir)
+    if folder is None and settings.export_format != "delta":
+        return None
+    return open_delta(str(folder or settings.export_dir))
 
 
 def open_delta(folder: str) -> "DeltaTable | None":

@@ -74,7 +74,7 @@ class TopicSource:
     def read(self) -> Iterator[pa.RecordBatch]:
         """The records that the topic has now. Raises PublishError, DeadLettersError and KafkaException."""
         if self._topic is topics.DEAD_LETTERS:
-            return self._batches(map(_letter_row, dead_letters.read(self._settings)))
+            return self._batches(map(_letter_row, dead_letters.DeadLetters(self._settings)))
         return self._batches(self._records())
 
     def _records(self) -> Iterator[Row]:

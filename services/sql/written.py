@@ -2,9 +2,9 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from typing import NamedTuple
 
 import duckdb
@@ -16,6 +16,7 @@ from services.sql.catalogue import CUSTOMER_LINE_ITEMS, LINE_ITEMS, TABLES
 from services.sql.database import Database
 from services.sql.files import open_delta
 from services.sql.table import Table
+from services.start_up import local_folder
 
 BY_NAME = {table.name: table for table in TABLES if table is not LINE_ITEMS}
 """The tables that `loyalty export write` writes. The streaming export writes line_items."""
@@ -28,6 +29,10 @@ _DELTA = {"delta.dataSkippingNumIndexedCols": "0"}
 
 class TableFormatError(RuntimeError):
     """The folder of a table has files of the other format. The message says what to do."""
+
+
+class TableFolderError(RuntimeError):
+    """The folder of a table overlaps the folder of the exported line items. The message says what to do."""
 
 
 class Written(NamedTuple):
@@ -44,24 +49,48 @@ def default_tables(settings: Settings) -> list[str]:
     return [name for name in BY_NAME if settings.customer_key_file or name != CUSTOMER_LINE_ITEMS.name]
 
 
+def require_own_folders(names: Iterable[str], settings: Settings) -> None:
+    """Raise TableFolderError if the folder of one of these tables overlaps the folder of the line items."""
+    exported = _place(settings.export_dir)
+    for folder in (_folder(name, settings) for name in names):
+        place = _place(folder)
+        if place.is_relative_to(exported) or exported.is_relative_to(place):
+            raise TableFolderError(
+                f"cannot write a table to {folder}: LOYALTY_EXPORT_DIR is {settings.export_dir}, and one of the two "
+                "folders is in the other. Rows of the table could become line items, and files of line items could be "
+                "deleted. Set LOYALTY_TABLES_DIR to a folder beside LOYALTY_EXPORT_DIR."
+            )
+
+
+def _folder(name: str, settings: Settings) -> str:
+    return f"{local_folder(settings.tables_dir) or settings.tables_dir}/{name}"
+
+
+def _place(uri: str) -> PurePath:
+    """The folder in a form that can be compared with others."""
+    folder = local_folder(uri)
+    return folder.resolve() if folder else PurePosixPath(uri.replace("s3a://", "s3://"))
+
+
 def write(name: str, database: Database, settings: Settings) -> Written:
     """Compute a table from its sources, and replace its files if they differ.
 
-    Readers see either the old rows or the new rows. Then the old files are deleted, so that no erased customer remains
-    in them. A row whose records have expired stays in the files (``Table.key``).
+    Readers see either the old rows or the new rows. Then all other files of the table are deleted, also those of a run
+    that ended early, so that no erased customer remains in them. A row whose records have expired stays in the files
+    (``Table.key``).
 
     Raises TableFormatError, SqlError, and the error of a source that cannot be read.
     """
     table = BY_NAME[name]
-    folder = f"{settings.tables_dir.removeprefix('file://')}/{name}"
+    folder = _folder(name, settings)
     with _alone(folder):
         before = _read(folder, settings.export_format)
         rows = _merged(_with_time_zone(database.run(f"FROM {name}")), before, table)
         changed = before is None or not _are_equal(rows, before)
-        if changed and settings.export_format == "delta":
-            _replace_delta(rows, folder)
-        elif changed:
-            _replace_parquet(rows, Path(folder))
+        if settings.export_format == "delta":
+            _replace_delta(rows if changed else None, folder)
+        else:
+            _replace_parquet(rows if changed else None, Path(folder))
     return Written(name, folder, rows.num_rows, changed)
 
 
@@ -91,8 +120,12 @@ def _read(folder: str, export_format: str) -> pa.Table | None:
     return parquet.ParquetFile(file).read() if file.exists() else None
 
 
-def _replace_parquet(rows: pa.Table, folder: Path) -> None:
+def _replace_parquet(rows: pa.Table | None, folder: Path) -> None:
+    """Replace the rows, or if they are None, delete what a run that died before its rename has left."""
     incoming = folder / f".{_FILE}.new"
+    if rows is None:
+        incoming.unlink(missing_ok=True)
+        return
     with incoming.open("wb") as file:
         parquet.write_table(rows, file, compression="zstd")
         file.flush()
@@ -100,12 +133,16 @@ def _replace_parquet(rows: pa.Table, folder: Path) -> None:
     incoming.rename(folder / _FILE)
 
 
-def _replace_delta(rows: pa.Table, folder: str) -> None:
+def _replace_delta(rows: pa.Table | None, folder: str) -> None:
+    """Replace the rows, unless they are None, and delete all files that the table does not need."""
     from deltalake import write_deltalake  # noqa: PLC0415  # its import takes 0.2 s
 
-    write_deltalake(open_delta(folder) or folder, rows, mode="overwrite", schema_mode="overwrite", configuration=_DELTA)
+    if rows is not None:
+        target = open_delta(folder) or folder
+        write_deltalake(target, rows, mode="overwrite", schema_mode="overwrite", configuration=_DELTA)
     if table := open_delta(folder):
-        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+        # Only a full vacuum finds the files of a run that died before its commit.
+        table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
 
 def _with_time_zone(rows: pa.Table) -> pa.Table:

@@ -239,6 +239,7 @@ class Materialiser:
         for partition in self._roles:
             retention = self._changelogs[partition[0]].tombstone_retention
             for task in self._tasks(partition):
+                task.expire()
                 if task.store.checkpoint and has_missed_deletions(task.caught_up_time, retention):
                     # The next connect rebuilds the store.
                     raise StoreCorruptError(f"{task.definition.name} {partition[1]} has lagged for too long")

@@ -178,7 +178,6 @@ class StoreTask:
         self.store.apply(writes, self._checkpoint(position), known)
         if self.has_derived:
             self._last_batch = {**known, **writes}
-        self._expire(position, now)
         if progress.restored:  # records that waited during a restart say nothing about freshness
             for updated_time in updated_times:
                 self._observe_freshness((now - updated_time) / 1000)
@@ -269,7 +268,7 @@ class StoreTask:
         writes[record.key] = value if passes else None
         self.progress.applied += 1
 
-    def _expire(self, position: int, now: int) -> None:
+    def expire(self) -> None:
         """Delete values that are older than the topic's retention, because a store that is restored lacks them too.
 
         Each call searches one page. The next call continues after it, and the pause begins at the end of the store.
@@ -278,11 +277,11 @@ class StoreTask:
         # Nobody reads the store before the restore ends, and the search would make the restore slower.
         if retention is None or not self.progress.restored or time.monotonic() < self._next_expiry:
             return
-        oldest = now - int(retention.total_seconds() * 1000)
+        oldest = _now() - int(retention.total_seconds() * 1000)
         page = self.store.scan(self._expiry_start, None, _EXPIRY_PAGE)
         expired = {key: None for key, stored in page if VersionedValue.unpack(stored).append_time < oldest}
         if expired:
-            self.store.apply(expired, self._checkpoint(position))
+            self.store.apply(expired, self._checkpoint(self.progress.position))
             self._last_batch = {}
         if len(page) == _EXPIRY_PAGE:
             self._expiry_start = page[-1][0] + b"\0"

@@ -24,6 +24,10 @@ SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of every secret
 _SHORTEST_SECRET, _LONGEST_SECRET = 24, 64
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
+# Names in private networks can have underscores. httpx has checked an address with colons.
+_LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = re.compile(rf"(?:{_LABEL}\.)*{_LABEL}\.?|[0-9a-f]*:[0-9a-f:.]+")
+_LARGEST_PORT = 65_535
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -122,6 +126,10 @@ def _url(value: str) -> str:
         url = httpx.URL()
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError("is no URL such as https://crm.example/hooks")
+    if not _HOST.fullmatch(url.raw_host.decode("ascii")):
+        raise ValueError("has a host that is neither a name of letters, digits, hyphens and dots nor an IP address")
+    if url.port is not None and not 0 < url.port <= _LARGEST_PORT:
+        raise ValueError(f"has a port that is not between 1 and {_LARGEST_PORT}")
     if url.userinfo:
         raise ValueError("has a user name or password; remove it: the signature identifies the sender")
     if url.fragment:

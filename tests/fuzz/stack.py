@@ -84,7 +84,7 @@ def _through_kafka(environment: Environment, count: int) -> Chunk:
 
 
 def _set_aside(environment: Environment) -> set[Place]:
-    letters = dead_letters.read(environment.settings)
+    letters = dead_letters.DeadLetters(environment.settings)
     return {(each.topic, *each.origin) for each in letters if each.topic is not None and each.origin is not None}
 
 

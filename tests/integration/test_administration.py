@@ -41,7 +41,7 @@ def test_limits_of_older_topics_are_raised_and_nothing_is_lowered(settings: Sett
         settings.name_of(topic): (retention, batch)
         for topic, retention, batch in (
             (topics.LOYALTY_DECISIONS, topics.LOYALTY_DECISIONS.config["retention.ms"], str(16 * 2**20)),
-            (topics.LOYALTY_COMMANDS, topics.LOYALTY_COMMANDS.config["retention.ms"], str(8 * 2**20)),
+            (topics.LOYALTY_COMMANDS, topics.LOYALTY_COMMANDS.config["retention.ms"], str(16 * 2**20)),
             (topics.HADOOP, "3600000", "33554432"),
             (topics.STORE_SALES, "-1", str(16 * 2**20)),
         )

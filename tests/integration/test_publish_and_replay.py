@@ -71,9 +71,10 @@ def test_replay_publishes_every_line(settings: Settings, loyalty: Loyalty, tmp_p
 
     figures = json_of(loyalty("replay", str(file), "-", "--json", stdin=b'{"torn": \n\n'))
 
-    assert {"published": 3, "avro": 1, "json": 1, "raw": 1}.items() <= figures.items()
+    assert {"published": 3, "avro": 1, "json": 0, "raw": 2}.items() <= figures.items()
     arrived = read_all(settings, topics.POS_INVOICES)
-    assert [b'{"torn": '] == [message.value() for message in arrived if message.key() is None]
+    raw = [b'{"StoreID": "STR1", "TotalAmount": "x"}', b'{"torn": ']
+    assert raw == sorted(message.value() or b"" for message in arrived if message.key() is None)
     assert 3 == len(arrived)
 
 

@@ -142,7 +142,7 @@ def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
     assert ["I1", "I2", "I3"] == sorted(each["InvoiceNumber"] for each in shipped)
 
     operator = secured.settings_of("operator")
-    letters = list(dead_letters.read(operator))
+    letters = list(dead_letters.DeadLetters(operator))
     assert [b"nonsense"] == [letter.value for letter in letters]
     assert 1 == dead_letters.replay(operator, letters)
 

@@ -136,7 +136,7 @@ def test_after_the_last_try_a_notification_is_a_dead_letter(deployment: Deployme
         notify(deployment.settings, *(notification(number) for number in range(1, 5)))
         requests = receiver.wait(6)
         deployment.await_metric('loyalty_webhook_messages_total{endpoint="crm",outcome="delivered"} 1.0')
-        letters = list(dead_letters.read(deployment.settings))
+        letters = list(dead_letters.DeadLetters(deployment.settings))
         refused["on"] = False
         dead_letters.replay(deployment.settings, letters)
         again = receiver.wait(9)[6:]
@@ -163,7 +163,7 @@ def test_unreadable_records_become_dead_letters(deployment: Deployment, receiver
         deployment.await_metric('loyalty_webhook_messages_total{endpoint="crm",outcome="dead"} 3.0')
 
     assert "I2" == request.invoice
-    assert 3 == len(list(dead_letters.read(deployment.settings)))
+    assert 3 == len(list(dead_letters.DeadLetters(deployment.settings)))
 
 
 def test_an_endpoint_receives_only_its_kinds(deployment: Deployment, receiver: Receiver) -> None:

@@ -6,7 +6,8 @@ const COLOURS = ["--first", "--second", "--third", "--fourth", "--fifth", "--six
 const LINES = { p50: 0, p99: 1, "fan-out": 0, loyalty: 1, sales: 2, export: 3, ledger: 4 }; // the same colour in all charts
 
 /** Follow a stream of events for as long as the element is on the page. EventSource gives up after a response that is
- * not 200, for example while a partition moves, so this makes a new one. */
+ * not 200, for example while a partition moves, so this makes a new one. The event "ended" says that no attempt can
+ * succeed, for example because the token of the user has ended. */
 function follow(element, onEvent) {
   if (!element.isConnected) return;
   const source = new EventSource(element.dataset.events);
@@ -15,6 +16,10 @@ function follow(element, onEvent) {
     else source.close();
   };
   for (const name of ["balance", "erased", "gap", "status"]) source.addEventListener(name, handle);
+  source.addEventListener("ended", () => {
+    source.close();
+    connected("The live connection has ended. Load the page again.");
+  });
   source.addEventListener("open", () => connected("Live."));
   source.addEventListener("error", () => {
     connected("No connection. Trying again …");

@@ -123,7 +123,8 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
     """Sorts events by append time and rank."""
     first: dict[tuple[int, int, bool, str], Event] = {}
     for event in events:
-        is_return = isinstance(event, Purchase) and event.invoice_kind is InvoiceKind.RETURN
+        # An exchange takes something back, too. Its purchase may be the one that opens the account.
+        is_return = isinstance(event, Purchase) and event.invoice_kind is not InvoiceKind.SALE
         order = (event.append_time, _RANKS[type(event)], is_return, event.event_id)
         # If two events have the same id and millisecond, this order always chooses the same one.
         if order not in first or repr(event) < repr(first[order]):

@@ -10,7 +10,7 @@ from services.domain.accrual import accrual, base_points, earnings, spend
 from services.domain.entries import RECEIPT_TOO_OLD, Kind, Refusal, ReturnReason
 from services.domain.events import Forward, Line, Purchase, halves
 from services.domain.local_time import end_of_day, period_of
-from services.domain.programme import Programme, Programmes, SpentReturns
+from services.domain.programme import Programme, Programmes, SpentReturns, TaxBasis
 from services.domain.receipt_time import Decided, as_decided, decided
 from services.domain.returns import InvoiceKind
 
@@ -48,8 +48,11 @@ def purchase(posting: Posting, event: Purchase) -> None:
     arrival, how = posting.programme, decided(event, posting.programmes)
     if sold and how.rules.is_eligible(sold.customer_type):
         posting.event, posting.programme = sold, how.rules
-        _earn(posting, as_decided(sold, posting.programmes), how)
+        points = _earn(posting, as_decided(sold, posting.programmes), how)
         posting.programme = arrival
+        if how.rules.tier_period:
+            # Tiers follow the time of arrival. The version of a late receipt may not know the customer's tier.
+            _count_towards_tier(posting, points)
     if returned and event.invoice_number not in posting.account.returns:
         posting.event = returned
         _return(posting, returned)
@@ -97,7 +100,7 @@ def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bo
     return now <= bought.append_time + programmes.version(bought.programme_version).return_window
 
 
-def _earn(posting: Posting, event: Purchase, how: Decided) -> None:
+def _earn(posting: Posting, event: Purchase, how: Decided) -> int:
     account, programme = posting.account, how.rules
     today = _earned_on_day(account, how.time, programme) if programme.cap_per_day is not None else 0
     points = accrual(event, programme, account.tier, today, is_blocked=account.is_blocked).points
@@ -111,8 +114,7 @@ def _earn(posting: Posting, event: Purchase, how: Decided) -> None:
     reason = RECEIPT_TOO_OLD if how.is_too_late else ""
     reason = str(Refusal.CARD_BLOCKED) if programme.earns_nothing(is_blocked=account.is_blocked) else reason
     posting.enter(Kind.EARNED, points, expires_time=terms.expires_time, reason=reason)
-    if programme.tier_period:
-        _count_towards_tier(posting, points)
+    return points
 
 
 def _earned_on_day(account: Account, time: int, programme: Programme) -> int:
@@ -252,7 +254,9 @@ def _after_return(bought: PastPurchase, returned: PastReturn, programme: Program
         bought = bought._replace(lines=lines)
     else:
         bought = bought._replace(items=left)
-    if amount <= 0:
+    # Lines have their gross values. So a rest of the taxable amount can be left although no item is left.
+    is_empty = names_items and not left and programme.tax_basis is TaxBasis.TAXABLE
+    if amount <= 0 or is_empty:
         return bought._replace(amount=_ZERO, earned=0)
     again = Purchase(bought.append_time, "", amount, bought.store_id, created_time=bought.created_time, lines=lines)
     earned = earnings(again, programme, bought.tier).points

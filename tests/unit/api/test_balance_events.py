@@ -299,6 +299,40 @@ def test_an_erasure_that_the_client_missed_is_an_event() -> None:
     run(scenario)
 
 
+def test_an_erasure_comes_once_also_if_the_changelog_has_forgotten_it() -> None:
+    """A client connects again every ten minutes, and Kafka keeps a deletion for a day."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        changelog.write(None)
+        async with client.stream(last=f"{OPENED}.1.0") as stream:
+            name, event_id, _ = await stream.next()
+            assert "erased" == name
+        changelog.records.clear()
+        async with client.stream(last=event_id) as stream:
+            changelog.write(balance(1, OPENED + 1))
+            assert ("balance", f"{OPENED + 1}.1.2") == (await stream.next())[:2]
+
+    run(scenario)
+
+
+def test_a_store_that_is_built_again_repeats_no_old_erasure() -> None:
+    """It applies the changelog from its start, with the erasure of an earlier account of the card."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1, OPENED - 1))
+        changelog.write(None)
+        changelog.write(balance(1))
+        async with client.stream(last=f"{OPENED}.1") as stream:
+            await asyncio.sleep(0.05)
+            waiters = client.group.instances[0].waiters
+            waiters.pass_on("loyalty-balances", [ChangelogRecord(1, 0, CARD.encode(), None)])
+            changelog.write(balance(2))
+            assert 2 == await stream.sequence()
+
+    run(scenario)
+
+
 def test_another_instance_forwards_and_a_standby_continues() -> None:
     """The stream of a dead owner ends. The standby sends the rest, and the client sees each revision once."""
 
@@ -405,6 +439,26 @@ def test_streams_need_the_scope_the_card_and_a_place(tmp_path: Path) -> None:
             assert 1 == await stream.sequence()
 
     run(scenario, group=group, owner=1)
+
+
+@pytest.mark.parametrize("owner", [0, 1], ids=["local", "forwarded"])
+def test_streams_that_open_at_once_get_no_more_places(owner: int) -> None:
+    """A place is taken when it is checked, also before a refusal. Ended streams leave nothing behind."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        streams = client.group.instances[0].app.state.dependencies.streams
+        streams._most = 3
+        assert [404, 404, 404] == [(await client.refusal()).status_code for _ in range(3)]
+        changelog.write(balance(1))
+        url = client.group.instances[0].url + PATH
+        requests = [client.http.build_request("GET", url) for _ in range(10)]
+        opened = await asyncio.gather(*(client.http.send(each, stream=True) for each in requests))
+        assert [200] * 3 + [429] * 7 == sorted(each.status_code for each in opened)
+        for each in opened:
+            await each.aclose()
+        assert {} == streams._open
+
+    run(scenario, size=2, owner=owner)
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["forwarded", "local"])

@@ -61,10 +61,10 @@ def client(app: FastAPI) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.mark.parametrize("card", ["Ж", "a b"])
+@pytest.mark.parametrize("card", ["Ж", "a b", "a?b", "a#b", "a\\b", "a\tb", "[a"])
 def test_links_name_the_card_of_the_request(client: TestClient, ledger: Ledger, card: str) -> None:
     ledger.append(*((card, each) for each in ENTRIES))
-    assert [[5, 4], [3, 2], [1]] == [*pages(client, f"/v1/customers/{quote(card)}/entries?limit=2")]
+    assert [[5, 4], [3, 2], [1]] == [*pages(client, f"/v1/customers/{quote(card, safe='')}/entries?limit=2")]
 
 
 def problem(client: TestClient, path: str) -> tuple[int, str]:

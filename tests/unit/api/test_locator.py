@@ -160,7 +160,7 @@ def test_an_owner_with_a_valid_lease_is_active() -> None:
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(active_target=5)
 
-    assert ReplicaStatus(ACTIVE, 1, 5, 0, lag_known=True) == status(scene)
+    assert ReplicaStatus(ACTIVE, 1, 5, 0, lag_known=True) == status(scene)._replace(end_asked_at=0.0)
     assert not status(scene).stale
 
 
@@ -191,7 +191,7 @@ def test_a_global_copy_is_stale_while_kafka_is_away() -> None:
     task = StoreTask(store.definition, 0, MemoryStorePartition(), "test", progress)
     store.add(task)
     before = scene.local.status(store, 0)
-    assert ReplicaStatus(ACTIVE, 0, 5, 0, lag_known=True) == before
+    assert ReplicaStatus(ACTIVE, 0, 5, 0, lag_known=True, end_asked_at=now) == before
 
     progress.end_asked_at = now - scene.membership.lease_seconds - 1
 

@@ -10,6 +10,7 @@ import pytest
 
 from api.routing.peer_client import PeerTimeoutError
 from api.routing.report_collector import ReportCollector
+from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
 from services.state_stores.assignment import ChangelogPartition, Role
@@ -556,5 +557,26 @@ def test_discovery() -> None:
         await callers.get(0, path(group, 1))
         found = (await callers.get(0, "/v1/instances")).json()["instances"]
         assert [True, False, True] == [each["reachable"] for each in found]
+
+    run(group, steps)
+
+
+@pytest.mark.parametrize(("opened", "asked", "expected"), [(5, 60.0, 404), (5, -60.0, 503), (0, 60.0, 503)])
+def test_a_client_that_has_seen_an_erased_account_learns_that_it_is_gone(
+    opened: int, asked: float, expected: int
+) -> None:
+    """The owner knows it if it has every record from before the read.
+
+    Without the opened time the account may come later, so the client must ask again.
+    """
+    group = three(standbys=False)
+    card = card_of(group, 1)
+
+    async def steps(callers: Callers) -> None:
+        group.write([(LOYALTY_BALANCES, card, None)])
+        group.instances[1].stores["customer-balances"].tasks[1].progress.end_asked_at = boot_seconds() + asked
+        for number in (0, 1):
+            answer = await callers.get(number, path(group, 1, f"?minSequence=1&openedTime={opened}&timeout=0.01"))
+            assert ("unknown-customer" if expected == 404 else "sequence-not-reached") == problem_type(answer, expected)
 
     run(group, steps)

@@ -1,5 +1,6 @@
 """The routes for operators. The test plays Kafka behind ``api.operations``."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,10 @@ class Kafka:
 
     def __init__(self) -> None:
         self.replayed: list[DeadLetter] = []
-        self.looks = 0
+        self.looks = self.reads = 0
 
     def read(self, _: Settings, letter_filter: DeadLetterFilter) -> Iterator[DeadLetter]:
+        self.reads += 1
         yield from (letter for letter in LETTERS if letter in letter_filter)
 
     def replay(self, _: Settings, letters: list[DeadLetter]) -> int:
@@ -56,7 +58,7 @@ class Kafka:
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     kafka = Kafka()
-    monkeypatch.setattr(operations.dead_letters, "read", kafka.read)
+    monkeypatch.setattr(operations.dead_letters, "DeadLetters", kafka.read)
     monkeypatch.setattr(operations.dead_letters, "replay", kafka.replay)
     monkeypatch.setattr(operations, "status_of", kafka.status)
     return kafka
@@ -90,6 +92,25 @@ def test_dead_letters_are_counted_and_shown(client: TestClient) -> None:
     } == body["deadLetters"][-1]
     some = client.get("/v1/dead-letters", params={"reason": "NOT-json", "limit": 1}).json()
     assert (2, ["0:2"]) == (some["total"], [each["position"] for each in some["deadLetters"]])
+
+
+def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read takes the whole topic. The results of a few queries are kept for a short time."""
+    found = Operations(Settings())
+
+    async def reads_after(*reasons: str | None) -> int:
+        await asyncio.gather(*(found.newest_dead_letters(reason, 50) for reason in reasons))
+        return kafka.reads
+
+    async def scenario() -> None:
+        assert 1 == await reads_after(*[None] * 5)
+        assert 1 == await reads_after(None)
+        assert 11 == await reads_after(*map(str, range(10)), "9")
+        assert len(found._newest_letters) < 10
+        monkeypatch.setattr(operations, "_LETTERS_SECONDS", 0.0)
+        assert 12 == await reads_after("9")
+
+    asyncio.run(scenario())
 
 
 def test_bytes_are_masked_without_their_scope(kafka: Kafka, tmp_path: Path) -> None:  # noqa: ARG001
@@ -151,7 +172,7 @@ def test_kafka_that_does_not_answer_is_a_problem(client: TestClient, monkeypatch
     def fail(*_: object) -> Iterator[DeadLetter]:
         raise DeadLettersError("no Kafka broker answers at 127.0.0.1:9092")
 
-    monkeypatch.setattr(operations.dead_letters, "read", fail)
+    monkeypatch.setattr(operations.dead_letters, "DeadLetters", fail)
     answer = client.get("/v1/dead-letters")
     assert "broker-unavailable" == problem_type(answer, 503)
     assert "no Kafka broker answers" in answer.json()["detail"]

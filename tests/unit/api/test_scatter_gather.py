@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.topics import LOYALTY_BALANCES
 from services.state_stores.assignment import ChangelogPartition, Role
+from services.state_stores.contract import StoreClosedError
 from tests.support.builders import MINUTE, NOON, balance, problem_type, sales, shop
 from tests.support.clusters import Callers, Group, damage
 from tests.support.examples import examples
@@ -337,5 +338,26 @@ def test_a_result_with_unrequested_partitions_is_dropped(monkeypatch: pytest.Mon
         assert sum(held[each["partition"]].store.count() for each in answer["partitions"]) == answer["count"]
         assert {each["servedBy"] for each in answer["partitions"]} == {group.instances[0].url}
         assert (True, [1]) == (answer["partial"], answer["missingPartitions"])
+
+    run(group, steps)
+
+
+def test_a_partition_that_closes_during_a_scan_hides_no_other_partition() -> None:
+    """A rebalance takes one partition away while an instance reads all of them."""
+    group = Group.of(1)
+    group.share(lambda _: 0)
+    group.write(balance(card, "1.00") for card in CARDS)
+    store = group.instances[0].stores["customer-balances"]
+
+    def close(*_: object) -> int:
+        if task := store.remove(2):
+            task.store.close()
+        raise StoreClosedError("the store is closed")
+
+    async def steps(callers: Callers) -> None:
+        before = sum(store.tasks[number].store.count() for number in (0, 1))
+        store.tasks[2].store.count = close  # type: ignore[method-assign]
+        found = (await callers.get(0, f"{BASE}/count")).json()
+        assert (before, True, [2]) == (found["count"], found["partial"], found["missingPartitions"])
 
     run(group, steps)

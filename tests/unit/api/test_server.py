@@ -305,6 +305,13 @@ def test_a_trailer_is_no_header() -> None:
     assert response.endswith(b'"answer"')
 
 
+def test_blanks_after_a_value_are_no_part_of_it() -> None:
+    """A forwarded header with them would be refused, and two spellings of an Idempotency-Key would be two commands."""
+    head = b"POST /authorization HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n"
+    with serving() as settings:
+        assert exchange(settings, head + b"Authorization: Bearer x \t \r\n\r\n").endswith(b'"Bearer x"')
+
+
 def test_small_chunks_and_requests_in_a_row_are_served() -> None:
     """The limit of framing counts from the last part of the body."""
     small = b"1\r\nx\r\n" * 50_000 + b"0\r\nX: y\r\n\r\n"

@@ -99,6 +99,12 @@ def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
     assert b"urn:problem-type:loyalty:unreadable-request" in body
 
 
+def test_a_response_names_the_first_errors_only(client: TestClient) -> None:
+    """Otherwise a small query would get a large response."""
+    query = "&".join(f"{number}=" for number in range(101))
+    assert 100 == len(client.get(f"/v1/customers/A/balance?{query}").json()["errors"])
+
+
 WINDOWS = "/v1/stores/store-sales/windows/S1"
 _NO_TIME = "must be a time with a time zone, for example 2026-01-31T09:30:00Z, or milliseconds since 1970"
 _RETURN = "must be missing: returns and exchanges cannot be simulated"

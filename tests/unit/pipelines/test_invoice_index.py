@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 
+from pyspark.sql.streaming.proto.StateMessage_pb2 import StateRequest
+
 from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, InvoiceIndex, News, index_memory
 from pipelines.accounts.records import rows_of, writer_ids
 from pipelines.accounts.state_calls import StateMaps
@@ -35,6 +37,12 @@ def returned(number: str, original: str) -> bytes:
     lines = [{"ItemCode": "sofa", "TotalValue": -100.0}]
     record = {"InvoiceNumber": number, "TotalAmount": -100.0, "StoreID": "s", "OriginalInvoiceNumber": original}
     return record_encoder("Purchase", IDS.id_of("Purchase"))(record | {"InvoiceLineItems": lines})
+
+
+def writes_of_numbers(server: StateServer) -> int:
+    requests = (StateRequest.FromString(body) for _, body in server.requests)
+    calls = [each.stateVariableRequest.mapStateCall for each in requests]
+    return sum(each.stateName == "invoices" and each.WhichOneof("method") == "updateValue" for each in calls)
 
 
 def steps(rows) -> dict[str, int]:
@@ -89,6 +97,27 @@ def test_more_returns_than_a_bucket_holds_in_one_micro_batch(tmp_path):
     news = [News(RETURNED, f"p{n}", n, None, returned(f"r{n}", f"p{n}")) for n in range(7)]
     with open_index(tmp_path, most_waiting=3) as (index, _):
         assert {"waiting": 7, "dropped": 4} == steps(index.process(news))
+
+
+def test_the_bound_holds_if_one_number_has_several_places(tmp_path):
+    """Two returns of p wait. Three more take all places, so both returns of p stop waiting."""
+    first = [News(RETURNED, "p", n, None, returned(f"r{n}", "p")) for n in range(2)]
+    more = [News(RETURNED, f"q{n}", 5 + n, None, returned(f"s{n}", f"q{n}")) for n in range(3)]
+    with open_index(tmp_path, most_waiting=3) as (index, _):
+        assert {"waiting": 2} == steps(index.process(first))
+        assert {"waiting": 3, "dropped": 2} == steps(index.process(more))
+
+        rows = index.process([News(BOUGHT, number, 9, "card", None) for number in ("p", "q0", "q1", "q2")])
+        assert ["s0/forward", "s1/forward", "s2/forward"] == [row.id for row in rows if row.topic]
+
+
+def test_a_purchase_renews_the_time_to_live_of_its_number(tmp_path):
+    """A till can use a number again. Spark counts the time from the last write."""
+    with open_index(tmp_path) as (index, server):
+        list(index.process([News(BOUGHT, "p", 1, "card", None)]))
+        assert 1 == writes_of_numbers(server)
+        list(index.process([News(BOUGHT, "p", 60 * DAY, "card", None)]))
+        assert 2 == writes_of_numbers(server)
 
 
 def test_a_new_checkpoint_begins_with_numbers_and_waiting_returns(tmp_path):

@@ -1,8 +1,12 @@
 """The events of accounts in values."""
 
+import copy
+import io
 import json
+from decimal import Decimal
 from typing import Any
 
+import fastavro
 from hypothesis import given
 
 import schemas
@@ -11,7 +15,7 @@ from services.account_events import Found, find_in_commands, find_in_invoices
 from services.codecs.events import command_record, decode_event
 from services.domain.events import Adjust
 from services.domain.validation import BLANKS, LONGEST_TEXT
-from services.messaging.avro import encoder, header, record_decoder
+from services.messaging.avro import encoder, header, not_of_its_schema, record_decoder
 from services.verdicts import judge_with_body
 from tests.support.builders import IDS, invoice
 from tests.support.examples import examples
@@ -104,3 +108,17 @@ def test_commands() -> None:
     assert event.event is not None
     assert "c1" == decode_event(TIME, event.event).event_id
     assert Found("the key is not the CustomerCardNo") == find(write(record), b"5004")
+
+
+def test_a_value_that_the_current_schema_cannot_hold_has_a_reason() -> None:
+    """The registry ignores the scale of a decimal. Without a reason the loyalty query would stop."""
+    schema = copy.deepcopy(schemas.current("LoyaltyCommand"))
+    points = next(field for field in schema["fields"] if field["name"] == "Points")
+    points["type"][1]["scale"] = 4
+    command = {"CommandID": "c", "Kind": "adjust", "CustomerCardNo": "k", "Points": Decimal("10.1234")}
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, schema, command)
+
+    found = find_in_commands({77: json.dumps(schema)})(header(77) + body.getvalue(), b"k")
+
+    assert Found(not_of_its_schema("LoyaltyCommand")) == found

@@ -93,6 +93,14 @@ def test_no_duration_is_negative(monkeypatch: pytest.MonkeyPatch, name: str) -> 
         ("TOPIC_PREFIX", "a b", "letters, digits and hyphens"),
         ("RATE_LIMIT", "5", "a number and a unit, such as 500/second or 20/minute"),
         ("CORS_ORIGINS", "x", "origins such as https://shop.example, separated by commas"),
+        (
+            "STATUS_URLS",
+            "ledger=host:1",
+            (
+                "parts with their URLs, separated by spaces, such as pipeline=http://pipeline:9108 "
+                "ledger=http://ledger:9109"
+            ),
+        ),
         ("APPLICATION_SERVER", "x", "a URL without a path, such as http://10.0.0.7:8080"),
     ],
 )
@@ -106,6 +114,15 @@ def test_an_error_says_what_the_value_must_be(
         read_settings()
 
     assert f"LOYALTY_{name}: {value!r} is not possible: it must be {expectation}" == str(error.value)
+
+
+@pytest.mark.parametrize("name", ["STATUS_URLS", "APPLICATION_SERVER", "CORS_ORIGINS"])
+def test_no_error_shows_a_password(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Users copy errors into tickets."""
+    monkeypatch.setenv(f"LOYALTY_{name}", "other=http://me:s3cret@host/path")
+
+    with pytest.raises(SettingsError, match="'other=http://me:…@host/path' is not possible"):
+        read_settings()
 
 
 def error_of(name: str, value: str) -> str:

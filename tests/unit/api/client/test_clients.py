@@ -267,6 +267,19 @@ def test_an_erased_customer_is_forgotten() -> None:
     assert ["3", None] == [request.url.params.get("minSequence") for request in api.requests[1:]]
 
 
+def test_a_client_that_repeats_for_hours_keeps_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python cannot convert 2 to the power of 1,025 to a float."""
+    flow = flows.Flows(seconds=1e9).redeem(CARD, Decimal(1), "", "till-7")
+    monkeypatch.setattr(flows.random, "uniform", lambda _, longest: longest)
+    step = next(flow)
+    for _ in range(1_100):
+        assert isinstance(step, flows.Call)
+        pause = flow.send(problem(503, "rebalancing"))
+        assert isinstance(pause, flows.Pause)
+        step = next(flow)
+    assert 5.0 == pause.seconds
+
+
 def test_an_instance_that_ends_without_a_problem_document_is_asked_again(run: Run) -> None:
     """The command may have been executed. So the client repeats it under its key, and tells the key at the end."""
     api = Api(httpx.Response(500, text="Internal Server Error"), httpx.Response(201, json=DECISION))

@@ -526,7 +526,10 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
 
 
 def test_a_till_is_limited_to_its_shops(secured: SecuredGroup, instance: Instance) -> None:
-    """Other shops, their sales and their baskets are refused. Cards are not, because customers shop everywhere."""
+    """Other shops, their sales and their baskets are refused. Cards are not, because customers shop everywhere.
+
+    The name of another shop can begin with that of the till's shop and an @.
+    """
     instance.write(*balance("A", "1.00"))
     shop = {"StoreID": "STR1", "Name": "n", "City": "c", "State": "s"}
     for store_id in ("STR1", "STR2"):
@@ -540,7 +543,9 @@ def test_a_till_is_limited_to_its_shops(secured: SecuredGroup, instance: Instanc
         "/v1/stores/stores/all": 403,
         "/v1/stores/store-sales/keys/STR1@1700000000000": 404,
         "/v1/stores/store-sales/keys/STR2@1700000000000": 403,
+        "/v1/stores/store-sales/keys/STR1@Kochi@1700000000000": 403,
         f"/v1/stores/store-sales/windows/STR1{times}": 200,
+        f"/v1/stores/store-sales/windows/STR1@Kochi{times}": 403,
         f"/v1/stores/store-sales/windows/STR2{times}": 403,
         f"/v1/stores/store-sales/local/windows/STR2{times}": 403,
         "/v1/stores/store-sales/count": 403,

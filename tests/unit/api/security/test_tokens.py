@@ -13,6 +13,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
 from joserfc.jws import JWSRegistry
+from structlog.testing import capture_logs
 
 from api.security import issuer_keys, tokens
 from api.security.caller import Caller
@@ -136,6 +137,33 @@ def test_a_symmetric_key_of_the_set_is_ignored(
     issuer.keys.insert(0, ("HS256", secret))
     with pytest.raises(Unauthenticated):
         asyncio.run(verifier.verify(issuer.token()))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"kty": "AKP", "alg": "ML-DSA-44", "kid": "new", "pub": "AAAA"},
+        {"kty": "EC", "crv": "brainpoolP256r1", "kid": "new", "x": "AAAA", "y": "AAAA"},
+        {"kty": "OKP", "crv": "other", "kid": "new", "x": "AAAA"},
+        {"kty": "RSA", "kid": "new", "n": 7, "e": "AQAB"},
+        {"kid": "new"},
+        None,
+    ],
+    ids=["kty", "EC curve", "OKP curve", "number", "no kty", "null"],
+)
+def test_a_key_of_an_unknown_form_is_ignored(
+    issuer: Issuer, verifier: TokenVerifier, key: dict[str, Any] | None
+) -> None:
+    """The other keys stay in use (RFC 7517, section 5), and a warning names the key. Without another key it is 503."""
+    public = json.loads(issuer.file.read_bytes())["keys"]
+    issuer.file.write_text(json.dumps({"keys": [key, *public]}))
+    with capture_logs() as logs:
+        assert "token:anna" == asyncio.run(verifier.verify(issuer.token())).name
+    assert [["new" if key else None]] == [each["kid"] for each in logs]
+
+    issuer.file.write_text(json.dumps({"keys": [key]}))
+    with pytest.raises(KeysUnavailable):
+        asyncio.run(IssuerKeys(str(issuer.file)).get())
 
 
 def test_another_issuer_with_the_same_key_id_is_refused(tmp_path: Path, verifier: TokenVerifier) -> None:

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -105,30 +106,47 @@ def test_the_file_of_a_key_is_private(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A key that is valid for 30 days stays. A revoked, unknown or nearly expired one does not, nor other scopes."""
+    """A key that is valid for 30 days stays.
+
+    A revoked, unknown or nearly expired one does not, nor one with other scopes or with a limit to shops.
+    """
     topic: dict[str, ApiKey] = {}
     monkeypatch.setattr("services.api_keys.topic.read_keys", lambda _: topic)
     monkeypatch.setattr("services.api_keys.topic.publish_key", lambda key, _: topic.update({key.key_id: key}))
     file = tmp_path / "new folder" / "key"
 
-    def ensure(days: int, scope: str = "operate") -> str:
-        result = loyalty("ensure", "operator", str(file), "--scope", scope, "--days", str(days))
+    def ensure(scope: str = "operate") -> str:
+        result = loyalty("ensure", "operator", str(file), "--scope", scope, "--days", "31")
         assert 0 == result.exit_code, result.stderr
         assert 0o600 == file.stat().st_mode & 0o777
         return file.read_text().strip()
 
-    first = ensure(365)
-    assert first == ensure(365) != ""
-    topic[key_id_of(first) or ""] = topic[key_id_of(first) or ""].revoked(1)
-    second = ensure(29)
-    third = ensure(29)
+    def change(text: str, **changes: Any) -> None:
+        key_id = key_id_of(text) or ""
+        topic[key_id] = replace(topic[key_id], **changes)
+
+    texts = [ensure()]
+    assert texts[0] == ensure() != ""
+    change(texts[0], revoked_time=1)
+    texts.append(ensure())
+    change(texts[1], expires_time=topic[key_id_of(texts[1]) or ""].expires_time - 2 * DAY)
+    texts.append(ensure())
+    change(texts[2], store_ids=frozenset({"STR1"}))
+    texts.append(ensure())
     topic.clear()
-    texts = {first, second, third, ensure(365, "points:adjust"), ensure(365)}
-    assert 5 == len(texts)
+    texts += [ensure("points:adjust"), ensure()]
+    assert 6 == len({*texts})
     assert {Scope.OPERATE} == topic.popitem()[1].scopes
     topic.clear()
-    ensure(365)
+    ensure()
     assert topic.keys() == {key_id_of(file.read_text().strip())}
+
+
+def test_a_key_that_would_be_replaced_at_once_is_refused(tmp_path: Path):
+    """Each run would make another key."""
+    result = loyalty("ensure", "operator", str(tmp_path / "key"), "--scope", "operate", "--days", "30")
+    assert 2 == result.exit_code
+    assert "equal to 31" in result.stderr
 
 
 def test_the_old_key_stays_if_the_new_one_cannot_be_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -137,9 +155,11 @@ def test_the_old_key_stays_if_the_new_one_cannot_be_published(tmp_path: Path, mo
     monkeypatch.setattr("services.api_keys.topic.read_keys", lambda _: topic)
     monkeypatch.setattr("services.api_keys.topic.publish_key", lambda key, _: topic.update({key.key_id: key}))
     file = tmp_path / "key"
-    ensure = ("ensure", "operator", str(file), "--scope", "operate", "--days", "29")
+    ensure = ("ensure", "operator", str(file), "--scope", "operate")
     loyalty(*ensure)
     first = file.read_text()
+    key_id = key_id_of(first.strip()) or ""
+    topic[key_id] = topic[key_id].revoked(1)
 
     def fail(*_: object) -> None:
         raise PublishError("no broker")

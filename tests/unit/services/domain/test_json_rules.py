@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.domain.json_rules import READABLE
+import schemas
+from services.domain.json_rules import READABLE, NotReadableError, mistake, read_object
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
@@ -74,3 +75,13 @@ def test_a_mistake_is_at_the_place_where_python_stops(value: dict[str, object], 
 )
 def test_the_place_of_a_mistake(text: str, place: int) -> None:
     assert place == readable(text)
+
+
+@pytest.mark.parametrize("brackets", ["", "[" * 1_000])
+def test_a_text_that_is_cut_off_costs_no_quadratic_time(brackets: str) -> None:
+    """64 KiB of JSON inside a text, without its end, once took 26 seconds. A megabyte would take hours."""
+    text = '{"Payload": "' + r"{\"a\":1}," * 100_000 + brackets
+
+    assert f"not JSON: the text ends before the object does, at line 1, column {len(text) + 1}" == mistake(text)
+    with pytest.raises(NotReadableError, match="the text ends before the object does"):
+        read_object(text.encode(), schemas.current("PosInvoice"))

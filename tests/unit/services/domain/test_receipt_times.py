@@ -12,7 +12,7 @@ from services.codecs.state import decode_account, encode_account
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import Purchase
-from services.domain.programme import DAY, Campaign, Programme, Programmes, TimeBasis
+from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, Tier, TimeBasis
 from services.domain.recomputation import recompute
 from tests.support.examples import examples
 
@@ -139,3 +139,22 @@ def test_late_receipts_end_in_the_points_of_receipts_in_time(receipts, dice):
         account, _ = played(rules, *events)
         totals.append(advance(account, end, programmes).account.lots)
     assert totals[0] == totals[1]
+
+
+def test_a_late_receipt_takes_no_tier_away():
+    """The version of the receipt does not know the tier that the customer has reached since."""
+    tiers = (Tier("silver", 1_00), Tier("gold", 5_00))
+    before = replace(TILL, version=1, tier_period=Period.YEAR, tiers=tiers, pending=0)
+    more_tiers = (*tiers, Tier("platinum", 10_00, Decimal(2)))
+    now = replace(before, version=2, effective_time=MONDAY - HOUR, tiers=more_tiers)
+
+    _, entries = played(
+        Programmes.of((before, now)),
+        sold(MONDAY, MONDAY, "1000", number="reaches platinum"),
+        sold(MONDAY - 2 * HOUR, MONDAY + HOUR, number="late"),
+        sold(MONDAY + 2 * HOUR, MONDAY + 2 * HOUR, number="earns twice"),
+    )
+
+    assert [(20_00, ""), (0, "platinum"), (2_00, "platinum"), (4_00, "platinum")] == [
+        (entry.points, entry.tier) for entry in entries
+    ]

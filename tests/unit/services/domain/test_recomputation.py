@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.domain.account.processor import advance
 from services.domain.account.purchases import forget
 from services.domain.entries import Kind
-from services.domain.events import Erase, Forward, Purchase
+from services.domain.events import Absorb, Block, Erase, Forward, Purchase
 from services.domain.programme import DAY, Programmes
 from services.domain.recomputation import in_order, recompute
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -178,3 +178,24 @@ def test_what_a_missing_account_ignored_does_not_concern_the_next_one(ignored):
     assert [Kind.EARNED] == [entry.kind for entry in history.entries]
     assert [] == recomputed.not_processed
     assert history.account == recomputed.late.account
+
+
+@pytest.mark.parametrize(
+    "last", [Purchase(START + 100 * DAY, "later", Decimal(100)), Erase(append_time=START + 4 * DAY, command_id="E")]
+)
+def test_the_second_message_of_a_return_with_a_replaced_card_is_not_a_lost_event(last):
+    """The index forwards the return, and the replaced card forwards it too. The account ignores the second message.
+
+    Later the account has forgotten the return, or it is erased.
+    """
+    old = processed([[Block(append_time=START, command_id="b")]], PROGRAMMES).account
+    moved = Absorb(append_time=START + 1, command_id="m/0/moved", counterparty="old", part=old)
+    back = Purchase(START + 2 * DAY, "R", Decimal(-100), original_invoice_number="I1")
+    from_index = Forward(append_time=back.append_time + 5, command_id="R/forward", invoice=back)
+    from_old_card = replace(back, append_time=back.append_time + 6, redirect_id="R/redirected")
+    history = processed([[moved], [bought(1, DAY)], [from_index], [from_old_card], [last]], PROGRAMMES)
+
+    recomputed = recompute(CARD, history.events, history.entries, PROGRAMMES)
+
+    assert [] == recomputed.not_processed
+    assert [] == recomputed.late.entries

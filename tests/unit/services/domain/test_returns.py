@@ -370,3 +370,49 @@ def test_the_cap_of_a_day_counts_what_was_not_returned():
     outcome = after(*events, programme=programme)
 
     assert [2_00, 1_00, -2_00, 2_00, 0, 3_00] == [entry.points for entry in outcome.entries]
+
+
+TWO_TAXED_ITEMS = Purchase(
+    1, "bought", Decimal(236), lines=(Line("A", Decimal(118)), Line("B", Decimal(118))), taxable_amount=Decimal(200)
+)
+
+
+def taxed_return(number, time, total, taxable, *items):
+    lines = tuple(Line(item, Decimal(-118)) for item in items)
+    amounts = {"total_amount": Decimal(total), "taxable_amount": Decimal(taxable)}
+    return Purchase(time, number, **amounts, original_invoice_number="bought", lines=lines)
+
+
+@pytest.mark.parametrize("times", [(2, 3), (3, 2)])
+def test_nothing_stays_of_taxed_items_that_are_all_returned(times):
+    """Lines have gross values, and the amount is net. The order of the returns does not matter."""
+    first = taxed_return("first", times[0], -118, -100, "A")
+    both = taxed_return("both", times[1], -236, -200, "A", "B")
+
+    outcome = after(TWO_TAXED_ITEMS, first, both, programme=Programme(tax_basis=TaxBasis.TAXABLE))
+
+    assert 4_00 == sum(taken(outcome))
+    assert 0 == outcome.account.total
+
+
+def test_nothing_stays_of_a_taxed_item_that_came_in_an_exchange():
+    lines = (Line("A", Decimal(-118)), Line("bed", Decimal(118)))
+    exchange = Purchase(
+        2, "exchange", Decimal(0), original_invoice_number="bought", lines=lines, taxable_amount=Decimal(0)
+    )
+    bed_back = replace(
+        taxed_return("back", 3, -118, -100), original_invoice_number="exchange", lines=(Line("bed", Decimal(-118)),)
+    )
+
+    outcome = after(TWO_TAXED_ITEMS, exchange, bed_back, programme=Programme(tax_basis=TaxBasis.TAXABLE))
+
+    assert 0 == outcome.account.purchases["exchange"].earned
+
+
+@pytest.mark.parametrize("number", ["a exchange", "z exchange"])
+def test_exchange_in_the_millisecond_of_the_first_purchase(number):
+    """A till sends its backlog at once. The customer type is not eligible, so only an account counts the exchange."""
+    lines = (Line("A", Decimal(-50)), Line("bed", Decimal(50)))
+    exchange = Purchase(1, number, Decimal(0), customer_type="NONE", original_invoice_number="bought", lines=lines)
+
+    assert [1_00] == taken(after(buy("50", lines=(Line("A", Decimal(50)),)), exchange))

@@ -194,6 +194,15 @@ def test_the_position_to_continue_from(
     again.close()
 
 
+def test_a_topic_created_again_can_have_fewer_partitions(ledger: Ledger) -> None:
+    """The position of a partition that is gone would move the ledger back to the broker at each check."""
+    marks = Watermarks(0, 100)
+    ledger.appender.open(TOPIC_ID, {0: marks, 1: marks}, {})
+    starts = ledger.appender.open("incarnation-2", {0: marks}, ledger.appender.stored_offsets())
+    ledger.appender.check(starts)
+    assert {0: 0} == starts == ledger.appender.stored_offsets()
+
+
 def test_a_ledger_stays_with_its_topic_and_its_key(ledger: Ledger) -> None:
     """The ledger refuses another topic and another pseudonym key, because they would create other accounts."""
     for appender in (

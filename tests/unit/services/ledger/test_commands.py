@@ -45,6 +45,14 @@ def test_gaps_are_shown_without_cards(ledger: Ledger) -> None:
     assert ("9265846829", 1, 2) == (gap["card"], gap["first"], gap["last"])
 
 
+def test_a_gap_of_an_account_with_a_wrong_clock_is_shown(ledger: Ledger) -> None:
+    """Its OpenedTime is outside of the calendar. The table shows the last time of the calendar."""
+    ledger.append(("9265846829", entry(3, opened_time=2**60)))
+    answer = loyalty("gaps")
+    assert 0 == answer.exit_code
+    assert "9999-12-31" in answer.stdout
+
+
 def test_undecodable_records_are_shown_until_they_are_read_again(ledger: Ledger) -> None:
     """The command shows position and reason. `reread` deletes the records and the positions."""
     record = Undecodable(0, 7, 1_700_000_000_000, "no [magic] byte")

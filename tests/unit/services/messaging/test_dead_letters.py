@@ -1,10 +1,13 @@
 """Deduplication of dead letters. The integration tests cover the part with a broker."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from services.messaging import headers
+from services.messaging import dead_letters, headers
 from services.messaging.dead_letters import DeadLetter, RecordPosition, deduplicated, replay
 from services.messaging.publishing import PublishError
 from services.settings import Settings
@@ -53,3 +56,22 @@ def test_a_record_whose_value_was_too_large_is_not_replayed() -> None:
 
     with pytest.raises(PublishError, match="dead letter 0:5 has no value, because the value of the record at 1:7"):
         replay(Settings(), [LETTER, without_value])
+
+
+def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It publishes the first record before it reads the third one."""
+    steps: list[str] = []
+
+    class Letters:
+        def __iter__(self) -> Iterator[DeadLetter]:
+            for offset in range(3):
+                steps.append(f"read {offset}")
+                yield replace(LETTER, origin=RecordPosition(1, offset), value=f"{offset}".encode())
+
+    publisher = SimpleNamespace(publish=lambda *record: steps.append(f"publish {record[2].decode()}"))
+    monkeypatch.setattr(dead_letters, "connected_producer", lambda *_: None)
+    monkeypatch.setattr(dead_letters, "Publisher", lambda _: nullcontext(publisher))
+
+    assert 3 == replay(Settings(), Letters())
+    reads = [f"read {offset}" for offset in range(3)]
+    assert [*reads, *(step for offset in range(3) for step in (f"read {offset}", f"publish {offset}"))] == steps

@@ -34,6 +34,8 @@ ANSWERS: dict[int, tuple[int, bytes]] = {
     6: (200, b"{}"),
     7: (503, b"<html>no upstream</html>"),
     8: (200, json.dumps({"schema": json.dumps(ANNOTATED)}).encode()),
+    9: (404, b"<html>no such page</html>"),
+    10: (404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}'),
 }
 
 
@@ -75,9 +77,12 @@ def test_an_id_that_the_registry_does_not_know(registry: str) -> None:
         ids_at(registry).writer_schema(2)
 
 
-@pytest.mark.parametrize("schema_id", [3, 4, 5, 6, 7])
+@pytest.mark.parametrize("schema_id", [3, 4, 5, 6, 7, 9, 10])
 def test_other_answers_mean_unavailable(registry: str, schema_id: int) -> None:
-    """An error, a refusal, the page of a proxy and an answer without a schema raise an error with the id."""
+    """An error, a refusal, the page of a proxy, a wrong path and an answer without a schema raise an error with the id.
+
+    A materialiser then waits. It would skip a value whose id is unknown.
+    """
     with pytest.raises(SchemaRegistryUnavailableError, match=f"id {schema_id}"):
         ids_at(registry).writer_schema(schema_id)
 

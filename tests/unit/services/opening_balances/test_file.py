@@ -78,7 +78,8 @@ def test_rows_of_a_card_add_up(tmp_path, name, text):
         ("4711,1,31.12.2027", "is not a date such as 2027-12-31"),
         ("4711,1,2027-12-31T00:00:00", "is not a date such as 2027-12-31"),
         ("4711,1,2026-01-01", "the points have expired already"),
-        ("4711,1,,more", "has the unknown columns ''"),
+        ("4711,1,,more", "has more fields than the header"),
+        ("4711,1", "has fewer fields than the header: is the file complete?"),
     ],
 )
 def test_a_wrong_row_is_named_and_the_others_are_read(tmp_path, row, says):

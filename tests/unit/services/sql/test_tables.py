@@ -98,6 +98,33 @@ def test_line_items_are_the_rows_of_all_files(opened: Callable[..., Database], t
     assert [("1", "A", 10.5, "sale", day), ("1", "B", 2.0, "sale", day), ("2", "A", 7.0, None, day)] == found
 
 
+def test_parquet_files_of_other_programs_are_no_line_items(opened: Callable[..., Database], tmp_path: Path) -> None:
+    """The folder heals if an older release has written tables into it."""
+    export(tmp_path / "export", line("1", "A", 10.5))
+    table = tmp_path / "export" / "tables" / "invoices"
+    table.mkdir(parents=True)
+    parquet.write_table(pa.table({"InvoiceNumber": ["1"], "StoreID": ["S1"]}), table / "part-0.parquet")
+    assert [("1", 10.5)] == rows(opened(), "SELECT InvoiceNumber, TotalValue FROM line_items")
+
+
+@pytest.mark.parametrize("scheme", ["file:", "file://"])
+def test_a_folder_can_be_a_uri(opened: Callable[..., Database], tmp_path: Path, scheme: str) -> None:
+    """RFC 8089 and Hadoop allow both forms."""
+    export(tmp_path / "a folder", line("1", "A", 10.5))
+    uri = f"{scheme}{tmp_path}/a%20folder"
+    assert [("1",)] == rows(opened(export_dir=uri), "SELECT InvoiceNumber FROM line_items")
+
+
+def test_an_open_database_reads_line_items_that_arrive(opened: Callable[..., Database], tmp_path: Path) -> None:
+    """Each statement reads the files of its moment, also through views, and also if there were none before."""
+    database = opened()
+    with pytest.raises(NoExportError):
+        database.run("FROM invoices")
+    for number in (1, 2):
+        export(tmp_path / "export", line(str(number), "A", 10.5), batch=number)
+        assert [(number, number)] == rows(database, "SELECT count(*), count(DISTINCT InvoiceNumber) FROM invoices")
+
+
 def test_invoices_add_up_their_lines(opened: Callable[..., Database], tmp_path: Path) -> None:
     """Money is exact. A return may have any sign. A discount makes a sale smaller, and a return too."""
     lines = [line("1", "A", 0.1), line("1", "B", 0.2), line("1", "C", -0.05), line("2", "A", -5.0, LineKind="return")]
@@ -366,3 +393,4 @@ def test_a_missing_source_says_what_to_do(opened: Callable[..., Database]) -> No
         database.run("SELECT count(*) FROM liability")
     assert [(1, 2)] == rows(database, "SELECT 1 AS a, 2 AS a")
     assert ["a", "a_1"] == database.run("SELECT 1 AS a, 2 AS a").column_names
+    assert ["a", "a_2", "a_1", "a_3"] == database.run("SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a").column_names

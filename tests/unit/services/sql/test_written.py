@@ -21,7 +21,7 @@ from services.settings import Settings
 from services.sql import written
 from services.sql.catalogue import TABLES
 from services.sql.database import Database
-from services.sql.written import TableFormatError, Written, default_tables
+from services.sql.written import TableFormatError, Written, default_tables, require_own_folders
 from tests.support.builders import CARD, entry
 from tests.support.ledger import Ledger
 from tests.support.scan import files_with
@@ -128,6 +128,22 @@ def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger, exp
     assert files_with(folder, "INV1")
 
 
+@BOTH_FORMATS
+@pytest.mark.usefixtures("ledger")
+def test_a_run_deletes_what_dead_runs_have_left(settings: Settings, export_format: str) -> None:
+    """Those files can have keys of erased customers. They go also if the rows do not change."""
+    settings = with_format(settings, export_format)
+    folder = Path(write("customer_line_items", settings).folder)
+    if export_format == "delta":  # this run died after its commit
+        write_deltalake(folder, DeltaTable(folder).to_pyarrow_table(), mode="overwrite")
+    unfinished = folder / ("part-9.parquet" if export_format == "delta" else ".part-0.parquet.new")
+    unfinished.write_bytes(b"a run that died before its last step")
+
+    assert not write("customer_line_items", settings).changed
+
+    assert 1 == len(list(folder.glob("*part-*")))
+
+
 class Source:
     """A database whose tables are the rows of a test."""
 
@@ -199,6 +215,54 @@ def test_two_writers_take_turns(settings: Settings) -> None:
         each.join()
     assert 2 == len(read("invoices", settings))
     assert 0 == DeltaTable(f"{settings.tables_dir}/invoices").version()
+
+
+@pytest.mark.parametrize(
+    ("tables", "exported"),
+    [
+        ("var/tables", "var/parquet"),
+        ("var", "var/parquet"),
+        ("var/parquet-tables", "var/parquet"),
+        ("s3://bucket/tables", "s3a://bucket/line_items"),
+        ("s3://one/lake/tables", "s3://two/lake"),
+    ],
+)
+def test_tables_are_written_beside_the_line_items(tables: str, exported: str) -> None:
+    require_own_folders(["liability", "invoices"], Settings(tables_dir=tables, export_dir=exported))
+
+
+@pytest.mark.parametrize(
+    ("tables", "exported"),
+    [
+        ("var/parquet", "file:{}/var/parquet/"),
+        ("link/tables", "var/parquet"),
+        ("file://{}/var/parquet/tables", "var/parquet"),
+        ("var", "var/invoices/parquet"),
+        ("s3://bucket/lake/tables", "s3a://bucket/lake/"),
+    ],
+)
+def test_tables_are_not_written_among_the_line_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: str, exported: str
+) -> None:
+    """They would become line items, or the vacuum of a table would delete the line items."""
+    monkeypatch.chdir(tmp_path)
+    Path("var/parquet").mkdir(parents=True)
+    Path("link").symlink_to("var/parquet")
+    folders = {"LOYALTY_TABLES_DIR": tables.format(tmp_path), "LOYALTY_EXPORT_DIR": exported.format(tmp_path)}
+
+    refused = CliRunner().invoke(app, ["export", "write"], env=folders)
+
+    assert (2, "") == (refused.exit_code, refused.stdout)
+    assert "one of the two folders is in the other" in refused.stderr
+    assert "Set LOYALTY_TABLES_DIR to a folder beside LOYALTY_EXPORT_DIR" in refused.stderr
+
+
+@pytest.mark.parametrize("scheme", ["file:", "file://"])
+@pytest.mark.usefixtures("ledger")
+def test_the_folder_of_the_tables_can_be_a_uri(settings: Settings, scheme: str) -> None:
+    uri = f"{scheme}{settings.tables_dir}"
+    done = write("liability", settings.model_copy(update={"tables_dir": uri}))
+    assert f"{settings.tables_dir}/liability" == done.folder
 
 
 @pytest.mark.usefixtures("ledger")

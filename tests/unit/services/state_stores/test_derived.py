@@ -202,10 +202,11 @@ def minutes(task: StoreTask) -> list[int]:
 
 
 def test_a_windowed_store_deletes_expired_values() -> None:
-    """Values older than the retention are deleted with the next records, and no others."""
+    """Values older than the retention are deleted, also without new records, and no others."""
     task = sales_task(MemoryStorePartition())
-
     task.apply([sale(0, 101, expired=True), sale(1, 102)])
+
+    task.expire()
 
     assert [102] == minutes(task)
     checkpoint = task.store.checkpoint
@@ -213,8 +214,8 @@ def test_a_windowed_store_deletes_expired_values() -> None:
     assert checkpoint.offset == 2
 
 
-def test_a_batch_searches_one_page_for_expired_values(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search goes on with the next batch, also if keys come and go. The pause begins at the end of the store."""
+def test_each_search_for_expired_values_reads_one_page(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next search continues after it, also if keys come and go. The pause begins at the end of the store."""
     clock = SimpleNamespace(monotonic=lambda: clock.seconds, time_ns=time.time_ns, seconds=1_000.0)
     monkeypatch.setattr("services.state_stores.task.time", clock)
     monkeypatch.setattr("services.state_stores.task._EXPIRY_PAGE", 3)
@@ -231,6 +232,7 @@ def test_a_batch_searches_one_page_for_expired_values(open_store: Open, monkeypa
         with monkeypatch.context() as patched:
             patched.setattr(task.store, "scan", counting_scan)
             task.apply(records)
+            task.expire()
         return minutes(task)
 
     first = [sale(minute, minute, expired=minute % 2 == 1) for minute in range(100, 110)]
@@ -255,11 +257,13 @@ def test_a_batch_searches_one_page_for_expired_values(open_store: Open, monkeypa
 
 
 def test_a_restore_does_not_search_for_expired_values() -> None:
-    """The first batch after the restore does."""
+    """The first search after the restore does."""
     task = sales_task(MemoryStorePartition(), target=2)
-    task.apply([sale(0, 101, expired=True), sale(1, 102)])
-    assert [101, 102] == minutes(task)
+    task.apply([sale(0, 101, expired=True)])
+    task.expire()
+    assert [101] == minutes(task)
 
-    task.apply([sale(2, 103)])
+    task.apply([sale(1, 102)])
+    task.expire()
 
-    assert [102, 103] == minutes(task)
+    assert [102] == minutes(task)

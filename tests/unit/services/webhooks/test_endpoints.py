@@ -44,6 +44,12 @@ def test_every_key_becomes_its_rule(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("host", ["a", "a_b:1", "crm.example.", "127.0.0.1:65535", "[::1]:80", "ü.example"])
+def test_a_host_is_a_name_or_an_address(tmp_path: Path, host: str) -> None:
+    url = f"https://{host}/hooks"
+    assert url == load(written(tmp_path, f"endpoints: [{{name: a, url: '{url}', secret-file: secret}}]"))[0].url
+
+
 def test_a_new_secret_can_join_the_old_one(tmp_path: Path) -> None:
     """A secret file can have several lines. Each line is a secret."""
     file = written(tmp_path, f"endpoints: [{{{LEAST}}}]", f"{SECRET}\n\nwhsec_{base64.b64encode(b'x' * 24).decode()}\n")
@@ -68,6 +74,10 @@ def test_an_endpoint_shows_neither_url_nor_secret(tmp_path: Path) -> None:
         ("endpoints: [{name: a, url: '/hook', secret-file: secret}]", "url: is no URL such as"),
         ("endpoints: [{name: a, url: 'https://', secret-file: secret}]", "url: is no URL such as"),
         ("endpoints: [{name: a, url: 'https://a:port', secret-file: secret}]", "url: is no URL such as"),
+        ("endpoints: [{name: a, url: 'https://a:0', secret-file: secret}]", "url: has a port that is not between"),
+        ("endpoints: [{name: a, url: 'https://a:65536', secret-file: secret}]", "url: has a port that is not between"),
+        ("endpoints: [{name: a, url: 'https://a b', secret-file: secret}]", "url: has a host that is neither"),
+        ("endpoints: [{name: a, url: 'https://a..b', secret-file: secret}]", "url: has a host that is neither"),
         ("endpoints: [{name: a, url: 'https://u:p@a', secret-file: secret}]", "url: has a user name or password"),
         ("endpoints: [{name: a, url: 'https://a#b', secret-file: secret}]", "url: has a fragment"),
         (
