@@ -53,13 +53,15 @@ RECEIPT_TOO_OLD = "receipt-too-old"
 class ReturnReason(StrEnum):
     """Why a return took no points. The entry of ``return-of-return`` has the kind refused, the others have returned.
 
-    A return with ``purchase-unknown`` waits for its purchase, for the return window and at least 18 days.
+    A return with ``purchase-unknown`` waits for its purchase, for the return window and at least 18 days. The entry
+    with ``points-spent`` gives back points that a return took, because they were reserved and are spent now.
     """
 
     PURCHASE_UNKNOWN = "purchase-unknown"
     TOO_MANY_WAIT = "too-many-wait"
     WINDOW_OVER = "return-window-over"
     RETURN_OF_RETURN = "return-of-return"
+    POINTS_SPENT = "points-spent"
 
 
 class AccountVersion(NamedTuple):

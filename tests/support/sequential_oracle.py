@@ -65,6 +65,8 @@ class SequentialOracle:
                 self.reserved[event.command_id] = event.points
             case Capture():
                 self.reserved.pop(event.redemption_id, 0)
+                # Returns have taken points of the redemption, which are spent now.
+                self.available = max(self.available, -sum(self.reserved.values()))
             case Void():
                 self.available += self.reserved.pop(event.redemption_id, 0)
 
@@ -101,4 +103,4 @@ class SequentialOracle:
         left = min(bought.points, self.rules.points(bought.items, is_gold=bought.is_gold))
         lost, bought.points = bought.points - left, left
         self.earned = max(0, self.earned - lost)
-        self.available -= min(lost, self.available)
+        self.available -= min(lost, self.total)

@@ -12,7 +12,7 @@ from services.domain.account.model import (
     Reservation,
 )
 from services.domain.account.posting import Posting
-from services.domain.entries import Credit, Kind, Refusal
+from services.domain.entries import Credit, Kind, Refusal, ReturnReason
 from services.domain.events import (
     BACK,
     Adjust,
@@ -31,7 +31,7 @@ from services.domain.events import (
     derived_id,
 )
 from services.domain.formats import LAST_TIME
-from services.domain.programme import Programme
+from services.domain.programme import Programme, SpentReturns
 from services.domain.validation import MOST_LINE_ITEMS
 
 
@@ -49,6 +49,7 @@ def reserve(posting: Posting, event: Reserve) -> None:
 
 
 def capture(posting: Posting, event: Capture) -> None:
+    _cancel_debt(posting, event.redemption_id)
     if reservation := _end_reservation(posting, event):
         posting.decide(event, posting.enter(Kind.REDEEMED, -reservation.points), event.redemption_id)
 
@@ -57,6 +58,21 @@ def void(posting: Posting, event: Void) -> None:
     if reservation := _end_reservation(posting, event):
         posting.add(reservation.lots)
         posting.decide(event, posting.enter(Kind.VOIDED), event.redemption_id)
+
+
+def _cancel_debt(posting: Posting, redemption_id: str) -> None:
+    """Cancels the part of a debt that only this reservation can pay, because its points are spent now.
+
+    Within the balance, a return takes back reserved points as a debt. A reservation that is not captured pays it.
+    """
+    account = posting.account
+    reservation = account.reservations.get(redemption_id)
+    if reservation is None or posting.programme.spent_returns is not SpentReturns.WITHIN_BALANCE:
+        return
+    cancelled = min(reservation.points, max(0, account.debt - (account.reserved - reservation.points)))
+    if cancelled:
+        account.debt -= cancelled
+        posting.enter(Kind.RETURNED, cancelled, reason=str(ReturnReason.POINTS_SPENT))
 
 
 def _end_reservation(posting: Posting, event: Capture | Void) -> Reservation | None:
@@ -79,7 +95,8 @@ def adjust(posting: Posting, event: Adjust) -> None:
         posting.add({terms: event.points})
     elif event.allow_negative:
         spent = sum(take_spendable(account.lots, -event.points).values())
-        posting.take_back(-event.points - spent, into_debt=True)
+        owed = -event.points - spent
+        posting.take_back(owed, most_debt=owed)
     elif account.available < -event.points:
         refuse(posting, event, Refusal.INSUFFICIENT_POINTS)
         return

@@ -106,7 +106,7 @@ def absorb(posting: Posting, event: Absorb) -> None:
     if not event.is_sent_back and event.counterparty not in account.former_cards:
         account.former_cards = (*account.former_cards, event.counterparty)
     posting.add(part.lots)
-    posting.take_back(part.debt, into_debt=True)
+    posting.take_back(part.debt, most_debt=part.debt)
     account.reservations |= part.reservations
     account.imports += part.imports
     account.purchases = _oldest_first(part.purchases | account.purchases)

@@ -90,14 +90,13 @@ class Posting:
         if account.debt:
             account.debt -= sum(lots.take_any(account.lots, account.debt).values())
 
-    def take_back(self, points: int, preferred: Terms | None = None, *, into_debt: bool) -> int:
+    def take_back(self, points: int, preferred: Terms | None = None, *, most_debt: int) -> int:
         """Takes points from all lots, also pending ones, and returns how many it took.
 
-        If there are too few points, the account gets a debt with ``into_debt``. Without it, the rest is not taken.
+        If there are too few points, the debt of the account grows by at most ``most_debt``. The rest is not taken.
         """
         account = self.account
         taken = sum(lots.take_any(account.lots, points, preferred).values())
-        if into_debt:
-            account.debt += points - taken
-            return points
-        return taken
+        debt = min(points - taken, most_debt)
+        account.debt += debt
+        return taken + debt

@@ -227,9 +227,11 @@ def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPu
     counted = posting.programmes.version(bought.programme_version).tier_period is not None
     if counted and account.period_end and bought.append_time >= account.period_start:
         account.earned_in_period = max(0, account.earned_in_period - points)
-    into_debt = posting.programme.spent_returns is SpentReturns.NEGATIVE_ALLOWED
+    # Reserved points are not spent yet. If the redemption ends without a capture, they pay the debt.
+    is_negative_allowed = posting.programme.spent_returns is SpentReturns.NEGATIVE_ALLOWED
+    most_debt = points if is_negative_allowed else max(0, account.reserved - account.debt)
     terms = earned_terms(bought.time, posting.programmes.version(bought.programme_version))
-    return posting.take_back(points, terms, into_debt=into_debt)
+    return posting.take_back(points, terms, most_debt=most_debt)
 
 
 def _after_return(bought: PastPurchase, returned: PastReturn, programme: Programme) -> PastPurchase:

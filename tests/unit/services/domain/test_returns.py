@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.domain.account.lots import Terms
 from services.domain.account.processor import process
 from services.domain.entries import Kind
-from services.domain.events import Adjust, Line, Purchase, Reserve
+from services.domain.events import Adjust, Capture, Line, Purchase, Reserve, Void
 from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, SpentReturns, TaxBasis, Tier
 from tests.support.examples import examples
 from tests.support.oracles import earned_points
@@ -155,6 +155,37 @@ def test_return_of_points_that_are_spent(policy, points, available):
     assert available == outcome.account.available == outcome.entries[-1].available
     later = process(outcome.account, [buy("200", "next", 4)], Programmes((programme,)), "card")
     assert available + 4_00 == later.account.available == later.account.total
+
+
+@pytest.mark.parametrize("end", [Void, Capture])
+def test_return_takes_back_reserved_points_unless_they_are_spent(end):
+    """Otherwise a customer could reserve the points, return the goods and void the redemption."""
+    reserved = Reserve(append_time=2, command_id="redemption", points=1_50)
+    outcome = after(buy("100"), reserved, back("100", time=3))
+    entry = outcome.entries[-1]
+    assert (-2_00, 0, -1_50, 1_50) == (entry.points, entry.total, entry.available, entry.reserved)
+
+    ended = process(
+        outcome.account, [end(append_time=4, command_id="end", redemption_id="redemption")], Programmes(), "card"
+    )
+
+    expected = {
+        Void: [(Kind.VOIDED, 0, 0, "")],
+        Capture: [(Kind.RETURNED, 1_50, 1_50, "points-spent"), (Kind.REDEEMED, -1_50, 0, "")],
+    }
+    assert expected[end] == [(each.kind, each.points, each.total, each.reason) for each in ended.entries]
+    assert (0, 0, 0) == (ended.account.debt, ended.account.available, ended.account.reserved)
+    assert 0 == ended.decisions[0].total
+
+
+def test_capture_cancels_only_what_no_other_reservation_can_pay():
+    """Two redemptions of 1.00 each, and a return of 0.50: the second redemption still pays it."""
+    reserves = [Reserve(append_time=2, command_id=name, points=1_00) for name in ("first", "second")]
+    capture = Capture(append_time=4, command_id="end", redemption_id="first")
+    outcome = after(buy("100"), *reserves, back("25", time=3), capture)
+
+    assert [Kind.REDEEMED] == [each.kind for each in outcome.entries if each.event_id == "end"]
+    assert (50, -50, 1_00) == (outcome.account.total, outcome.account.available, outcome.account.reserved)
 
 
 def test_debt_is_no_reason_to_take_reserved_points():
