@@ -6,12 +6,12 @@ The loyalty query, the archive, the audit and the rebuild call the same function
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
+from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.domain.invoice import PosInvoice
 from services.domain.validation import BLANKS, LONGEST_TEXT, in_milliseconds
 from services.messaging.avro import AVRO_ERRORS, Record, not_of_its_schema, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.verdicts import Judge, judge_of
+from services.verdicts import judge_of
 
 
 class Found(NamedTuple):
@@ -64,7 +64,7 @@ def find_in_invoices(known: Mapping[int, str], customer_types: Collection[str]) 
         named = original if original is not None and len(original) <= LONGEST_TEXT else None
         return Found(None, identity, card, event, number if earns else None, named)
 
-    return _find(judge_of(POS_INVOICES, known), found_in, "PosInvoice")
+    return _find(POS_INVOICES, known, found_in)
 
 
 def find_in_commands(known: Mapping[int, str]) -> Find:
@@ -81,11 +81,12 @@ def find_in_commands(known: Mapping[int, str]) -> Find:
             return Found(None, identity, card, invoice=command["Invoice"]["InvoiceNumber"])
         return Found(None, identity, card, encode(command))
 
-    return _find(judge_of(LOYALTY_COMMANDS, known), found_in, "LoyaltyCommand")
+    return _find(LOYALTY_COMMANDS, known, found_in)
 
 
-def _find(judge: Judge, found_in: Callable[[Any], Found], name: str) -> Find:
-    """Args: found_in: takes a valid record. name: that of its schema."""
+def _find(topic: Topic, known: Mapping[int, str], found_in: Callable[[Any], Found]) -> Find:
+    """Args: found_in: takes a valid record."""
+    judge = judge_of(topic, known)
 
     def find(value: bytes | None, key: bytes | None, read: Any = None) -> Found:
         verdict = judge(value, key, read)
@@ -95,7 +96,7 @@ def _find(judge: Judge, found_in: Callable[[Any], Found], name: str) -> Find:
             return found_in(verdict.record)
         except AVRO_ERRORS:
             # A registered schema can accept values that the current one cannot hold, such as decimals of more digits.
-            return Found(not_of_its_schema(name))
+            return Found(not_of_its_schema(str(topic.value)))
 
     return find
 

@@ -7,7 +7,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 
 # A password can contain any character. SQLAlchemy also reads it from the query of a URL.
 _PASSWORDS = (
-    (re.compile(r"(://[^/@:]*):.*@"), r"\1:…@"),
+    (re.compile(r"(://[^/@:]*):.*@", re.DOTALL), r"\1:…@"),
     (re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE), r"\1…"),
 )
 

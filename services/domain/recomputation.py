@@ -68,13 +68,16 @@ def recompute(
     opened_time = settled.account.opened_time if settled.account else None
     of_account = [entry for entry in record if entry.opened_time == opened_time]
     known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
-    decided_times = {entry.invoice_number: entry.time for entry in record if entry.kind is not Kind.FORWARDED}
+    decided_times: defaultdict[str, list[int]] = defaultdict(list)
+    for entry in record:
+        if entry.kind is not Kind.FORWARDED:
+            decided_times[entry.invoice_number].append(entry.time)
     new = [
         event
         for event in unknown
         if event.append_time >= complete_from
         and not _is_second_copy(event, known)
-        and not _is_second_message(event, decided_times)
+        and not _is_second_message(event, decided_times, programmes)
         and not _was_ignored_before(settled.account, event, programmes)
     ]
     late = process(settled.state, new, programmes, card)
@@ -91,18 +94,19 @@ def _is_second_copy(event: Event, known: Collection[str]) -> bool:
     return isinstance(event, Forward) and event.invoice.invoice_number in known
 
 
-def _is_second_message(event: Event, decided_times: Mapping[str, int]) -> bool:
+def _is_second_message(event: Event, decided_times: Mapping[str, Sequence[int]], programmes: Programmes) -> bool:
     """Whether a replaced card sent a return that the index had forwarded too, and that an entry already decides.
 
     The account ignored the second message. It may have forgotten the return since, or it may be erased.
 
     Args:
-        decided_times: by invoice number, the time of the last entry that decides it.
+        decided_times: by invoice number, the times of the entries that decide it.
     """
-    if not isinstance(event, Purchase) or not event.redirect_id or event.invoice_kind is not InvoiceKind.RETURN:
+    if not isinstance(event, Purchase) or not event.redirect_id or event.invoice_kind is InvoiceKind.SALE:
         return False
-    time = decided_times.get(event.invoice_number)
-    return time is not None and abs(event.append_time - time) <= RETURN_MEMORY
+    if event.invoice_kind is InvoiceKind.EXCHANGE and _must_count(event, programmes):
+        return False  # The entry may decide its returned half only.
+    return any(abs(event.append_time - time) <= RETURN_MEMORY for time in decided_times.get(event.invoice_number, ()))
 
 
 def _was_ignored_before(account: Account | None, event: Event, programmes: Programmes) -> bool:

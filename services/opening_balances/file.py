@@ -124,7 +124,10 @@ def _rows_of(reader: "csv.DictReader[str]") -> Iterator[tuple[int, Any]]:
         if None in row.values():
             yield reader.line_num, _RowError("has fewer fields than the header: is the file complete?")
         elif None in row:
-            yield reader.line_num, _RowError("has more fields than the header: a field with a comma needs quotes")
+            yield (
+                reader.line_num,
+                _RowError("has more fields than the header: quote a field with a comma, or remove a comma"),
+            )
         else:
             yield reader.line_num, row
 

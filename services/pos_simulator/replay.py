@@ -57,7 +57,7 @@ def _message(text: bytes, wanted: Format, encode: Any) -> Recorded:
     except NotReadableError:
         return Recorded(None, text, Written.RAW)
     key = (invoice["StoreID"] or "").encode() or None
-    return Recorded(key, encode(invoice), Written.AVRO) if wanted is Format.AVRO else Recorded(key, text, Written.JSON)
+    return Recorded(key, encode(invoice) if wanted is Format.AVRO else text, Written(wanted))
 
 
 def lines_of(files: Iterable[IO[bytes]]) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import count
@@ -117,7 +118,10 @@ class Database:
         """Let the next statement read the sources as they are now. The list of exported files is read here."""
         for lazy in self._lazy.values():
             lazy.forget()
-        exported = files.line_items(self._settings)
+        exported = None
+        # A statement without line items works without them. The lazy table says why they cannot be read.
+        with suppress(Exception):
+            exported = files.line_items(self._settings)
         self._connection.register(LINE_ITEMS.name, self._lazy[LINE_ITEMS.name] if exported is None else exported)
 
     def _run(self, statement: str) -> pa.Table:

@@ -64,5 +64,9 @@ def open_delta(folder: str) -> "DeltaTable | None":
 
 
 def refuse(settings: Settings) -> Iterator[pa.RecordBatch]:
-    """Raise NoExportError."""
+    """Raise NoExportError: there are no exported files, or they cannot be read."""
+    try:
+        line_items(settings)
+    except Exception as error:
+        raise NoExportError(f"the exported files in {settings.export_dir} cannot be read: {error}") from error
     raise NoExportError(f"{settings.export_dir} has no exported files: run `loyalty export` first")

@@ -53,6 +53,8 @@ _HANDLERS: dict[type, Callable[[Posting, Any], None]] = {
 }
 """The function for each kind of event. Events of the same millisecond have this order: points are added first."""
 _RANKS = {kind: rank for rank, kind in enumerate(_HANDLERS)}
+_KINDS = (InvoiceKind.SALE, InvoiceKind.EXCHANGE, InvoiceKind.RETURN)
+"""Their order in one millisecond. The first purchase opens the account from which the others take something back."""
 
 
 def process(state: AccountState | None, events: Iterable[Event], programmes: Programmes, card: str) -> Outcome:
@@ -120,12 +122,11 @@ def _open(now: int, programme: Programme, marker: ErasureMarker | None) -> Accou
 
 
 def _in_order(events: Iterable[Event]) -> list[Event]:
-    """Sorts events by append time and rank."""
-    first: dict[tuple[int, int, bool, str], Event] = {}
+    """Sorts events by append time, rank and kind of invoice."""
+    first: dict[tuple[int, int, int, str], Event] = {}
     for event in events:
-        # An exchange takes something back, too. Its purchase may be the one that opens the account.
-        is_return = isinstance(event, Purchase) and event.invoice_kind is not InvoiceKind.SALE
-        order = (event.append_time, _RANKS[type(event)], is_return, event.event_id)
+        kind = _KINDS.index(event.invoice_kind) if isinstance(event, Purchase) else 0
+        order = (event.append_time, _RANKS[type(event)], kind, event.event_id)
         # If two events have the same id and millisecond, this order always chooses the same one.
         if order not in first or repr(event) < repr(first[order]):
             first[order] = event

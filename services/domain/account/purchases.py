@@ -18,6 +18,7 @@ MOST_WAITING = 1_000
 """The largest number of returns of one account that wait for their purchases. Further ones take nothing."""
 
 _ZERO = Decimal(0)
+_SMALLEST_AMOUNT = Decimal("0.000001")
 
 
 def counts(purchase: Purchase, account: Account | None, programmes: Programmes) -> bool:
@@ -50,8 +51,8 @@ def purchase(posting: Posting, event: Purchase) -> None:
         posting.event, posting.programme = sold, how.rules
         points = _earn(posting, as_decided(sold, posting.programmes), how)
         posting.programme = arrival
+        # Tiers follow the time of arrival. The version of a late receipt may not know the customer's tier.
         if how.rules.tier_period:
-            # Tiers follow the time of arrival. The version of a late receipt may not know the customer's tier.
             _count_towards_tier(posting, points)
     if returned and event.invoice_number not in posting.account.returns:
         posting.event = returned
@@ -145,7 +146,9 @@ def _past_purchase(purchase: Purchase, programme: Programme, tier: str, earned: 
 
 def _count_towards_tier(posting: Posting, points: int) -> None:
     account, programme = posting.account, posting.programme
-    if not account.period_end and programme.tier_period:
+    if not account.period_end:
+        if programme.tier_period is None:
+            return
         account.period_start, account.period_end = period_of(posting.time, programme.tier_period, programme.time_zone)
     account.earned_in_period += points
     reached = programme.tier_for(account.earned_in_period)
@@ -256,8 +259,8 @@ def _after_return(bought: PastPurchase, returned: PastReturn, programme: Program
         bought = bought._replace(lines=lines)
     else:
         bought = bought._replace(items=left)
-    # Lines have their gross values. So a rest of the taxable amount can be left although no item is left.
-    is_empty = names_items and not left and programme.tax_basis is TaxBasis.TAXABLE
+    # What an exchange sells has gross values, and its return has a net amount. So a rest can be left without items.
+    is_empty = names_items and not left and named >= bought.amount and programme.tax_basis is TaxBasis.TAXABLE
     if amount <= 0 or is_empty:
         return bought._replace(amount=_ZERO, earned=0)
     again = Purchase(bought.append_time, "", amount, bought.store_id, created_time=bought.created_time, lines=lines)
@@ -280,7 +283,11 @@ def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Prog
     )
     if not excess:
         return amount
-    return _ZERO if excess == sum(returned.items.values()) else max(_ZERO, amount - excess)
+    value = sum(returned.items.values())
+    if programme.tax_basis is TaxBasis.TAXABLE and returned.taxable_amount is not None:
+        # The items have their gross values. More digits could leave a tiny rest, which some programmes round up.
+        excess = (excess * amount / value).quantize(_SMALLEST_AMOUNT)
+    return max(_ZERO, amount - excess) if excess != value else _ZERO
 
 
 def _after_return_of_unknown_items(bought: PastPurchase, amount: Decimal, programme: Programme) -> PastPurchase:

@@ -158,3 +158,20 @@ def test_a_late_receipt_takes_no_tier_away():
     assert [(20_00, ""), (0, "platinum"), (2_00, "platinum"), (4_00, "platinum")] == [
         (entry.points, entry.tier) for entry in entries
     ]
+
+
+def test_a_late_receipt_counts_towards_no_tier_while_there_are_none():
+    """The programme removes its tiers, and introduces them again. The purchase that was returned counts nothing."""
+    tiers = (Tier("silver", 0), Tier("gold", 5_00))
+    before = replace(TILL, version=1, tier_period=Period.YEAR, tiers=tiers, pending=0)
+    without = replace(TILL, version=2, effective_time=MONDAY)
+    again = replace(before, version=3, effective_time=MONDAY + DAY)
+
+    account, _ = played(
+        Programmes.of((before, without, again)),
+        sold(MONDAY - HOUR, MONDAY + HOUR, "1000", "late"),
+        Purchase(MONDAY + 2 * HOUR, "back", Decimal(-1000), original_invoice_number="late"),
+        sold(MONDAY + 2 * DAY, MONDAY + 2 * DAY, "10", "new"),
+    )
+
+    assert ("silver", 20) == (account.tier, account.earned_in_period)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.domain.account.processor import advance
 from services.domain.account.purchases import forget
 from services.domain.entries import Kind
-from services.domain.events import Absorb, Block, Erase, Forward, Purchase
+from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase
 from services.domain.programme import DAY, Programmes
 from services.domain.recomputation import in_order, recompute
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -188,12 +188,39 @@ def test_the_second_message_of_a_return_with_a_replaced_card_is_not_a_lost_event
 
     Later the account has forgotten the return, or it is erased.
     """
-    old = processed([[Block(append_time=START, command_id="b")]], PROGRAMMES).account
-    moved = Absorb(append_time=START + 1, command_id="m/0/moved", counterparty="old", part=old)
     back = Purchase(START + 2 * DAY, "R", Decimal(-100), original_invoice_number="I1")
     from_index = Forward(append_time=back.append_time + 5, command_id="R/forward", invoice=back)
     from_old_card = replace(back, append_time=back.append_time + 6, redirect_id="R/redirected")
-    history = processed([[moved], [bought(1, DAY)], [from_index], [from_old_card], [last]], PROGRAMMES)
+    assert_nothing_is_late([absorbed()], [bought(1, DAY)], [from_index], [from_old_card], [last])
+
+
+def test_a_second_message_can_be_much_older_than_the_decision():
+    """The return waits for its purchase for 20 days."""
+    back = Purchase(START + 2 * DAY, "R", Decimal(-100), original_invoice_number="I5")
+    from_index = Forward(append_time=back.append_time + 5, command_id="R/forward", invoice=back)
+    from_old_card = replace(back, append_time=back.append_time + 6, redirect_id="R/redirected")
+
+    assert_nothing_is_late([absorbed()], [from_index], [from_old_card], [bought(5, 22 * DAY)], [bought(3, 150 * DAY)])
+
+
+def test_the_second_message_of_an_exchange_that_earns_nothing_is_not_a_lost_event():
+    lines = (Line("A", Decimal(-50)), Line("B", Decimal(50)))
+    exchange = Purchase(
+        START + 2 * DAY, "X", Decimal(0), customer_type="NONE", original_invoice_number="I1", lines=lines
+    )
+    from_index = Forward(append_time=exchange.append_time + 5, command_id="X/forward", invoice=exchange)
+    from_old_card = replace(exchange, append_time=exchange.append_time + 6, redirect_id="X/redirected")
+
+    assert_nothing_is_late([absorbed()], [bought(1, DAY)], [from_index], [from_old_card], [bought(3, 150 * DAY)])
+
+
+def absorbed():
+    old = processed([[Block(append_time=START, command_id="b")]], PROGRAMMES).account
+    return Absorb(append_time=START + 1, command_id="m/0/moved", counterparty="old", part=old)
+
+
+def assert_nothing_is_late(*batches):
+    history = processed(batches, PROGRAMMES)
 
     recomputed = recompute(CARD, history.events, history.entries, PROGRAMMES)
 

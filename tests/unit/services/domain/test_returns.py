@@ -403,27 +403,38 @@ def test_the_cap_of_a_day_counts_what_was_not_returned():
     assert [2_00, 1_00, -2_00, 2_00, 0, 3_00] == [entry.points for entry in outcome.entries]
 
 
-TWO_TAXED_ITEMS = Purchase(
-    1, "bought", Decimal(236), lines=(Line("A", Decimal(118)), Line("B", Decimal(118))), taxable_amount=Decimal(200)
-)
+TAXABLE = Programme(tax_basis=TaxBasis.TAXABLE)
 
 
-def taxed_return(number, time, total, taxable, *items):
-    lines = tuple(Line(item, Decimal(-118)) for item in items)
-    amounts = {"total_amount": Decimal(total), "taxable_amount": Decimal(taxable)}
-    return Purchase(time, number, **amounts, original_invoice_number="bought", lines=lines)
+def taxed_purchase(*items):
+    """Each item costs 100 and 18 % tax."""
+    lines = tuple(Line(item, Decimal(118)) for item in items)
+    return Purchase(1, "bought", Decimal(118) * len(items), lines=lines, taxable_amount=Decimal(100) * len(items))
+
+
+def taxed_return(number, time, *items, original="bought"):
+    bought = taxed_purchase(*items)
+    lines = tuple(Line(line.item_code, -line.value) for line in bought.lines)
+    amounts = {"total_amount": -bought.total_amount, "taxable_amount": -bought.taxable_amount}
+    return Purchase(time, number, **amounts, original_invoice_number=original, lines=lines)
 
 
 @pytest.mark.parametrize("times", [(2, 3), (3, 2)])
-def test_nothing_stays_of_taxed_items_that_are_all_returned(times):
+@pytest.mark.parametrize("items", ["AB", "ABC"])
+def test_a_taxed_item_is_returned_once(times, items):
     """Lines have gross values, and the amount is net. The order of the returns does not matter."""
-    first = taxed_return("first", times[0], -118, -100, "A")
-    both = taxed_return("both", times[1], -236, -200, "A", "B")
+    first, both = taxed_return("first", times[0], "A"), taxed_return("both", times[1], "A", "B")
 
-    outcome = after(TWO_TAXED_ITEMS, first, both, programme=Programme(tax_basis=TaxBasis.TAXABLE))
+    outcome = after(taxed_purchase(*items), first, both, programme=TAXABLE)
 
     assert 4_00 == sum(taken(outcome))
-    assert 0 == outcome.account.total
+
+
+def test_a_taxed_item_without_a_line_is_not_returned():
+    """Lines without a value are no lines here. B has such a line."""
+    purchase = replace(taxed_purchase("A", "B"), lines=(Line("A", Decimal(118)),))
+
+    assert [2_00] == taken(after(purchase, taxed_return("back", 2, "A"), programme=TAXABLE))
 
 
 def test_nothing_stays_of_a_taxed_item_that_came_in_an_exchange():
@@ -431,11 +442,9 @@ def test_nothing_stays_of_a_taxed_item_that_came_in_an_exchange():
     exchange = Purchase(
         2, "exchange", Decimal(0), original_invoice_number="bought", lines=lines, taxable_amount=Decimal(0)
     )
-    bed_back = replace(
-        taxed_return("back", 3, -118, -100), original_invoice_number="exchange", lines=(Line("bed", Decimal(-118)),)
-    )
+    bed_back = taxed_return("back", 3, "bed", original="exchange")
 
-    outcome = after(TWO_TAXED_ITEMS, exchange, bed_back, programme=Programme(tax_basis=TaxBasis.TAXABLE))
+    outcome = after(taxed_purchase("A", "B"), exchange, bed_back, programme=TAXABLE)
 
     assert 0 == outcome.account.purchases["exchange"].earned
 
@@ -447,3 +456,13 @@ def test_exchange_in_the_millisecond_of_the_first_purchase(number):
     exchange = Purchase(1, number, Decimal(0), customer_type="NONE", original_invoice_number="bought", lines=lines)
 
     assert [1_00] == taken(after(buy("50", lines=(Line("A", Decimal(50)),)), exchange))
+
+
+@pytest.mark.parametrize("original", [None, "z exchange"])
+def test_exchange_comes_before_a_return_of_the_same_millisecond(original):
+    """The exchange opens the account from which the return takes the points of the bed."""
+    lines = (Line("A", Decimal(-50)), Line("bed", Decimal(50)))
+    exchange = Purchase(1, "z exchange", Decimal(0), original_invoice_number="older", lines=lines)
+    bed_back = Purchase(1, "a return", Decimal(-50), customer_type="PRIME", original_invoice_number=original)
+
+    assert 0 == after(exchange, bed_back).account.total

@@ -72,3 +72,12 @@ def test_the_command_reports_what_it_did(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(NoExportError):
         maintain(Settings(export_dir=str(tmp_path)))
     assert 2 == DeltaTable(tmp_path / "table").version()
+
+
+def test_a_damaged_table_stops_only_statements_that_need_it(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{")
+    with closing(Database(Settings(export_dir=str(tmp_path)))) as database:
+        assert [{"a": 1}] == database.run("SELECT 1 AS a").to_pylist()
+        with pytest.raises(NoExportError, match="cannot be read"):
+            database.run("FROM invoices")
