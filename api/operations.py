@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from heapq import nlargest
 
+from cachetools import TTLCache
 from confluent_kafka import KafkaException
+from starlette.concurrency import run_in_threadpool
 
 from api.http import problems
 from services.audit import runs
@@ -25,7 +27,8 @@ _FRESH_SECONDS = 2.0
 
 _LETTERS_SECONDS = 10.0
 """The same for dead letters. Each read of them reads the whole topic."""
-_MOST_KEPT = 4
+_MOST_KEPT, _MOST_LETTERS = 4, 100
+"""Results and dead letters of a result that are kept. A dead letter can have 15 MiB."""
 
 NewestDeadLetters = tuple[Counter[str], list[DeadLetter]]
 """The number of dead letters for each reason, and the newest of them."""
@@ -39,7 +42,9 @@ class Operations:
         self._lock = asyncio.Lock()
         self._latest: tuple[float, Status, Rates | None] | None = None
         self._letters_lock = asyncio.Lock()
-        self._newest_letters: dict[tuple[str | None, int], tuple[float, NewestDeadLetters]] = {}
+        self._newest_letters: TTLCache[tuple[str | None, int], NewestDeadLetters] = TTLCache(
+            _MOST_KEPT, _LETTERS_SECONDS
+        )
 
     async def status(self, api: ApiState) -> tuple[Status, Rates | None]:
         """The state of the system, and the rates since the state before; None for the first one.
@@ -68,14 +73,12 @@ class Operations:
             reason: a text that the reason contains; None accepts every reason.
         """
         async with self._letters_lock:
-            kept = self._newest_letters.pop((reason, most), None)
-            if kept is None or time.monotonic() - kept[0] >= _LETTERS_SECONDS:
-                found = await asyncio.to_thread(self._read_newest, DeadLetterFilter(reason), most)
-                kept = time.monotonic(), found
-            self._newest_letters[reason, most] = kept
-            while len(self._newest_letters) > _MOST_KEPT:
-                del self._newest_letters[next(iter(self._newest_letters))]
-            return kept[1]
+            found = self._newest_letters.get((reason, most))
+            if found is None:
+                found = await run_in_threadpool(self._read_newest, DeadLetterFilter(reason), most)
+                if most <= _MOST_LETTERS:
+                    self._newest_letters[reason, most] = found
+            return found
 
     def _read_newest(self, letter_filter: DeadLetterFilter, most: int) -> NewestDeadLetters:
         reasons = Counter[str]()

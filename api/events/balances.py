@@ -61,7 +61,7 @@ class EventId(NamedTuple):
 
     Attributes:
         opened_time: of the account, in milliseconds since the epoch; 0 if the record does not say it.
-        sequence: of the account; ``LARGEST_SEQUENCE`` for the event ``erased``, the last one of an account.
+        sequence: of the account; ``LARGEST_SEQUENCE`` for the event ``erased``.
         offset: of the changelog record, by which an instance finds it; None if the client does not know it.
     """
 
@@ -100,9 +100,11 @@ class _Revisions:
         # The client has everything up to this offset. A deletion has no version, and a store that is rebuilt reads old
         # records again.
         self._offset = -1
+        # A rebuild writes a balance of the same account after a deletion. Only its offset says that it is newer.
+        self._erased_at = last.offset if last and last.is_of_erasure else None
 
     def has(self, value: VersionedValue) -> bool:
-        return value.version <= self._version
+        return value.version <= self._version and (self._erased_at is None or value.offset <= self._erased_at)
 
     def skip_to(self, offset: int) -> None:
         """Leave out records up to this offset."""
@@ -136,7 +138,7 @@ class _Revisions:
         return VersionedValue(view.sequence or 0, record.offset, record.append_time, view.body, view.opened_time)
 
     def _balance(self, value: VersionedValue) -> Event:
-        self._version = value.version
+        self._version, self._erased_at = value.version, None
         self.skip_to(value.offset)
         return Event(
             "balance", visible(self._caller, value.body), str(EventId(value.opened_time, value.sequence, value.offset))
@@ -144,8 +146,8 @@ class _Revisions:
 
     def _erased(self, offset: int) -> Event:
         self.skip_to(offset)
-        self._version = (self._version[0], LARGEST_SEQUENCE)
-        return Event("erased", b"{}", str(EventId(*self._version, max(0, offset))))
+        self._version, self._erased_at = (self._version[0], LARGEST_SEQUENCE), max(0, offset)
+        return Event("erased", b"{}", str(EventId(*self._version, self._erased_at)))
 
 
 class BalanceEvents:
@@ -272,8 +274,8 @@ class BalanceEvents:
             records = await self._read_history(task, key, range(last.offset, position))
             if records and revisions.is_of(records[0]):
                 return [event for record in records[1:] if (event := revisions.of(record))]
-        is_known = value is None and last.is_of_erasure
-        return [] if is_known else [gap, revisions.current(value, position)]
+        knows_erasure = value is None and last.is_of_erasure
+        return [] if knows_erasure else [gap, revisions.current(value, position)]
 
     async def _read_history(self, task: StoreTask, key: bytes, span: range) -> Sequence[ChangelogRecord]:
         """The records of the key; none if they cannot be read, or not in time. Raises KafkaException."""

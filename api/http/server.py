@@ -83,6 +83,10 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._arriving_since, self._in_head = self.loop.time(), True
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Blanks and tabs around a value are no part of it (RFC 9110, section 5.5). httptools removes those before it.
+        super().on_header(name, value.rstrip(b" \t"))
+
     def on_headers_complete(self) -> None:
         is_small = self._is_counted and self._framing_bytes <= HEADER_BYTES
         self._in_head, self._framing_bytes = False, 0
@@ -94,9 +98,6 @@ class LimitedProtocol(HttpToolsProtocol):
             raise httptools.HttpParserError
         if b"%" in self.url:
             _require_unambiguous(self.url)
-        # Blanks and tabs around a value are no part of it (RFC 9110, section 5.5). httptools removes those before it.
-        # The list stays the same, because the scope of the request has it, too.
-        self.headers[:] = [(name, value.rstrip(b" \t")) for name, value in self.headers]
         super().on_headers_complete()
         # uvicorn appends trailers to this list. A trailer is no header (RFC 9110, section 6.5.1), so nobody reads it.
         self.headers = []

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from api.dependencies import (
     PLACE_OF_STREAM,
@@ -161,7 +162,7 @@ async def dead_letters(
         }
         return json_response(body, caching=NO_STORE)
 
-    return await asyncio.to_thread(response)  # Many letters take too long for the event loop.
+    return await run_in_threadpool(response)  # Many letters take too long for the event loop.
 
 
 @router.post(

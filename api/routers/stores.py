@@ -35,7 +35,7 @@ from api.routing.lookup import KeyRead
 from api.routing.scatter_gather import Members, StoreQuery
 from api.schemas.stores import Count, Entries, EntryPage, FoundKeys, Keys, StoreEntry
 from api.security.caller import EVERYBODY, Caller
-from api.security.permissions import WINDOWS, caller_of, may_read_store, require_keys
+from api.security.permissions import caller_of, may_read_store, require_keys
 from services.interactive_queries.local_queries import (
     KeyRange,
     Row,
@@ -275,4 +275,4 @@ _add_routes("POST", "/keys", "Several keys", several_keys, FoundKeys, *problems.
 _add_routes("GET", "/range", "Keys from … to, or with a prefix", key_range, EntryPage)
 _add_routes("GET", "/all", "Every entry", everything, EntryPage)
 _add_routes("GET", "/count", "How many keys", count_keys, Count)
-_add_routes("GET", WINDOWS, "The windows of a key", windows, Entries, problems.NotWindowed)
+_add_routes("GET", "/windows/{key:path}", "The windows of a key", windows, Entries, problems.NotWindowed)

@@ -43,6 +43,7 @@ _PATIENCE_SECONDS = 5.0
 _ATTEMPT_SECONDS = 1.0
 # Reserves time to send the response before the deadline.
 _RESPONSE_SECONDS = 0.5
+_NEW_ACCOUNT_MILLISECONDS = 60_000
 
 
 @dataclass(slots=True)
@@ -169,7 +170,10 @@ class Lookup:
 
         seconds = min(read.wait_seconds, max(0.0, read.seconds_left - _RESPONSE_SECONDS))
         found = await self._local.stores.waiters.wait(
-            read.key, read_again, lambda found: read.consistency.is_satisfied_by(found.value), seconds
+            read.key,
+            read_again,
+            lambda found: read.consistency.is_satisfied_by(found.value) or _is_erased(read, found, started),
+            seconds,
         )
         return self._require_consistency(read, found, started)
 
@@ -184,17 +188,13 @@ class Lookup:
         return LocalRead(value, self._local.confirm(read.store, status), self._local.url)
 
     def _require_consistency(self, read: KeyRead, found: LocalRead, started: float) -> LocalRead:
-        """Return what was found. Raise Problem if it is older than the caller allows.
-
-        An account that the caller has seen, and that an owner does not have after it has applied every record from
-        before the read, is erased. Then the result has no value.
-        """
+        """Return what was found. Raise Problem if it is older than the caller allows."""
         status, required = found.status, read.consistency
         if not status.is_within(read.max_lag):
             problem = problems.TooStale(maxLag=read.max_lag, lag=status.lag if status.lag_known else None)
             raise found.with_freshness(problem)
-        is_erased = required.opened_time > 0 and found.value is None and status.has_all_before(started)
-        if required != ANY_VERSION and not is_erased and not required.is_satisfied_by(found.value):
+        is_enough = required == ANY_VERSION or required.is_satisfied_by(found.value)
+        if not is_enough and not _is_erased(read, found, started):
             reached = problems.SequenceNotReached(minSequence=required.sequence, currentSequence=found.sequence)
             raise found.with_freshness(reached)
         if status.stale and found.value:
@@ -250,6 +250,17 @@ class Lookup:
         is_refused = response.problem_code in problems.ANOTHER_MAY_ANSWER
         self._metrics.forwarded.labels("refused" if is_refused else "answered").inc()
         return response
+
+
+def _is_erased(read: KeyRead, found: LocalRead, started: float) -> bool:
+    """Whether the account that the caller has seen is erased.
+
+    An owner does not have it, although it has applied every record from before the read. A new account can be in the
+    decision of a command a moment before it is in the changelog of balances.
+    """
+    opened_time = read.consistency.opened_time
+    is_old = 0 < opened_time < time.time() * 1000 - _NEW_ACCOUNT_MILLISECONDS
+    return is_old and found.value is None and found.status.has_all_before(started)
 
 
 class _OwnerChangedError(Exception):

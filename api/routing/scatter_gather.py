@@ -161,10 +161,12 @@ class ScatterGather:
         except StoreCorruptError:
             # The task has marked the damaged partition, so the next read skips it.
             return await self._read(query, partitions, max_lag)
+        except StoreClosedError as error:
+            if not again:
+                raise problems.Stopping from error
+            # A rebalance has closed a partition during the read. The next read skips it.
+            return await self._read(query, partitions, max_lag, again=False)
         except StoreError as error:
-            if again and isinstance(error, StoreClosedError):
-                # A rebalance has closed a partition during the read. The next read skips it.
-                return await self._read(query, partitions, max_lag, again=False)
             raise problems.Stopping from error
         statuses = [self._local.confirm(query.store, status) for status in serving.statuses]
         if late := next((each for each in statuses if not each.is_within(max_lag)), None):

@@ -13,9 +13,6 @@ from api.security.problems import NotYours, Unauthenticated
 from services.api_keys.keys import Scope
 from services.state_stores import catalogue
 
-WINDOWS = "/windows/{key:path}"
-"""The end of the path of all windows of a key."""
-
 FOLLOWS_COMMANDS = (
     Scope.BALANCE_READ,
     Scope.POINTS_REDEEM,
@@ -101,7 +98,7 @@ async def may_read_store(request: Request) -> None:
         return
     if (key := request.path_params.get("key")) is not None:
         # The key of a window ends with its time. The path of all windows of a shop has only the shop.
-        is_shop = request.scope["route"].path.endswith(WINDOWS)
+        is_shop = request.path_params["store"] == catalogue.STORE_SALES and "/windows/" in request.scope["route"].path
         rule.check(caller, f"{key}@" if is_shop else key)
     elif request.method != "POST":
         # A range, a page or a count shows objects of other callers. The keys of a POST are in its body: see

@@ -91,9 +91,12 @@ def replay(
             with audited("loyalty dead-letters replay", settings, selected=f"{found.total()}"):
                 published = dead_letters.replay(settings, letters)
     to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
+    text = f"{'would publish' if dry_run else 'published'} {to}"
+    if not dry_run and published < found.total():
+        text = f"published {published:,} of {to}: the others are duplicates, or have left the topic meanwhile"
     report(
         {"selected": found.total(), "published": published, "topics": dict(found), "dry_run": dry_run},
-        f"{'would publish' if dry_run else 'published'} {to}",
+        text,
         as_json=as_json,
     )
 

@@ -189,10 +189,11 @@ def replay(settings: Settings, letters: Iterable[DeadLetter]) -> int:
         letters: they are read twice: to check all of them, and to publish them.
     """
     destinations = {_destination(letter) for letter in letters}
+    published = 0
     with Publisher(connected_producer(settings, CLIENT_ID, sorted(destinations))) as publisher:
-        published = 0
-        for published, letter in enumerate(deduplicated(letters), start=1):  # noqa: B007 - the last number is the result
+        for letter in deduplicated(letters):
             publisher.publish(_destination(letter), letter.key, letter.value, letter.headers)
+            published += 1
     return published
 
 

@@ -3,12 +3,14 @@
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from services.state_stores.task import ChangelogRecord
 
 T = TypeVar("T")
+
+_PAUSE_SECONDS = 1.0
 
 _MOST_RECORDS = 1_000
 """A follower with so many waiting records is disconnected. After it has connected again, it reads the rest from the
@@ -56,7 +58,7 @@ class SequenceWaiters:
         self._loop = loop
 
     async def wait(self, key: bytes, read: Callable[[], T], is_enough: Callable[[T], bool], seconds: float) -> T:
-        """Repeat a read after each write of the key, until the result is sufficient or the time is over.
+        """Repeat a read after each write of the key, and each second, until it is sufficient or the time is over.
 
         Returns the last result. Raises the errors of ``read``.
         """
@@ -69,7 +71,9 @@ class SequenceWaiters:
             async with asyncio.timeout(seconds):
                 # The event is registered before the next read, so no write between them is missed.
                 while not is_enough(result := read()):
-                    await written.wait()
+                    # A result can become sufficient without a write, when the broker reports the end of the topic.
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(written.wait(), _PAUSE_SECONDS)
                     written.clear()
         except TimeoutError:
             return read()

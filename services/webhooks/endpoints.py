@@ -126,7 +126,7 @@ def _url(value: str) -> str:
         url = httpx.URL()
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError("is no URL such as https://crm.example/hooks")
-    if not _HOST.fullmatch(url.raw_host.decode("ascii")):
+    if not _HOST.fullmatch(url.raw_host.decode("ascii").lower()):
         raise ValueError("has a host that is neither a name of letters, digits, hyphens and dots nor an IP address")
     if url.port is not None and not 0 < url.port <= _LARGEST_PORT:
         raise ValueError(f"has a port that is not between 1 and {_LARGEST_PORT}")

@@ -316,6 +316,28 @@ def test_an_erasure_comes_once_also_if_the_changelog_has_forgotten_it() -> None:
     run(scenario)
 
 
+def test_a_balance_of_the_same_account_can_follow_an_erasure() -> None:
+    """`loyalty rebuild` replaces a wrong balance: it writes a deletion, and then the right balance."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(5))
+        async with client.stream() as stream:
+            assert 5 == await stream.sequence()
+            changelog.write(None)
+            changelog.write(balance(3))
+            name, event_id, _ = await stream.next()
+            assert "erased" == name
+            assert 3 == await stream.sequence()
+            changelog.write(balance(4))
+            assert 4 == await stream.sequence()
+        async with client.stream(last=event_id) as stream:
+            assert [3, 4] == [await stream.sequence() for _ in range(2)]
+            changelog.write(balance(5))
+            assert 5 == await stream.sequence()
+
+    run(scenario)
+
+
 def test_a_store_that_is_built_again_repeats_no_old_erasure() -> None:
     """It applies the changelog from its start, with the erasure of an earlier account of the card."""
 

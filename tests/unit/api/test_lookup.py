@@ -24,6 +24,8 @@ from tests.support.clusters import Callers, Group, damage
 CARDS = [f"C{number:02}" for number in range(12)]
 URLS = [f"http://instance-{number}:8080" for number in range(3)]
 TOPIC = "loyalty-balances"
+NEVER_OLD = 4_000_000_000_000
+"""A time in the year 2096."""
 
 
 def three(*, standbys: bool = True) -> Group:
@@ -561,13 +563,16 @@ def test_discovery() -> None:
     run(group, steps)
 
 
-@pytest.mark.parametrize(("opened", "asked", "expected"), [(5, 60.0, 404), (5, -60.0, 503), (0, 60.0, 503)])
+@pytest.mark.parametrize(
+    ("opened", "asked", "expected"),
+    [(5, 60.0, 404), (5, -60.0, 503), (0, 60.0, 503), (NEVER_OLD, 60.0, 503)],
+)
 def test_a_client_that_has_seen_an_erased_account_learns_that_it_is_gone(
     opened: int, asked: float, expected: int
 ) -> None:
     """The owner knows it if it has every record from before the read.
 
-    Without the opened time the account may come later, so the client must ask again.
+    Without the opened time the account may come later, so the client must ask again. So may a new account.
     """
     group = three(standbys=False)
     card = card_of(group, 1)
@@ -578,5 +583,20 @@ def test_a_client_that_has_seen_an_erased_account_learns_that_it_is_gone(
         for number in (0, 1):
             answer = await callers.get(number, path(group, 1, f"?minSequence=1&openedTime={opened}&timeout=0.01"))
             assert ("unknown-customer" if expected == 404 else "sequence-not-reached") == problem_type(answer, expected)
+
+    run(group, steps)
+
+
+def test_a_wait_ends_when_the_owner_learns_that_nothing_is_missing() -> None:
+    """No record of the card comes, but the broker reports the end of the topic."""
+    group = three(standbys=False)
+    card = card_of(group, 1)
+
+    async def steps(callers: Callers) -> None:
+        group.write([(LOYALTY_BALANCES, card, None)])
+        waiting = asyncio.create_task(callers.get(1, path(group, 1, "?minSequence=1&openedTime=5&timeout=30")))
+        await asyncio.sleep(0.1)
+        group.instances[1].stores["customer-balances"].tasks[1].progress.end_asked_at = boot_seconds()
+        assert "unknown-customer" == problem_type(await asyncio.wait_for(waiting, 20), 404)
 
     run(group, steps)

@@ -1,6 +1,7 @@
 """The routes for operators. The test plays Kafka behind ``api.operations``."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def test_dead_letters_are_counted_and_shown(client: TestClient) -> None:
     assert (2, ["0:2"]) == (some["total"], [each["position"] for each in some["deadLetters"]])
 
 
-def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka) -> None:
     """Each read takes the whole topic. The results of a few queries are kept for a short time."""
     found = Operations(Settings())
 
@@ -107,7 +108,7 @@ def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka, monkeypat
         assert 1 == await reads_after(None)
         assert 11 == await reads_after(*map(str, range(10)), "9")
         assert len(found._newest_letters) < 10
-        monkeypatch.setattr(operations, "_LETTERS_SECONDS", 0.0)
+        found._newest_letters.expire(time.monotonic() + operations._LETTERS_SECONDS)
         assert 12 == await reads_after("9")
 
     asyncio.run(scenario())
@@ -194,8 +195,8 @@ def test_a_programme_is_checked_and_published(client: TestClient, monkeypatch: p
     assert (False, 1) == (found["valid"], found["problems"][0]["line"])
     refused = client.post("/v1/programmes", json={"programme": bad})
     assert ("invalid-programme", 1) == (problem_type(refused, 422), refused.json()["problems"][0]["line"])
-    for time in ("tomorrow", "2026-12-01T00:00:00"):
-        answer = client.post("/v1/programmes", json={"programme": good, "effectiveFrom": time})
+    for text in ("tomorrow", "2026-12-01T00:00:00"):
+        answer = client.post("/v1/programmes", json={"programme": good, "effectiveFrom": text})
         assert "invalid-parameters" == problem_type(answer, 422)
     assert [] == published
     answer = client.post("/v1/programmes", json={"programme": good, "effectiveFrom": "1970-01-01T00:00:09+00:00"})

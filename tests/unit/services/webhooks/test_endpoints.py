@@ -44,7 +44,9 @@ def test_every_key_becomes_its_rule(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("host", ["a", "a_b:1", "crm.example.", "127.0.0.1:65535", "[::1]:80", "ü.example"])
+@pytest.mark.parametrize(
+    "host", ["a", "a_b:1", "crm.example.", "127.0.0.1:65535", "[::1]:80", "[FE80::1]", "ü.example"]
+)
 def test_a_host_is_a_name_or_an_address(tmp_path: Path, host: str) -> None:
     url = f"https://{host}/hooks"
     assert url == load(written(tmp_path, f"endpoints: [{{name: a, url: '{url}', secret-file: secret}}]"))[0].url
