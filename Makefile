@@ -106,8 +106,9 @@ docs: setup ## build the documentation site in var/site and check all links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	@echo "The site is ready: open var/site/index.html"
 
-contracts: setup ## write the OpenAPI and AsyncAPI documents (RELEASE=1: make them the contracts of the last release)
+contracts: setup ## write the OpenAPI and AsyncAPI documents, and the parts of docs that come from code (RELEASE=1: make them the contracts of the last release)
 	$(BIN)/python -m infra.contracts $(if $(RELEASE),--release)
+	$(BIN)/python -m infra.site
 
 release: setup ## build the packages, SBOMs, contracts and checksums of the current commit in dist/
 	$(BIN)/python -m infra.release

@@ -1,0 +1,11 @@
+"""Writes the parts of the reference that come from code into the committed pages: ``python -m infra.site``."""
+
+from pathlib import Path
+
+from infra.site.hooks import with_committed_parts
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+if __name__ == "__main__":
+    for page in DOCS.rglob("*.md"):
+        page.write_text(with_committed_parts(page.read_text(encoding="utf-8")), encoding="utf-8")
