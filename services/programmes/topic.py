@@ -24,6 +24,7 @@ CLIENT_ID = "loyalty-programmes"
 # A publication takes at most this number of milliseconds. The broker must have the version before the notice begins.
 _PUBLICATION_TIME = 5_000
 _SECOND = 1_000
+_PAUSE_SECONDS = 0.05
 
 _FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001 - its only name
 
@@ -103,7 +104,7 @@ def _read(consumer: Consumer, topic: str, ids: SchemaIds) -> Iterator[Version]:
 
 
 def publish_programme(file: str, settings: Settings, effective_time: int | None = None) -> Version:
-    """Publishes a programme file as the next version, and returns it after the broker has acknowledged it.
+    """Publishes a programme file as the next version, and returns it when readers get it.
 
     Two publishers never create the same version: they use the same transactional id, and the broker fences the older.
 
@@ -139,6 +140,7 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
                 "another publisher came after this one, so nothing was published. Publish again."
             ) from error
         raise PublishError(f"topic {topic}: {error.args[0].str()}; nothing was published") from error
+    _await_visible(version, settings)
     return version
 
 
@@ -151,6 +153,18 @@ def _commit(producer: Producer) -> None:
         raise PublishError(
             f"{error.args[0].str()}: `loyalty programme show` tells whether the version is published"
         ) from error
+
+
+def _await_visible(version: Version, settings: Settings) -> None:
+    """Waits until readers get the version. The broker writes the marker of a transaction after its commit."""
+    deadline = time.monotonic() + DELIVERY_TIMEOUT
+    while len(published_versions(settings)) < version.number:
+        if time.monotonic() > deadline:
+            raise PublishError(
+                f"version {version.number} is committed, but readers do not get it after {DELIVERY_TIMEOUT:.0f} s; "
+                "`loyalty programme show` tells when they do"
+            )
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _next(file: str, rules: Programme, before: Sequence[Version], effective_time: int | None, notice: int) -> Version:
