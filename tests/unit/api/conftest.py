@@ -71,6 +71,12 @@ class TestFeed:
         self.waiters.notify(task.apply([ChangelogRecord(task.progress.position, 1, key, value)]))
 
 
+@pytest.fixture(autouse=True)
+def _no_repeated_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long poll reads again each second. So without that a test proves that a write or a move wakes it."""
+    monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 60)
+
+
 @pytest.fixture
 def stores() -> dict[str, StateStore]:
     return state_stores(catalogue.stores(IDS))

@@ -87,6 +87,11 @@ class Stream:
         assert "balance" == name
         return int(data["Sequence"])
 
+    async def heartbeat(self) -> None:
+        """Wait until the stream has read the store and the changelog, and has nothing more to send."""
+        async with asyncio.timeout(20):
+            assert ":" == await anext(line async for line in self._lines if line == ":")
+
     async def end(self) -> None:
         """Wait for the end of the stream."""
         async with asyncio.timeout(20):
@@ -110,6 +115,17 @@ class Client:
         async with self.stream(number, last, **headers) as stream, asyncio.timeout(20):
             await stream.response.aread()
             return stream.response
+
+
+def with_step_seconds(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.01) -> None:
+    """Let streams send heartbeats, and give up reads of the changelog, after this time."""
+    monkeypatch.setattr(balances.EventStreams.step, "__defaults__", (seconds,))
+
+
+@pytest.fixture(autouse=True)
+def _no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a heartbeat a stream sees everything. So without a heartbeat a test proves what wakes the stream."""
+    with_step_seconds(monkeypatch, 60)
 
 
 def run(
@@ -161,7 +177,7 @@ def test_head_of_a_stream_ends_with_its_headers(owner: int) -> None:
     run(scenario, size=2, owner=owner)
 
 
-def test_a_client_resumes_where_it_was() -> None:
+def test_a_client_resumes_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """After any revision, the client gets all later revisions and no others."""
 
     async def scenario(client: Client, changelog: Changelog) -> None:
@@ -171,8 +187,9 @@ def test_a_client_resumes_where_it_was() -> None:
             assert [2, 3] == [await stream.sequence() for _ in range(2)]
             changelog.write(balance(4))
             assert 4 == await stream.sequence()
+        with_step_seconds(monkeypatch)
         async with client.stream(last=f"{OPENED}.4.3") as stream, client.stream(last=f"{OPENED}.6.5") as ahead:
-            await asyncio.sleep(0)
+            await asyncio.gather(stream.heartbeat(), ahead.heartbeat())
             for sequence in (5, 6, 7):
                 changelog.write(balance(sequence))
             assert [5, 6, 7] == [await stream.sequence() for _ in range(3)]
@@ -243,7 +260,7 @@ class SlowHistory:
 
 def test_a_slow_history_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each client gets ``gap`` and the current balance, also without a free thread. Its read then never starts."""
-    monkeypatch.setattr(balances.EventStreams.step, "__defaults__", (0.1,))
+    with_step_seconds(monkeypatch, 0.1)
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         for sequence in (1, 2, 3):
@@ -281,7 +298,7 @@ def test_a_stream_ends_with_its_instance_during_a_read() -> None:
     run(scenario)
 
 
-def test_an_erasure_that_the_client_missed_is_an_event() -> None:
+def test_an_erasure_that_the_client_missed_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client gets the erasure once, also if it connects after the erasure."""
 
     async def scenario(client: Client, changelog: Changelog) -> None:
@@ -291,8 +308,9 @@ def test_an_erasure_that_the_client_missed_is_an_event() -> None:
             name, event_id, _ = await stream.next()
             assert "erased" == name
         assert "unknown-customer" == problem_type(await client.refusal(), 404)
+        with_step_seconds(monkeypatch)
         async with client.stream(last=event_id) as stream:
-            await asyncio.sleep(0.05)
+            await stream.heartbeat()
             changelog.write(balance(1, OPENED + 1))
             assert 1 == await stream.sequence()
 
@@ -338,15 +356,16 @@ def test_a_balance_of_the_same_account_can_follow_an_erasure() -> None:
     run(scenario)
 
 
-def test_a_store_that_is_built_again_repeats_no_old_erasure() -> None:
+def test_a_store_that_is_built_again_repeats_no_old_erasure(monkeypatch: pytest.MonkeyPatch) -> None:
     """It applies the changelog from its start, with the erasure of an earlier account of the card."""
+    with_step_seconds(monkeypatch)
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         changelog.write(balance(1, OPENED - 1))
         changelog.write(None)
         changelog.write(balance(1))
         async with client.stream(last=f"{OPENED}.1") as stream:
-            await asyncio.sleep(0.05)
+            await stream.heartbeat()
             waiters = client.group.instances[0].waiters
             waiters.pass_on("loyalty-balances", [ChangelogRecord(1, 0, CARD.encode(), None)])
             changelog.write(balance(2))
@@ -420,18 +439,6 @@ def test_a_stream_ends_when_the_partition_moves_or_the_client_is_too_slow(monkey
     run(scenario)
 
 
-def test_a_quiet_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balances.EventStreams.step, "__defaults__", (0.01,))
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
-        changelog.write(balance(1))
-        async with client.stream() as stream:
-            async with asyncio.timeout(20):
-                assert ":" == await anext(line async for line in stream._lines if line == ":")
-
-    run(scenario)
-
-
 @pytest.mark.parametrize("last", ["", "x", "1", "1.2.3.4", "99999999999999999999.1", "-1.2"])
 def test_an_id_of_something_else_is_refused(last: str) -> None:
     async def scenario(client: Client, changelog: Changelog) -> None:
@@ -489,19 +496,20 @@ def test_a_stream_ends_with_its_credentials(
     credentials: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A quiet stream ends at the heartbeat after its key is revoked or its token expires, also behind a forward."""
-    monkeypatch.setattr(balances.EventStreams.step, "__defaults__", (0.01,))
+    with_step_seconds(monkeypatch)
     secured = SecuredGroup(tmp_path)
     key = secured.key(Scope.BALANCE_READ)
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         changelog.write(balance(1))
-        # The verifier allows a difference of five seconds between two clocks.
-        token = secured.issuer.token(scope=Scope.BALANCE_READ, exp=int(time.time()) - 2)
+        token, now = secured.issuer.token(scope=Scope.BALANCE_READ), time.time()
         own = bearer(key.text if credentials == "key" else token)
         async with client.stream(number, **own) as stream:
             assert 1 == await stream.sequence()
             if credentials == "key":
                 secured.publish(replace(key.key, revoked_time=1))
+            else:  # a minute, and the seconds that two clocks may differ
+                monkeypatch.setattr(time, "time", lambda: now + 66)
             await stream.end()
         assert 401 == (await client.refusal(number, **own)).status_code
 

@@ -69,27 +69,19 @@ def test_if_none_match(client: TestClient, write: Write, if_none_match: str, sta
     assert answer.headers["etag"] == '"3"'
 
 
-def test_long_poll_ends_with_the_write(client: TestClient, write: Write) -> None:
-    """MinSequence waits for a later write, and not longer."""
+@pytest.mark.parametrize(("card", "sequence"), [("A", 2), ("new", 1)])
+def test_long_poll_ends_with_the_write(client: TestClient, write: Write, card: str, sequence: int) -> None:
+    """MinSequence waits for a later write, or for the first balance of a customer, and not longer."""
     write("A", "1.00", 1)
-    later = threading.Timer(0.2, write, ["A", "2.50", 2])
+    later = threading.Timer(0.2, write, [card, "2.50", sequence])
     later.start()
     started = time.monotonic()
 
-    answer = client.get("/v1/customers/A/balance?minSequence=2&timeout=30")
+    answer = client.get(f"/v1/customers/{card}/balance?minSequence={sequence}&timeout=30")
 
     later.join()
     assert (answer.status_code, answer.json()["TotalLoyaltyPoints"]) == (200, "2.50")
     assert 0.1 < time.monotonic() - started < 15
-
-
-def test_long_poll_waits_for_a_new_customer(client: TestClient, write: Write) -> None:
-    """minSequence=1 waits for the first balance of a customer."""
-    later = threading.Timer(0.1, write, ["new", "0.10", 1])
-    later.start()
-
-    assert client.get("/v1/customers/new/balance?minSequence=1&timeout=30").status_code == 200
-    later.join()
 
 
 @pytest.mark.parametrize(("card", "current"), [("A", 1), ("nobody", 0)])

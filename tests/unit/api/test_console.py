@@ -160,10 +160,11 @@ def endless() -> Iterator[bytes]:
 
 
 def test_a_refusal_says_what_is_wrong(client: TestClient) -> None:
+    """The page has the reason of the API for the field."""
     fields = {"card": CARD, "points": "many", "reason": "", "actor": "", "key": "k"}
     outcome = client.post("/console/customer/adjust", data=fields, headers=HTMX).text
     assert 'role="alert"' in outcome
-    assert "points" in outcome
+    assert "points: should be a number in quotes" in outcome
 
 
 def test_a_card_is_replaced_with_the_fields_of_the_api(client: TestClient, instance: Instance) -> None:

@@ -97,6 +97,8 @@ def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
             monkeypatch.setenv(name, url)
+        for name in ("no_proxy", "NO_PROXY"):  # else a proxy would not be asked for this machine in any case
+            monkeypatch.delenv(name, raising=False)
         peer = await server("peer", b"307 Temporary Redirect\r\nlocation: %s/secret" % url.encode())
         target = Target(f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}", Role.ACTIVE)
         client = PeerClient(PeerReports())

@@ -156,6 +156,7 @@ def test_filters(client: TestClient, ledger: Ledger, query: str, sequences: list
     assert sequences == [sequence for page in found for sequence in page]
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # The database makes no difference.
 @pytest.mark.parametrize(
     "query",
     [
@@ -250,6 +251,7 @@ def test_long_statements_are_whole(client: TestClient, ledger: Ledger) -> None:
     assert "2501.00" == last["TotalPoints"]
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # The database makes no difference.
 @pytest.mark.parametrize("words", ['=HYPERLINK("http://x")', "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1+1"])
 def test_no_words_become_a_formula(client: TestClient, ledger: Ledger, words: str) -> None:
     """Text that a spreadsheet would run as a formula begins with an apostrophe. Negative points stay numbers."""

@@ -16,21 +16,11 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import LocalStores, NotServingError, StateStore, state_stores
 from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
-from tests.support.clusters import URL, FixedMembership, view
+from tests.support.clusters import URL, FakeFeed, FixedMembership, view
 
 B, C, D = (f"http://10.0.0.{number}:8080" for number in range(2, 5))
 TOPIC = LOYALTY_BALANCES.name
 ACTIVE, STANDBY = Role.ACTIVE, Role.STANDBY
-
-
-class NoMaterialiser:
-    kafka_error = None
-    alive = True
-    restored = True
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 class Scene:
@@ -39,9 +29,7 @@ class Scene:
     def __init__(self, **membership: object) -> None:
         stores = state_stores(catalogue.stores(FolderSchemaIds()))
         self.membership = FixedMembership(**membership)  # type: ignore[arg-type]
-        self.local = LocalInstance(
-            LocalStores(stores, NoMaterialiser(), SequenceWaiters()), self.membership, Settings()
-        )
+        self.local = LocalInstance(LocalStores(stores, FakeFeed(), SequenceWaiters()), self.membership, Settings())
         self.reports = PeerReports()
         self.locator = Locator(self.local, self.reports)
         self.store: StateStore = stores["customer-balances"]

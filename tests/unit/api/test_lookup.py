@@ -476,10 +476,10 @@ def test_a_long_poll_waits_at_the_owner() -> None:
     group = three()
 
     async def steps(callers: Callers) -> None:
-        waiting = asyncio.create_task(callers.get(0, path(group, 1, "?minSequence=2&timeout=20")))
-        await until(lambda: bool(hops(group)))
-        write_and_wake(group, balance(card_of(group, 1), "2.50", 2))
-        answer = await waiting
+        waiting = asyncio.create_task(callers.get(0, path(group, 1, "?minSequence=2&timeout=30")))
+        await until(lambda: bool(group.instances[1].waiters._waiting))
+        group.write([balance(card_of(group, 1), "2.50", 2)])
+        answer = await asyncio.wait_for(waiting, 20)
         assert (200, "1", "active", "false") == summary(answer)
         assert 2 == answer.json()["Sequence"]
 
@@ -487,14 +487,9 @@ def test_a_long_poll_waits_at_the_owner() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  # no event announces the condition
-        await asyncio.sleep(0)
-
-
-def write_and_wake(group: Group, record: Any) -> None:
-    group.write([record])
-    for instance in group.instances:
-        instance.local.stores.waiters.notify([record[1].encode()])
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  # no event announces the condition
+            await asyncio.sleep(0)
 
 
 def test_a_long_poll_follows_a_partition_that_moves() -> None:
@@ -504,7 +499,7 @@ def test_a_long_poll_follows_a_partition_that_moves() -> None:
     async def steps(callers: Callers) -> None:
         first, second, third = group.instances
         waiting = [
-            asyncio.create_task(callers.get(number, path(group, 1, "?minSequence=2&timeout=20"))) for number in (0, 1)
+            asyncio.create_task(callers.get(number, path(group, 1, "?minSequence=2&timeout=30"))) for number in (0, 1)
         ]
         await until(lambda: bool(second.local.stores.waiters._waiting))
         second.membership.owned, third.membership.owned = frozenset(), frozenset({(TOPIC, 1), (TOPIC, 2)})
@@ -515,8 +510,8 @@ def test_a_long_poll_follows_a_partition_that_moves() -> None:
         second.membership.view = moved
         second.local.stores.waiters.notify_all()
         await until(lambda: bool(third.local.stores.waiters._waiting))
-        write_and_wake(group, balance(card_of(group, 1), "2.50", 2))
-        for answer in await asyncio.gather(*waiting):
+        group.write([balance(card_of(group, 1), "2.50", 2)])
+        for answer in await asyncio.wait_for(asyncio.gather(*waiting), 20):
             assert (200, "2", "active", "false") == summary(answer)
 
     run(group, steps)
@@ -587,15 +582,16 @@ def test_a_client_that_has_seen_an_erased_account_learns_that_it_is_gone(
     run(group, steps)
 
 
-def test_a_wait_ends_when_the_owner_learns_that_nothing_is_missing() -> None:
+def test_a_wait_ends_when_the_owner_learns_that_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No record of the card comes, but the broker reports the end of the topic."""
+    monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 0.01)
     group = three(standbys=False)
     card = card_of(group, 1)
 
     async def steps(callers: Callers) -> None:
         group.write([(LOYALTY_BALANCES, card, None)])
         waiting = asyncio.create_task(callers.get(1, path(group, 1, "?minSequence=1&openedTime=5&timeout=30")))
-        await asyncio.sleep(0.1)
+        await until(lambda: bool(group.instances[1].waiters._waiting))
         group.instances[1].stores["customer-balances"].tasks[1].progress.end_asked_at = boot_seconds()
         assert "unknown-customer" == problem_type(await asyncio.wait_for(waiting, 20), 404)
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
+from tests.support.clusters import Instance
 from tests.support.examples import examples
 from tests.support.openapi import schema_of
 
@@ -78,7 +79,10 @@ def test_metrics_have_templates_never_cards(client: TestClient, feed: Any) -> No
 
 
 def test_each_app_has_metrics_of_its_own(client: TestClient) -> None:
-    """The metrics of a new app start at 0."""
+    """The requests of another app of the process do not count."""
+    with TestClient(Instance().app) as other:
+        other.get("/livez")
+        assert "loyalty_http_requests_total{" in other.get("/metrics").text
     assert "loyalty_http_requests_total{" not in client.get("/metrics").text
 
 

@@ -243,6 +243,7 @@ def test_without_a_known_group_the_response_is_rebalancing() -> None:
 def test_pages_are_complete_while_instances_come_and_go(limit: int, moves: list[tuple[int, int, int | None]]) -> None:
     """Partitions move and an instance may die between two pages. With standbys each key comes once, in order."""
     group = three(standbys=True)
+    del group.log[len(CARDS) :]  # Nobody reads the other stores, so they need not move.
 
     async def steps(callers: Callers) -> None:
         visited: list[str] = []

@@ -111,6 +111,13 @@ def exchange(settings: Settings, *parts: bytes, pause: float = 0.0) -> bytes:
     return received
 
 
+@pytest.fixture
+def _frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server looks for slow connections at each tick, so at ten times a second."""
+    monkeypatch.setattr("api.http.server._TICKS_PER_SECOND", 1)
+
+
+@pytest.mark.usefixtures("_frequent_checks")
 def test_slow_requests_end_and_disturb_nobody() -> None:
     """If a head or body arrives byte by byte, or not at all, the connection ends. Others are served at once."""
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
@@ -204,13 +211,18 @@ def test_a_request_names_one_host(request_: bytes, status: int) -> None:
         assert (status, "unreadable-request" if status == 400 else "") == raw(settings, request_)
 
 
+@pytest.mark.usefixtures("_frequent_checks")
 def test_a_client_that_does_not_read_is_disconnected() -> None:
     """A response waits for its client only as long as a request may take. Another caller is served at once."""
-    with serving() as settings, httpx.Client(base_url=settings.advertised_url) as client:
+    settings = Settings(api_port=free_port(), request_timeout="PT1S")
+    server = server_of(app, settings, None, 1)
+    connections = server.server_state.connections
+    with running(server), httpx.Client(base_url=settings.advertised_url) as client:
         with socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as connection:
             connection.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
-            time.sleep(3)
+            until(lambda: len(connections) == 1)
             assert 200 == client.get("/").status_code
+            until(lambda: len(connections) == 1)
             received = 0
             with suppress(ConnectionResetError):
                 while part := connection.recv(2**20):
@@ -231,12 +243,13 @@ def test_connections_above_the_limit_are_refused_and_closed() -> None:
         until(lambda: (200, "") == raw(settings, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
 
 
+@pytest.mark.usefixtures("_frequent_checks")
 def test_slow_responses_and_idle_connections_are_no_slow_requests() -> None:
     """A long poll takes longer than a request may. A connection is idle for longer, and then has another request."""
     with serving() as settings, httpx.Client(base_url=settings.advertised_url) as client:
-        assert 200 == client.get("/?seconds=1.5").status_code
+        assert 200 == client.get("/?seconds=1.25").status_code
         connection = client.get("/").extensions["network_stream"].get_extra_info("client_addr")
-        time.sleep(1.5)
+        time.sleep(1.25)
         assert connection == client.get("/").extensions["network_stream"].get_extra_info("client_addr")
 
 
@@ -284,8 +297,9 @@ CHUNKED = b" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 def test_a_body_with_endless_framing_is_refused(start: bytes, filler: bytes) -> None:
     """Trailers, sizes and extensions of chunks have a limit, too. Otherwise they would fill the memory."""
     with serving(request_timeout="PT30S") as settings:
-        answer = raw(settings, b"POST /" + CHUNKED, start, *[filler] * 3, pause=0.05)
-    assert (431, "headers-too-large") == answer
+        answers = (raw(settings, b"POST /" + CHUNKED, start, *[filler] * 3, pause=0.05) for _ in range(5))
+        # If the client still sends when the server closes the connection, a reset can discard the response.
+        assert (431, "headers-too-large") == next(answer for answer in answers if answer[0])
 
 
 def test_trailers_after_the_response_end_the_connection() -> None:
@@ -371,7 +385,7 @@ def serial_of(settings: Settings) -> int:
         return x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"").serial_number
 
 
-def test_a_new_certificate_is_used_without_a_refusal(tmp_path: Path) -> None:
+def test_a_new_certificate_is_used_without_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the files change, each new connection is served. A key that does not fit leaves the old certificate."""
     certificates = Certificates(tmp_path)
     with serving(**certificates.settings) as settings:
@@ -385,6 +399,7 @@ def test_a_new_certificate_is_used_without_a_refusal(tmp_path: Path) -> None:
             served += 1
         assert served
         assert first != second
+        monkeypatch.setattr("api.http.server._TICKS_PER_SECOND", 1)
         certificates.key.write_bytes(Authority.new().broker_pem([HOST]))
         with capture_logs() as logs:
             until(lambda: "the old one stays in use" in str(logs))

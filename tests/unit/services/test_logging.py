@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,34 +30,44 @@ def test_a_crash_in_a_native_library_leaves_a_traceback() -> None:
     assert 'File "<string>", line 1' in process.stderr
 
 
-@pytest.mark.program
-@pytest.mark.parametrize("module", ["services.ledger", "api"])
-def test_while_kafka_is_away_a_process_logs_one_line_and_only_json(module: str, tmp_path: Path) -> None:
-    """Librdkafka tries to connect twenty times a second. Its lines are not JSON, and they would fill the log."""
+@contextmanager
+def logging_to(log: Path, module: str) -> Iterator[None]:
+    """A process without Kafka, with its data beside the log."""
+    log.parent.mkdir()
     port = str(free_port())
     variables = {
         "LOYALTY_LOG_FORMAT": "json",
         "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1",
-        "LOYALTY_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.sqlite",
-        "LOYALTY_PSEUDONYM_KEY_FILE": str(tmp_path / "key"),
-        "LOYALTY_STATE_DIR": str(tmp_path / "state"),
+        "LOYALTY_LEDGER_URL": f"sqlite:///{log.parent}/ledger.sqlite",
+        "LOYALTY_PSEUDONYM_KEY_FILE": str(log.parent / "key"),
+        "LOYALTY_STATE_DIR": str(log.parent / "state"),
         "LOYALTY_API_PORT": port,
         "LOYALTY_LEDGER_METRICS_PORT": port,
     }
-    log = tmp_path / "log"
     with log.open("wb") as output:
         command = [sys.executable, "-m", module]
         process = subprocess.Popen(command, env=os.environ | variables, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(_LONGEST_SECONDS)
+
+
+@pytest.mark.program
+def test_while_kafka_is_away_a_process_logs_one_line_and_only_json(tmp_path: Path) -> None:
+    """Librdkafka tries to connect twenty times a second. Its lines are not JSON, and they would fill the log."""
+    logs = [tmp_path / name / "log" for name in ("ledger", "api")]
+    with logging_to(logs[0], "services.ledger"), logging_to(logs[1], "api"):
         deadline = time.monotonic() + _LONGEST_SECONDS
-        while AWAY not in log.read_text(encoding="utf-8") and time.monotonic() < deadline:
+        while not all(AWAY in log.read_text(encoding="utf-8") for log in logs) and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(_QUIET_SECONDS)
-        process.terminate()
-        process.wait(_LONGEST_SECONDS)
 
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    (away,) = [line for line in lines if line["level"] not in ("info", "debug")]
-    assert (AWAY, "127.0.0.1:1", "warning") == (away["event"], away["brokers"], away["level"])
+    for log in logs:
+        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+        (away,) = [line for line in lines if line["level"] not in ("info", "debug")]
+        assert (AWAY, "127.0.0.1:1", "warning") == (away["event"], away["brokers"], away["level"])
 
 
 def test_a_warning_that_clients_cause_is_seldom(

@@ -1,6 +1,7 @@
 """Requests that one instance forwards to another: signatures, reports and secrets that change."""
 
 import asyncio
+from itertools import starmap
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,7 @@ def test_a_peer_with_another_secret_counts_as_unreachable(secured: SecuredGroup,
 def test_keys_and_secrets_rotate_under_load_without_a_refusal(
     secured: SecuredGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While tokens, API keys, the issuer's key and the secret of the group change, each read is 200."""
+    """Tokens, API keys, the issuer's key and the secret of the group change. Reads with old and new ones are 200."""
     monkeypatch.setattr("api.security.hops._LOOK_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("api.security.issuer_keys.RETRY_SECONDS", 0.0)
     old = secured.security("http://x:1") and secured.secret_file.read_text().strip()
@@ -147,18 +148,20 @@ def test_keys_and_secrets_rotate_under_load_without_a_refusal(
         statuses = []
         text, key = secured.key(Scope.BALANCE_READ)
 
-        async def read(number: int) -> None:
+        def credentials() -> list[str]:
+            return [text if each % 5 == 0 else secured.issuer.token(sub=f"caller {each}") for each in range(30)]
+
+        async def read(number: int, given: str) -> None:
             url = callers.group.instances[number % 2].url
-            headers = bearer(text if number % 5 == 0 else secured.issuer.token(sub=f"caller {number}"))
-            answer = await callers.http.get(f"{url}/v1/customers/{'ABC'[number % 3]}/balance", headers=headers)
-            statuses.append(answer.status_code)
+            path = f"/v1/customers/{'ABC'[number % 3]}/balance"
+            statuses.append((await callers.http.get(url + path, headers=bearer(given))).status_code)
 
         for secrets in (f"{old}\n{new}\n", f"{new}\n{old}\n", f"{new}\n"):
-            reads = [asyncio.create_task(read(number)) for number in range(30)]
+            before = credentials()
             secured.secret_file.write_text(secrets)
             secured.issuer.rotate()
             old_key, (text, key) = key, secured.key(Scope.BALANCE_READ)
-            await asyncio.gather(*reads, *(read(number) for number in range(30)))
+            await asyncio.gather(*starmap(read, enumerate(before)), *starmap(read, enumerate(credentials())))
             secured.publish(old_key.revoked(1))
         assert 180 == statuses.count(200) == len(statuses)
 

@@ -23,14 +23,18 @@ IDS = FolderSchemaIds()
 
 
 @contextmanager
-def answering(pages, credentials=None) -> Iterator[str]:
-    """A server that sends these answers (status, body) in turn and repeats the last one. It notes the credentials."""
+def answering(pages, credentials=None, cursors=None) -> Iterator[str]:
+    """A server that sends these answers (status, body) in turn and repeats the last one.
+
+    It notes the credentials and the cursors of the requests.
+    """
     left = list(pages)
 
     class Handler(QuietHandler):
         def do_GET(self):
             status, body = left.pop(0) if len(left) > 1 else left[0]
-            cursors.append(parse_qs(urlparse(self.path).query).get("cursor"))
+            if cursors is not None:
+                cursors.append(parse_qs(urlparse(self.path).query).get("cursor"))
             if credentials is not None:
                 credentials.append(self.headers["Authorization"])
             answer = json.dumps(body).encode()
@@ -39,7 +43,6 @@ def answering(pages, credentials=None) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(answer)
 
-    cursors = []
     with serving(Handler) as url:
         yield url
 
@@ -51,13 +54,14 @@ def page(*cards, following=None, partial=False):
 
 def test_all_pages_are_read():
     """The reader follows the pages to the last one, and repeats the request of a partial page."""
-    pages = [page("A", following="x"), page("nobody", partial=True), (503, {}), page("B")]
-    with answering(pages) as url:
+    pages, cursors = [page("A", following="x"), page("nobody", partial=True), (503, {}), page("B")], []
+    with answering(pages, cursors=cursors) as url:
         found = list(served_balances(url + "/"))
 
     assert [("A", {"CustomerCardNo": "A"}), ("B", {"CustomerCardNo": "B"})] == [
         (fact.card, json.loads(fact.value)) for fact in found
     ]
+    assert [None, ["x"], ["x"], ["x"]] == cursors
 
 
 def test_the_api_key_is_sent_and_never_shown(tmp_path):

@@ -12,7 +12,7 @@ from services.domain.account.model import LARGEST_RETURNED_TOTAL, LARGEST_TOTAL,
 from services.domain.account.processor import process
 from services.domain.accrual import MOST_EARNED
 from services.domain.entries import Credit, Kind, Refusal
-from services.domain.events import Adjust, Capture, Erase, Purchase, Receive, Reserve, SentLot, Transfer, Void
+from services.domain.events import Adjust, Capture, Erase, Import, Purchase, Receive, Reserve, SentLot, Transfer, Void
 from services.domain.formats import LAST_TIME
 from services.domain.programme import DAY, MINUTE, Programme, Programmes, Tier
 from services.domain.validation import LONGEST_REASON, LONGEST_TEXT, MOST_LINE_ITEMS
@@ -104,8 +104,9 @@ def test_ten_of_fifty_redemptions_fit():
 
 
 def test_command_is_decided_once():
-    """A duplicate creates neither an entry nor a decision, whether the command was accepted or refused."""
-    outcome = after(reserve(4_00), reserve(4_00, time=3), reserve(99_00, "refused"), reserve(99_00, "refused", 5))
+    """A duplicate within ten days creates neither an entry nor a decision, whether the command was refused or not."""
+    again = [reserve(99_00, "refused", time) for time in (2, 5, 2 + 10 * DAY)]
+    outcome = after(reserve(4_00), reserve(4_00, time=3), *again)
 
     assert ["redemption", "refused"] == [made.command_id for made in outcome.decisions]
 
@@ -151,7 +152,7 @@ def test_points_given_by_hand_expire_as_earned_ones():
     outcome = after(given, programme=programme)
 
     assert 1_00 == outcome.account.lots[Terms(12 * DAY, 0, 11 * DAY)]
-    assert 12 * DAY == outcome.entries[-1].expires_time
+    assert (12 * DAY, 0) == (outcome.entries[-1].expires_time, outcome.decisions[-1].expires_time)
 
 
 def test_transfer_keeps_expiry():
@@ -159,8 +160,9 @@ def test_transfer_keeps_expiry():
     programme = Programme(valid_for=10 * DAY)
     announced = replace(programme, expiry_notice=DAY)
     more = Purchase(3 * DAY, "more", Decimal(500))
-    outcome = after(more, transfer(12_00, time=4 * DAY), programme=programme)
-    credit = Credit("transfer/in", "other", (SentLot(10_00, 11 * DAY), SentLot(2_00, 14 * DAY)), "", "")
+    sent = replace(transfer(12_00, time=4 * DAY), reason="gift", actor="clerk")
+    outcome = after(more, sent, programme=programme)
+    credit = Credit("transfer/in", "other", (SentLot(10_00, 11 * DAY), SentLot(2_00, 14 * DAY)), "gift", "clerk")
     assert [credit] == outcome.credits
     assert "other" == outcome.entries[-1].counterparty
 
@@ -203,6 +205,15 @@ def test_erasure_ends_the_account():
     )
 
 
+def test_an_erasure_reaches_the_other_cards():
+    """It does not go back to the card that it came from. The hash belongs to the request of the caller only."""
+    erase = Erase(append_time=4, command_id="E", request_hash="hash", counterparty="first")
+    outcome = process(Account(1, former_cards=("first", "second"), moved_to="new"), [erase], Programmes(), "card")
+
+    following = [Erase(append_time=0, command_id=f"E/{number}/card", counterparty="card") for number in range(2)]
+    assert list(zip(("new", "second"), following, strict=True)) == outcome.commands
+
+
 def test_what_comes_after_an_erasure_opens_a_new_account():
     """Its sequence numbers start at 1, and its opened time is later, even in the same millisecond."""
     programme = Programme(tiers=(Tier("base", 0),))
@@ -229,6 +240,7 @@ def test_the_credit_of_a_transfer_has_a_valid_id(length):
 
     assert [100] == [lot.points for credit in outcome.credits for lot in credit.lots]
     assert all(len(credit.command_id) <= LONGEST_TEXT for credit in outcome.credits)
+    assert (length + len("/in") <= LONGEST_TEXT) == (f"{transfer.command_id}/in" == outcome.credits[0].command_id)
 
 
 @pytest.mark.parametrize("expires_time", [LAST_TIME + 1, 2**63 - 1])
@@ -240,13 +252,18 @@ def test_received_points_expire_in_the_calendar(expires_time):
 
 
 def test_totals_fit_into_the_records():
-    """An adjustment beyond the limit is refused, and a purchase earns up to the limit."""
-    account = Account(1, lots={Terms(): LARGEST_TOTAL - 1})
-    adjust = Adjust(append_time=2, command_id="A", points=2)
+    """Adjustments and imports beyond the limit are refused. A purchase earns up to the limit, and never less than 0."""
+    account, owing = full(LARGEST_TOTAL - 1), Account(1, debt=LARGEST_TOTAL - 1)
+    for points in (1, 2):
+        given = Adjust(append_time=2, command_id="A", points=points)
+        taken = replace(given, points=-points, allow_negative=True)
+        imported = Import(append_time=2, command_id="I", lots=(SentLot(points, 0),))
+        for state, command in (account, given), (owing, taken), (account, imported):
+            (entry,) = process(state, [command], Programmes(), "card").entries
+            assert (Refusal.TOO_MANY_POINTS if points == 2 else "") == entry.reason
 
-    decisions = process(account, [adjust], Programmes(), "card").decisions
-    assert [Refusal.TOO_MANY_POINTS] == [each.refusal for each in decisions]
-    assert [1] == [entry.points for entry in process(account, [BOUGHT], Programmes(), "card").entries]
+    for total, points in (LARGEST_TOTAL - 1, 1), (LARGEST_TOTAL + 1, 0):
+        assert [points] == [entry.points for entry in process(full(total), [BOUGHT], Programmes(), "card").entries]
 
 
 def full(points=LARGEST_TOTAL):
@@ -290,6 +307,7 @@ def test_a_refused_transfer_conserves_points():
 
     assert (lots, LARGEST_TOTAL) == (back.account.lots, refused.account.total)
     assert [Kind.SENT, Kind.RECEIVED] == [entry.kind for entry in sender.entries + back.entries]
+    assert 5 * DAY == back.entries[0].expires_time
     assert [] == back.credits
 
 

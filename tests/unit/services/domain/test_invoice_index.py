@@ -84,6 +84,11 @@ def test_a_number_that_another_customer_has_bought_since_stays():
     assert IndexedInvoice("new") == found.invoice
 
 
+def test_an_erasure_ends_no_wait():
+    waiting = IndexedInvoice("", (Returned(0, "", "returned"),))
+    assert waiting == apply_news(waiting, [Forgotten(1, CARD)]).invoice
+
+
 CARRIED = st.sampled_from([CARD, "", OTHER])
 
 
@@ -97,7 +102,8 @@ def test_the_order_in_which_news_are_delivered_does_not_matter(returns, dice):
 def test_the_number_of_returns_that_wait_for_one_invoice_is_bounded():
     outcome = apply_news(IndexedInvoice(), [Returned(time, "", time) for time in range(MOST_WAITING + 1)])
     assert (MOST_WAITING, 1) == (outcome.began, outcome.refused)
-    assert MOST_WAITING == apply_news(outcome.invoice, [Bought(0, CARD)]).settled
+    bought = apply_news(outcome.invoice, [Bought(0, CARD)])
+    assert (MOST_WAITING, IndexedInvoice(CARD)) == (bought.settled, bought.invoice)
 
 
 @many

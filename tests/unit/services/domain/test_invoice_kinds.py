@@ -1,7 +1,11 @@
 """Which invoices are sales, returns and exchanges."""
 
+from dataclasses import replace
+from decimal import Decimal
+
 import pytest
 
+from services.domain.events import Line, Purchase, halves
 from services.domain.returns import InvoiceKind, kind_of
 
 SALE, RETURN, EXCHANGE = InvoiceKind
@@ -25,3 +29,13 @@ SALE, RETURN, EXCHANGE = InvoiceKind
 )
 def test_kind_of_an_invoice(total, original, values, kind):
     assert kind is kind_of(total, original, values)
+
+
+def test_the_halves_of_an_exchange_have_the_amounts_of_their_lines():
+    """Nobody knows how the tax of the whole divides. A line without a value is in neither half."""
+    lines = back, bed, _ = (Line("A", Decimal(-118)), Line("bed", Decimal(236)), Line("gift", Decimal(0)))
+    exchange = Purchase(1, "X", Decimal(118), original_invoice_number="P", lines=lines, taxable_amount=Decimal(100))
+
+    sold = replace(exchange, total_amount=Decimal(236), lines=(bed,), taxable_amount=None, original_invoice_number=None)
+    returned = replace(exchange, total_amount=Decimal(-118), lines=(back,), taxable_amount=None)
+    assert (sold, returned) == halves(exchange)

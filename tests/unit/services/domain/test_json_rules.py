@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import schemas
-from services.domain.json_rules import READABLE, NotReadableError, mistake, read_object
+from services.domain.json_rules import NOT_ONE_OBJECT, READABLE, NotReadableError, mistake, read_object
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
 )
-LONGEST_PART = 40
-"""Characters of a number or text. Python may stop at its start."""
+LONGEST_WORD = len("false")
+"""Python may stop behind a word, while the pattern stops before a word that goes on."""
 OBJECTS = st.dictionaries(st.text(max_size=3), VALUES, min_size=1, max_size=3)
 
 
@@ -42,13 +42,13 @@ def test_json_has_no_mistake(value: dict[str, object], indent: int | None, ascii
 
 @given(OBJECTS, st.integers(min_value=0), st.sampled_from(["'", "NaN", "\x01", "+", "01", "tru", "}{", ",,"]))
 def test_a_mistake_is_at_the_place_where_python_stops(value: dict[str, object], where: int, wrong: str) -> None:
-    """Only misplaced brackets and names have no place. Python may stop at the start of a wrong number."""
+    """Only misplaced brackets and names have no place."""
     text = json.dumps(value)
     where %= len(text)
     text = text[:where] + wrong + text[where:]
     stop = place_of_error(text)
 
-    assert stop is None or readable(text) == len(text) or abs(readable(text) - stop) <= LONGEST_PART
+    assert stop is None or readable(text) == len(text) or abs(readable(text) - stop) <= LONGEST_WORD
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,14 @@ def test_a_text_that_is_cut_off_costs_no_quadratic_time(brackets: str) -> None:
     assert f"not JSON: the text ends before the object does, at line 1, column {len(text) + 1}" == mistake(text)
     with pytest.raises(NotReadableError, match="the text ends before the object does"):
         read_object(text.encode(), schemas.current("PosInvoice"))
+
+
+def test_a_value_can_be_nested_999_levels_deep() -> None:
+    """Brackets in texts do not count, and texts do not make room for more."""
+
+    def nested(levels: int) -> bytes:
+        return b'{"Tip": ' + b'["{[", ' * (levels - 1) + b"1" + b"]" * (levels - 1) + b"}"
+
+    assert read_object(nested(999), schemas.current("PosInvoice"))
+    with pytest.raises(NotReadableError, match=re.escape(NOT_ONE_OBJECT)):
+        read_object(nested(1_000), schemas.current("PosInvoice"))

@@ -1,5 +1,6 @@
 """Points in lots: spending them and returning them."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +39,24 @@ def test_soonest_to_expire_goes_first(lots, points):
     assert max(map(expiry, taken), default=0) <= min(
         (expiry(terms) for terms in lots if not terms.available_time), default=NEVER
     )
+
+
+@settings(max_examples=examples(60))
+@given(LOTS, st.integers(0, 500), st.none() | TERMS, st.randoms())
+def test_the_order_of_the_dictionary_has_no_meaning(lots, points, preferred, dice):
+    shuffled = dict(dice.sample([*lots.items()], len(lots)))
+
+    assert take_any(dict(lots), points, preferred) == take_any(dict(shuffled), points, preferred)
+    assert take_spendable(lots, points) == take_spendable(shuffled, points)
+
+
+@pytest.mark.parametrize(
+    ("other", "taken"),
+    [(Terms(2, 6), Terms(2, 6)), (Terms(2), Terms(2)), (Terms(2, 8), Terms(1)), (Terms(3), Terms(1))],
+)
+def test_the_lot_of_a_purchase_goes_first(other, taken):
+    """It is pending or released. A lot that is released at another time is of another purchase."""
+    assert {taken: 5} == take_any({Terms(1): 5, other: 5}, 5, Terms(2, 6))
 
 
 def test_nothing_makes_no_lot():

@@ -12,15 +12,24 @@ from schemas.topics import LOYALTY_COMMANDS
 from services.codecs.events import command_record, credit_record, decode_event
 from services.domain.account import moves
 from services.domain.account.lots import Terms
-from services.domain.account.model import LARGEST_TOTAL, Account, PastPurchase, Reservation
+from services.domain.account.model import (
+    LARGEST_RETURNED_TOTAL,
+    LARGEST_TOTAL,
+    Account,
+    PastPurchase,
+    PastReturn,
+    Reservation,
+)
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind, Refusal
 from services.domain.events import (
+    Absorb,
     Adjust,
     Block,
     Capture,
     Erase,
     Forward,
+    Import,
     Line,
     Merge,
     Purchase,
@@ -98,20 +107,22 @@ def test_a_replaced_card_hands_over_everything():
     cards = Cards(Programmes((programme,)))
     cards.happen(OLD, BOUGHT, Adjust(append_time=2, command_id="A", points=3_00))
     cards.happen(OLD, Reserve(append_time=3, command_id="R", points=1_00), Block(append_time=4, command_id="B"))
+    cards.happen(OLD, Import(append_time=4, command_id="I", lots=(SentLot(1_00, 0),)))
     before = cards.states[OLD]
     cards.happen(OLD, move(5))
 
     old, new = cards.states[OLD], cards.states[NEW]
-    for name in ("lots", "reservations", "purchases", "returns", "tier", "period_end", "earned_in_period", "total"):
+    same = "lots", "reservations", "purchases", "returns", "tier", "period_end", "earned_in_period", "imports", "total"
+    for name in same:
         assert getattr(before, name) == getattr(new, name), name
-    assert (0, NEW, {}, "") == (old.total, old.moved_to, old.purchases, old.tier)
+    left = Account(1, old.sequence, 5, moved_to=NEW, commands=old.commands, returns={"bought": PastReturn(1, 0)})
+    assert left == old
     assert ((OLD,), False) == (new.former_cards, new.is_blocked)
     out, inward = cards.entries[OLD][-1], cards.entries[NEW][0]
-    assert (Kind.MOVED_OUT, -13_00, NEW, "lost", "clerk") == (
-        *(out.kind, out.points, out.counterparty, out.reason, out.actor),
-    )
-    assert (Kind.MOVED_IN, 13_00, OLD) == (inward.kind, inward.points, inward.counterparty)
-    assert (None, -13_00) == (cards.decisions["move"].refusal, cards.decisions["move"].points)
+    assert [(Kind.MOVED_OUT, -14_00, NEW, "lost", "clerk"), (Kind.MOVED_IN, 14_00, OLD, "lost", "clerk")] == [
+        (each.kind, each.points, each.counterparty, each.reason, each.actor) for each in (out, inward)
+    ]
+    assert (None, -14_00) == (cards.decisions["move"].refusal, cards.decisions["move"].points)
     assert NEW == out.balance_details.moved_to
 
 
@@ -246,15 +257,73 @@ def test_an_invoice_on_its_way_between_two_cards_that_replace_each_other_counts(
     assert 12_00 == cards.total()
 
 
-def test_an_account_that_does_not_fit_comes_back():
-    """The new card may not exceed the limit of a total. The old card then keeps its points and works again."""
-    cards = Cards()
-    cards.states = {OLD: Account(1, lots={Terms(5 * DAY): 2_00}), NEW: Account(1, lots={Terms(): LARGEST_TOTAL})}
-    cards.happen(OLD, move(2, kind=Merge))
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (Account(1, lots={Terms(5 * DAY): 2_00}), Account(1, lots={Terms(): LARGEST_TOTAL})),
+        (Account(1, debt=2_00), Account(1, debt=LARGEST_TOTAL)),
+    ],
+)
+def test_an_account_that_does_not_fit_comes_back(old, new):
+    """The new card may not exceed the limit of a total. The old card then keeps its points and works again.
 
-    assert (2_00, LARGEST_TOTAL) == (cards.total(OLD), cards.total(NEW))
-    assert (Kind.REFUSED, "too-many-points") == (cards.entries[NEW][-1].kind, cards.entries[NEW][-1].reason)
+    An invoice that it has sent after its account does not count a second time.
+    """
+    cards = Cards()
+    cards.states = {OLD: old, NEW: new}
+    late = replace(BOUGHT, append_time=3, customer_type="NONPRIME", original_invoice_number="unknown")
+    cards.happen(OLD, move(2, kind=Merge), delivered=False).happen(OLD, late, delivered=False).deliver()
+
+    assert (old.total, new.total) == (cards.total(OLD), cards.total(NEW))
+    assert (Kind.REFUSED, "too-many-points") == (cards.entries[NEW][0].kind, cards.entries[NEW][0].reason)
     assert ("", ()) == (cards.states[OLD].moved_to, cards.states[NEW].former_cards)
+    assert "bought" in cards.states[OLD].returns
+
+
+def test_an_account_that_comes_back_is_taken_above_the_limit():
+    """It has no other place. Only beyond nine times the limit it goes away once more."""
+    back = Absorb(append_time=2, command_id="m/back", counterparty=NEW, part=Account(1, lots={Terms(): 2_00}))
+    for before, total, commands in (LARGEST_TOTAL, LARGEST_TOTAL + 2_00, 0), (LARGEST_RETURNED_TOTAL,) * 2 + (1,):
+        outcome = process(Account(1, lots={Terms(): before}), [back], Programmes(), OLD)
+        assert (total, commands) == (outcome.account.total, len(outcome.commands))
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        (100 * DAY + 5 * 3_600_000, (7_00, 100 * DAY)),
+        (400 * DAY, (4_00, 400 * DAY)),
+        (50 * DAY, (3_00, 100 * DAY)),
+    ],
+)
+def test_points_of_two_periods_do_not_add_up(end, found):
+    """The later period counts. A few hours are the difference of two time zones."""
+    part = Account(1, period_end=end, earned_in_period=4_00)
+    account = Account(1, period_end=100 * DAY, earned_in_period=3_00)
+    outcome = process(account, [absorb(part)], Programmes(), NEW)
+
+    assert found == (outcome.account.earned_in_period, outcome.account.period_end)
+
+
+def test_a_tier_that_the_programme_no_longer_has_moves():
+    """It lasts until the end of its period."""
+    outcome = process(Account(1), [absorb(Account(1, tier="former"))], Programmes(), NEW)
+
+    assert [(Kind.MOVED_IN, ""), (Kind.TIER, "former")] == [(entry.kind, entry.tier) for entry in outcome.entries]
+
+
+def absorb(part):
+    return Absorb(append_time=2, command_id="move/0/moved", counterparty=OLD, part=part)
+
+
+def test_a_return_that_waits_finds_its_purchase_on_the_other_card():
+    half = Purchase(2, "R", Decimal(-250), original_invoice_number="bought")
+    cards = Cards().happen(NEW, BOUGHT).happen(OLD, replace(BOUGHT, invoice_number="other"), half)
+    assert 20_00 == cards.total()
+
+    cards.happen(OLD, move(3, kind=Merge))
+
+    assert 15_00 == cards.total() == cards.total(NEW)
 
 
 def test_a_card_does_not_replace_itself():
@@ -276,6 +345,7 @@ def test_a_large_account_moves_in_parts():
     cards.deliver()
     new = cards.states[NEW]
     assert (lots, purchases, [*purchases]) == (new.lots, new.purchases, [*new.purchases])
+    assert (OLD,) == new.former_cards
 
 
 @settings(max_examples=examples(60))
@@ -335,19 +405,12 @@ def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
     late = process(outcome.state, [replace(BOUGHT, append_time=3, invoice_number="late")], Programmes(), OLD)
     ((_, redirected),) = late.commands
     assert replace(redirected, append_time=9) == decode_event(9, encode(command_record(NEW, redirected)))
-    for command in (absorb,):
-        record = command_record(NEW, command)
-        for payload in (
-            None,
-            b"",
-            b"\0\0\0\x80\x80\0",
-            record["Payload"][:-1],
-            b"\x01\xff",
-            record["Payload"][:5] + b"\xff" * 9,
-        ):
-            event = decode_event(9, encode(record | {"Payload": payload}))
-            (entry,) = process(None, [event], Programmes(), NEW).entries
-            assert (Kind.REFUSED, "unreadable") == (entry.kind, entry.reason)
+    record = command_record(NEW, absorb)
+    whole = record["Payload"]
+    for payload in (None, b"", b"\0\0\0\x80\x80\0", whole[:-1], b"\x01\xff", whole[:5] + b"\xff" * 9):
+        event = decode_event(9, encode(record | {"Payload": payload}))
+        (entry,) = process(None, [event], Programmes(), NEW).entries
+        assert (Kind.REFUSED, "unreadable") == (entry.kind, entry.reason)
 
 
 @pytest.mark.parametrize(
@@ -374,16 +437,22 @@ def test_a_part_that_no_record_can_hold_is_refused_and_stops_nobody(part):
 
 @given(PURCHASES | RETURNS)
 def test_a_late_invoice_arrives_as_it_was(purchase):
-    """The command has every field of the invoice, with the append time and the id of the command."""
+    """The command has every field of the invoice, with the append time and the id of the command.
+
+    An invoice that would change no account sends none.
+    """
     outcome = process(Account(1, moved_to=NEW), [purchase], Programmes(), OLD)
-    for to_card, command in outcome.commands:
-        arrived = decode_event(7, encode(command_record(to_card, command)))
-        lines = tuple(line for line in purchase.lines if line.value)
-        assert (
-            replace(purchase, lines=lines, append_time=7, redirect_id=f"{purchase.invoice_number}/redirected")
-            == arrived
-        )
-        assert command.event_id == command_record(to_card, command)["CommandID"]
+    counts = purchase.customer_type.upper() == "PRIME" or purchase.original_invoice_number is not None
+    expected = replace(
+        purchase,
+        lines=tuple(line for line in purchase.lines if line.value),
+        append_time=7,
+        redirect_id=f"{purchase.invoice_number}/redirected",
+    )
+    records = [(to_card, command_record(to_card, command)) for to_card, command in outcome.commands]
+
+    assert [(NEW, expected)] * counts == [(to_card, decode_event(7, encode(record))) for to_card, record in records]
+    assert [expected.event_id] * counts == [record["CommandID"] for _, record in records]
 
 
 @pytest.mark.parametrize("part_size", [1, moves.PART_SIZE])

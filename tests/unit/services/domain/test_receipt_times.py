@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from services.codecs.state import decode_account, encode_account
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
-from services.domain.events import Purchase
-from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, Tier, TimeBasis
+from services.domain.events import Block, Purchase
+from services.domain.programme import DAY, BlockedCards, Campaign, Period, Programme, Programmes, Tier, TimeBasis
 from services.domain.recomputation import recompute
 from tests.support.examples import examples
 
@@ -50,9 +50,9 @@ def test_pending_points_and_expiry_follow_the_receipt():
 
 
 def test_points_that_would_be_released_by_now_are_released_at_once():
-    account, entries = played(TILL, sold(MONDAY - 30 * HOUR))
+    account, entries = played(TILL, sold(MONDAY - TILL.largest_backdating))
 
-    assert [Kind.EARNED, Kind.RELEASED] == [entry.kind for entry in entries]
+    assert [(Kind.EARNED, ""), (Kind.RELEASED, "")] == [(entry.kind, entry.reason) for entry in entries]
     assert 2_00 == account.available
 
 
@@ -70,6 +70,13 @@ def test_a_receipt_beyond_the_limit_counts_by_the_brokers_time_and_says_so(writt
 
     assert "receipt-too-old" == entry.reason
     assert lots_of(TILL, sold(written)) == lots_of(BROKER, sold(None))
+
+
+def test_a_blocked_card_is_the_reason_also_for_a_receipt_beyond_the_limit():
+    rules = replace(TILL, blocked_cards=BlockedCards.EARN_NOTHING)
+    block = Block(append_time=MONDAY - 1, command_id="block")
+
+    assert ["", "card-blocked"] == [entry.reason for entry in played(rules, block, sold(MONDAY - 3 * DAY))[1]]
 
 
 @pytest.mark.parametrize("written", [None, MONDAY, MONDAY + 1, 2**63 - 1])

@@ -53,19 +53,24 @@ def test_the_order_is_that_of_the_record():
     recomputed = recompute(CARD, reversed(history.events), history.entries, PROGRAMMES)
 
     assert ["I1", "I2"] == [entry.event_id for entry in recomputed.settled.entries]
+    assert START + 50 == history.account.updated_time
     assert history.entries == recomputed.settled.entries
 
 
 def test_events_without_record_come_last_and_are_named():
-    """Events without an entry follow all recorded events. A duplicate of a recorded event is not one of them."""
-    history = processed([[bought(1, 50)], [bought(2, 60)]], PROGRAMMES)
-    copy, lost = bought(1, 55), bought(3, 1)
+    """Events without an entry follow all recorded events. A duplicate of a recorded event is not one of them.
 
-    recomputed = recompute(CARD, [*history.events, copy, lost], history.entries, PROGRAMMES)
+    The first copy of a lost event counts.
+    """
+    history = processed([[bought(1, 50)], [bought(2, 60)]], PROGRAMMES)
+    copies, lost = [bought(1, 45), bought(1, 55)], [bought(3, 2), bought(3, 1)]
+
+    recomputed = recompute(CARD, [*copies, *history.events, *lost], history.entries, PROGRAMMES)
 
     assert history.entries == recomputed.settled.entries
     assert ["I3"] == recomputed.not_processed
     assert (3, 600) == (recomputed.late.account.sequence, recomputed.late.account.total)
+    assert [START + 1] == [entry.time for entry in recomputed.late.entries]
 
 
 def test_a_number_that_a_till_uses_again_is_a_new_purchase():
@@ -99,8 +104,8 @@ def test_entries_of_events_that_are_not_there_are_named():
 
 
 def test_what_the_record_has_lost_comes_first():
-    """If retention has deleted the first entries, older events are processed in the order of their times."""
-    history = processed([[bought(1, 1)], [bought(2, 2)], [bought(3, 3)]], PROGRAMMES)
+    """If retention has deleted the first entries, older events are processed in the order of their times, and once."""
+    history = processed([[bought(1, 1)], [bought(2, 2)], [bought(3, 200 * DAY)]], PROGRAMMES)
 
     recomputed = recompute(CARD, reversed(history.events), history.entries[2:], PROGRAMMES, complete_from=START + 3)
 
@@ -159,13 +164,17 @@ def test_a_return_that_an_erased_account_had_read_counts_in_the_next_one():
 
 
 RETURNED = replace(bought(9, 1, -50), original_invoice_number="I8")
+BACK = Purchase(START + 2 * DAY, "R", Decimal(-100), original_invoice_number="I1")
+EXCHANGE = replace(
+    BACK, invoice_number="X", total_amount=Decimal(0), lines=(Line("A", Decimal(-50)), Line("B", Decimal(50)))
+)
 
 
 @pytest.mark.parametrize(
     "ignored",
     [
         Erase(append_time=START + 1, command_id="E/card", counterparty="other"),
-        Forward(append_time=START + 1, command_id="R/forward", invoice=RETURNED),
+        Forward(append_time=START + 2, command_id="R/forward", invoice=RETURNED),
         replace(RETURNED, customer_type="NONPRIME"),
     ],
 )
@@ -188,30 +197,41 @@ def test_the_second_message_of_a_return_with_a_replaced_card_is_not_a_lost_event
 
     Later the account has forgotten the return, or it is erased.
     """
-    back = Purchase(START + 2 * DAY, "R", Decimal(-100), original_invoice_number="I1")
-    from_index = Forward(append_time=back.append_time + 5, command_id="R/forward", invoice=back)
-    from_old_card = replace(back, append_time=back.append_time + 6, redirect_id="R/redirected")
-    assert_nothing_is_late([absorbed()], [bought(1, DAY)], [from_index], [from_old_card], [last])
+    assert_nothing_is_late([absorbed()], [bought(1, DAY)], *([each] for each in messages_of(BACK)), [last])
 
 
 def test_a_second_message_can_be_much_older_than_the_decision():
     """The return waits for its purchase for 20 days."""
-    back = Purchase(START + 2 * DAY, "R", Decimal(-100), original_invoice_number="I5")
-    from_index = Forward(append_time=back.append_time + 5, command_id="R/forward", invoice=back)
-    from_old_card = replace(back, append_time=back.append_time + 6, redirect_id="R/redirected")
+    from_index, from_old_card = messages_of(replace(BACK, original_invoice_number="I5"))
 
     assert_nothing_is_late([absorbed()], [from_index], [from_old_card], [bought(5, 22 * DAY)], [bought(3, 150 * DAY)])
 
 
 def test_the_second_message_of_an_exchange_that_earns_nothing_is_not_a_lost_event():
-    lines = (Line("A", Decimal(-50)), Line("B", Decimal(50)))
-    exchange = Purchase(
-        START + 2 * DAY, "X", Decimal(0), customer_type="NONE", original_invoice_number="I1", lines=lines
-    )
-    from_index = Forward(append_time=exchange.append_time + 5, command_id="X/forward", invoice=exchange)
-    from_old_card = replace(exchange, append_time=exchange.append_time + 6, redirect_id="X/redirected")
+    from_index, from_old_card = messages_of(replace(EXCHANGE, customer_type="NONE"))
 
     assert_nothing_is_late([absorbed()], [bought(1, DAY)], [from_index], [from_old_card], [bought(3, 150 * DAY)])
+
+
+@pytest.mark.parametrize(("invoice", "later"), [(EXCHANGE, 0), (BACK, 100 * DAY)])
+def test_a_second_message_with_an_effect_is_a_lost_event(invoice, later):
+    """The index forwards only the returned half of an exchange. After a long time a till uses a number again."""
+    from_index, from_old_card = messages_of(invoice)
+    history = processed([[absorbed()], [bought(1, DAY)], [from_index]], PROGRAMMES)
+    lost = replace(from_old_card, append_time=from_old_card.append_time + later)
+
+    recomputed = recompute(CARD, [*history.events, lost], history.entries, PROGRAMMES)
+
+    assert [lost.event_id] == recomputed.not_processed
+
+
+def messages_of(invoice):
+    """The messages of the index of invoices and of the replaced card about an invoice."""
+    number = invoice.invoice_number
+    return (
+        Forward(append_time=invoice.append_time + 5, command_id=f"{number}/forward", invoice=invoice),
+        replace(invoice, append_time=invoice.append_time + 6, redirect_id=f"{number}/redirected"),
+    )
 
 
 def absorbed():

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.domain.account.lots import Terms
+from services.domain.account.model import Account, PastPurchase
 from services.domain.account.processor import process
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Capture, Line, Purchase, Reserve, Void
@@ -122,6 +123,20 @@ def test_return_is_computed_by_the_rules_of_the_purchase():
     assert {1} == {entry.programme_version for entry in outcome.entries if entry.kind == Kind.RETURNED}
 
 
+def test_return_finds_the_campaign_of_a_purchase_without_the_clock_of_its_till():
+    noon = Campaign("noon", hours=(12, 13), multiplier=Decimal(3))
+    bought = buy("100", time=DAY // 2)
+
+    assert [3_00] == taken(after(bought, back("50", time=DAY), programme=Programme(campaigns=(noon,))))
+
+
+def test_return_of_an_item_for_less_than_its_price():
+    """The shop keeps half of the money, and the customer half of the points."""
+    bought = buy("100", lines=(Line("A", Decimal(100)),))
+
+    assert [1_00] == taken(after(bought, back("50", lines=(Line("A", Decimal(-100)),))))
+
+
 def test_return_without_a_reference_takes_the_newest_purchases_first():
     """So older purchases stay for later returns. A return takes no more than the purchases earned."""
     events = [buy("100", "old"), buy("30", "new", 2)]
@@ -131,6 +146,8 @@ def test_return_without_a_reference_takes_the_newest_purchases_first():
     assert (Decimal(80), 1_60) == outcome.account.purchases["old"][1:3]
     assert (Decimal(0), 0) == outcome.account.purchases["new"][1:3]
     assert [2_60] == taken(after(*events, back("1000", original=None, time=3)))
+    events, capped = [buy("100", "old"), buy("100", "new", 2)], Programme(cap_per_invoice=1_00)
+    assert [1_00] == taken(after(*events, back("80", original=None, time=3), programme=capped))
 
 
 def test_return_of_a_customer_who_no_longer_takes_part():
@@ -178,6 +195,18 @@ def test_return_takes_back_reserved_points_unless_they_are_spent(end):
     assert 0 == ended.decisions[0].total
 
 
+def test_returns_together_take_no_more_than_is_reserved():
+    """Within the balance, a debt that is there already counts. It can even be larger than what is reserved."""
+    spent = Adjust(append_time=2, command_id="spent", points=-50)
+    reserved = Reserve(append_time=3, command_id="redemption", points=1_50)
+    returns = back("50", time=4), back("50", number="rest", time=5)
+    assert [1_00, 50] == taken(after(buy("100"), spent, reserved, *returns))
+
+    owing = replace(spent, points=-5_00, allow_negative=True)
+    outcome = after(buy("100"), owing, back("100", time=3))
+    assert ([0], -3_00) == (taken(outcome), outcome.account.total)
+
+
 def test_capture_cancels_only_what_no_other_reservation_can_pay():
     """Two redemptions of 1.00 each, and a return of 0.50: the second redemption still pays it."""
     reserves = [Reserve(append_time=2, command_id=name, points=1_00) for name in ("first", "second")]
@@ -196,8 +225,11 @@ def test_debt_is_no_reason_to_take_reserved_points():
     entry = outcome.entries[-1]
     assert (0, -2_00, 2_00) == (entry.total, entry.available, entry.reserved)
 
-    lapsed = process(outcome.account, [buy("1", "next", DAY)], Programmes((programme,)), "card").account
-    assert (0, 2, 2) == (lapsed.debt, lapsed.available, lapsed.total)
+    capture, void = (each(append_time=4, command_id="end", redemption_id="redemption") for each in (Capture, Void))
+    ends = (capture, (2_00, -2_00, -2_00)), (void, (0, 0, 0)), (buy("1", "after it lapsed", DAY), (0, 2, 2))
+    for end, expected in ends:
+        account = process(outcome.account, [end], Programmes((programme,)), "card").account
+        assert expected == (account.debt, account.available, account.total)
 
 
 @pytest.mark.parametrize(
@@ -252,19 +284,28 @@ def test_return_counts_against_the_period_of_its_purchase():
     tiers = [(entry.tier, entry.time // DAY) for entry in after(*events, programme=programme).entries]
 
     assert [("", 0), ("", 35), ("gold", 35), ("gold", 36), ("", 90), ("", 95)] == tiers
+    at_midnight = after(buy("100", time=31 * DAY), back("50", time=32 * DAY), programme=programme)
+    assert 1_00 == at_midnight.account.earned_in_period
 
 
 @pytest.mark.parametrize(
-    ("window", "day", "points", "entries"),
-    [(90 * DAY, 89, 2_00, 1), (90 * DAY, 91, 0, 2), (5 * DAY, 4, 2_00, 1), (5 * DAY, 9, 0, 1), (5 * DAY, 11, 0, 2)],
+    ("window", "age", "points", "entries"),
+    [
+        (90 * DAY, 90 * DAY, 2_00, 1),
+        (90 * DAY, 90 * DAY + 1, 0, 2),
+        (5 * DAY, 5 * DAY, 2_00, 1),
+        (5 * DAY, 5 * DAY + 1, 0, 1),
+        (5 * DAY, 10 * DAY, 0, 1),
+        (5 * DAY, 10 * DAY + 1, 0, 2),
+    ],
 )
-def test_a_return_after_the_window_takes_nothing_back(window, day, points, entries):
+def test_a_return_after_the_window_takes_nothing_back(window, age, points, entries):
     """A window shorter than ten days also counts. The account still recognises a duplicate for ten days."""
-    programme = Programme(return_window=window)
+    programme, bought, time = Programme(return_window=window), buy("100"), 1 + age
 
-    assert [points] == taken(after(buy("100"), back("100", time=day * DAY), programme=programme))
-    again = after(buy("100"), buy("100", time=day * DAY), programme=programme)
-    assert entries == len(again.entries)
+    for original in ("bought", None):
+        assert [points] == taken(after(bought, back("100", original=original, time=time), programme=programme))
+    assert entries == len(after(bought, buy("100", time=time), programme=programme).entries)
 
 
 def test_the_version_of_a_purchase_decides_how_long_it_can_be_returned():
@@ -325,7 +366,8 @@ def test_return_on_the_taxable_basis():
     bought = replace(buy("118"), taxable_amount=Decimal(100))
     half = replace(back("59"), taxable_amount=Decimal(-50))
 
-    assert [1_00] == taken(after(bought, half, programme=programme))
+    for returned in (half, replace(half, original_invoice_number=None)):
+        assert [1_00] == taken(after(bought, returned, programme=programme))
     waited = after(replace(half, append_time=1), replace(bought, append_time=2), programme=programme)
     assert 1_00 == waited.account.total
 
@@ -370,6 +412,15 @@ def test_return_of_a_purchase_without_tiers_takes_nothing_from_the_tier():
     outcome = process(None, [old, new, back("100", time=12)], Programmes((before, tiers)), "card")
 
     assert (2_00, 2_00) == (outcome.account.total, outcome.account.earned_in_period)
+
+
+def test_return_of_points_that_counted_in_another_period():
+    """A merged account brings the purchase, and not the points of its period. Fewer than 0 never count."""
+    purchases = {"bought": PastPurchase(1, Decimal(100), 2_00, 0)}
+    account = Account(1, lots={Terms(): 2_00}, purchases=purchases, period_end=365 * DAY, earned_in_period=50)
+    programmes = Programmes((Programme(tier_period=Period.YEAR, tiers=(Tier("base", 0),)),))
+
+    assert 0 == process(account, [back("100")], programmes, "card").account.earned_in_period
 
 
 def test_return_below_the_minimum_spend_takes_everything():

@@ -134,6 +134,7 @@ def test_everything_has_its_own_time():
         (Kind.EXPIRES_SOON, 0, 7 * DAY),
         (Kind.EXPIRED, -1_00, 8 * DAY),
     ] == happened(outcome)
+    assert [5 * DAY, 5 * DAY, 8 * DAY, 8 * DAY, 8 * DAY] == [entry.expires_time for entry in outcome.entries]
 
 
 TIERED = Programme(

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 
-from services.domain.validation import LARGEST_AMOUNT, RULES, first_violation
+from services.domain.validation import LARGEST_AMOUNT, RULES, first_violation, is_in_seconds
 from tests.support.strategies import ANY_INVOICES, VALID_INVOICES
 
 VALID = {
@@ -66,6 +66,7 @@ def test_any_record_gets_a_known_answer(invoice):
         ),
         ({"CustomerCardNo": None}, "CustomerCardNo is missing though CustomerType is PRIME"),
         ({"CustomerCardNo": "", "CustomerType": "prime"}, "CustomerCardNo is blank though CustomerType is PRIME"),
+        ({"InvoiceLineItems": [{}] * 10_001}, "InvoiceLineItems has more than 10000 elements"),
         ({"DeliveryAddress": None}, "DeliveryAddress.AddressLine is missing though DeliveryType is HOME-DELIVERY"),
         (
             {"DeliveryAddress": {"AddressLine": "1 High Street", "ContactNumber": ""}},
@@ -84,6 +85,7 @@ def test_reason_names_field_and_condition(change, reason):
         {"CustomerType": "NONPRIME", "CustomerCardNo": None},
         {"DeliveryType": "TAKEAWAY", "DeliveryAddress": None},
         {"InvoiceLineItems": None},
+        {"InvoiceLineItems": [{}] * 10_000},
         {"TotalAmount": -11114.0},
         {"CGST": None},
     ],
@@ -91,3 +93,20 @@ def test_reason_names_field_and_condition(change, reason):
 def test_what_no_rule_asks_for_may_be_missing(change):
     """Only PRIME customers need a card, and only home deliveries an address. A negative amount is a return."""
     assert first_violation({**VALID, **change}) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "CustomerType", "PaymentMethod", "DeliveryType"],
+)
+def test_a_text_that_is_copied_into_records_has_a_largest_length(name):
+    assert first_violation({**VALID, name: "x" * 128}) is None
+    assert f"{name} is longer than 128 characters" == first_violation({**VALID, name: "x" * 129})
+
+
+@pytest.mark.parametrize(
+    ("created_time", "expected"),
+    [(None, False), (10**9 - 1, False), (10**9, True), (10**10 - 1, True), (10**10, False)],
+)
+def test_a_time_of_september_2001_to_2286_can_be_in_seconds(created_time, expected):
+    assert expected == is_in_seconds(created_time)

@@ -124,7 +124,7 @@ def commands_of(found, name="opening"):
 
 def test_many_rows_count_once(tmp_path):
     """The file is imported twice, the second time a year later. An import of another name counts again."""
-    count, cards = examples(100_000), examples(20_000)
+    count, cards = examples(20_000), examples(4_000)
     rows = "".join(f"card-{number % cards},{number % 97 + 1}.25,2027-12-31\n" for number in range(count))
     found = read(tmp_path, f"card,points,expires\n{rows}")
     states, entries = {}, 0

@@ -83,7 +83,7 @@ def test_an_attempt_without_an_answer_ends_after_the_timeout() -> None:
     """Then comes the next attempt. After the last attempt the reason says that there was no answer."""
     assert 2 == delivered([b"", OK], timeout=timedelta(seconds=0.3))[0]
     with pytest.raises(UndeliveredError, match=r"^no answer: TimeoutError after 3$"):
-        delivered([b""], timeout=timedelta(seconds=0.5))
+        delivered([b""], timeout=timedelta(seconds=0.3))
     with pytest.raises(UndeliveredError, match=r"^no answer: RemoteProtocolError after 3$"):
         delivered([b"hello\r\n\r\n"])
 
@@ -136,10 +136,19 @@ def test_a_receiver_cannot_ask_for_less_than_the_usual_wait(value: bytes) -> Non
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [(None, None), ("0", 0), ("120", 120), ("-1", None), ("1.5", None), ("soon", None), ("٣", None), ("", None)],
+    [
+        ("0", 0),
+        ("120", 120),
+        *((value, None) for value in (None, "-1", "1.5", "soon", "٣", "", "nan", "inf", "-1e9")),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", None),
+        ("Mon, 01 Jan 10000 00:00:00 GMT", None),
+        ("Mon, 32 Jan 2026 00:00:00 GMT", None),
+        ("Mon, 01 Jan 2026 00:00:00 +9999999", None),
+        ("Mon, 01 Jan 2026 99:99:99 GMT", None),
+    ],
 )
 def test_retry_after_in_seconds(value: str | None, seconds: float | None) -> None:
-    """Whole seconds are accepted. Any other text that is not a date counts as absent."""
+    """Whole seconds are accepted. Any other text that is not a date counts as absent, and the usual wait applies."""
     assert seconds == _retry_after(value)
 
 
@@ -147,24 +156,6 @@ def test_retry_after_as_a_date() -> None:
     """The wait lasts until the date. It is zero for a date in the past."""
     assert 50 < (_retry_after(format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)) or 0) <= 60
     assert 0 == _retry_after("Wed, 21 Oct 2015 07:28:00 GMT")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "Mon, 01 Jan 99999999999 00:00:00 GMT",
-        "Mon, 01 Jan 10000 00:00:00 GMT",
-        "Mon, 32 Jan 2026 00:00:00 GMT",
-        "Mon, 01 Jan 2026 00:00:00 +9999999",
-        "Mon, 01 Jan 2026 99:99:99 GMT",
-        "nan",
-        "inf",
-        "-1e9",
-    ],
-)
-def test_a_retry_after_that_is_no_time_is_ignored(value: str) -> None:
-    """Such a header counts as absent, and the usual wait applies."""
-    assert _retry_after(value) is None
 
 
 @given(st.text(max_size=60) | st.from_regex(r"\A\w{3}, \d{1,20} \w{3} \d{1,20} \d{1,5}:\d\d:\d\d [+-]?\w{1,9}\Z"))
