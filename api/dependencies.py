@@ -117,7 +117,7 @@ async def require_operations(operations: OperationsOfApp) -> Operations:
 
 async def place_of_stream(request: Request, streams: StreamsDep) -> AsyncGenerator[None]:
     """Hold a place for an event stream until the end of its response, or of its refusal. Raises TooManyStreams."""
-    with streams.require_place(request):
+    with streams.hold_place(request):
         yield
 
 

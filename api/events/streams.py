@@ -79,7 +79,7 @@ class EventStreams:
             self._loop.call_soon_threadsafe(self._close)
 
     @contextmanager
-    def require_place(self, request: Request) -> Iterator[None]:
+    def hold_place(self, request: Request) -> Iterator[None]:
         """Hold one of the caller's places. Raises TooManyStreams if none is free.
 
         Forwarded requests are not counted, because the instance that got the request from the caller counts the stream.

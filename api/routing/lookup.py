@@ -159,9 +159,12 @@ class Lookup:
         Raises:
             Problem: this instance cannot serve the read, or the time is over.
         """
-        started = boot_seconds()
         if read.consistency == ANY_VERSION:
-            return self._require_consistency(read, self._get(read), started)
+            return self._require_consistency(read, self._get(read), is_enough=True)
+        started = boot_seconds()
+
+        def is_enough(found: LocalRead) -> bool:
+            return read.consistency.is_satisfied_by(found.value) or _is_erased(read, found, started)
 
         def read_again() -> LocalRead:
             if as_owner and not self._local.owns(read.store, read.partition):
@@ -169,13 +172,8 @@ class Lookup:
             return self._get(read)
 
         seconds = min(read.wait_seconds, max(0.0, read.seconds_left - _RESPONSE_SECONDS))
-        found = await self._local.stores.waiters.wait(
-            read.key,
-            read_again,
-            lambda found: read.consistency.is_satisfied_by(found.value) or _is_erased(read, found, started),
-            seconds,
-        )
-        return self._require_consistency(read, found, started)
+        found = await self._local.stores.waiters.wait(read.key, read_again, is_enough, seconds)
+        return self._require_consistency(read, found, is_enough=is_enough(found))
 
     def _get(self, read: KeyRead) -> LocalRead:
         """The entry of the local copy now. Raises Problem."""
@@ -187,14 +185,17 @@ class Lookup:
             raise problems.from_store_error(error, read.partition) from error
         return LocalRead(value, self._local.confirm(read.store, status), self._local.url)
 
-    def _require_consistency(self, read: KeyRead, found: LocalRead, started: float) -> LocalRead:
-        """Return what was found. Raise Problem if it is older than the caller allows."""
+    def _require_consistency(self, read: KeyRead, found: LocalRead, *, is_enough: bool) -> LocalRead:
+        """Return what was found. Raise Problem if it is older than the caller allows.
+
+        Args:
+            is_enough: whether it has the required version.
+        """
         status, required = found.status, read.consistency
         if not status.is_within(read.max_lag):
             problem = problems.TooStale(maxLag=read.max_lag, lag=status.lag if status.lag_known else None)
             raise found.with_freshness(problem)
-        is_enough = required == ANY_VERSION or required.is_satisfied_by(found.value)
-        if not is_enough and not _is_erased(read, found, started):
+        if not is_enough:
             reached = problems.SequenceNotReached(minSequence=required.sequence, currentSequence=found.sequence)
             raise found.with_freshness(reached)
         if status.stale and found.value:

@@ -87,10 +87,15 @@ def write(name: str, database: Database, settings: Settings) -> Written:
         before = _read(folder, settings.export_format)
         rows = _merged(_with_time_zone(database.run(f"FROM {name}")), before, table)
         changed = before is None or not _are_equal(rows, before)
-        if settings.export_format == "delta":
-            _replace_delta(rows if changed else None, folder)
+        is_delta = settings.export_format == "delta"
+        if changed and is_delta:
+            _replace_delta(rows, folder)
+        elif changed:
+            _replace_parquet(rows, Path(folder))
+        if is_delta:
+            _clean_delta(folder)
         else:
-            _replace_parquet(rows if changed else None, Path(folder))
+            _incoming(Path(folder)).unlink(missing_ok=True)  # of a run that died before its rename
     return Written(name, folder, rows.num_rows, changed)
 
 
@@ -120,12 +125,13 @@ def _read(folder: str, export_format: str) -> pa.Table | None:
     return parquet.ParquetFile(file).read() if file.exists() else None
 
 
-def _replace_parquet(rows: pa.Table | None, folder: Path) -> None:
-    """Replace the rows, or if they are None, delete what a run that died before its rename has left."""
-    incoming = folder / f".{_FILE}.new"
-    if rows is None:
-        incoming.unlink(missing_ok=True)
-        return
+def _incoming(folder: Path) -> Path:
+    """The file that becomes the table's file when it is complete."""
+    return folder / f".{_FILE}.new"
+
+
+def _replace_parquet(rows: pa.Table, folder: Path) -> None:
+    incoming = _incoming(folder)
     with incoming.open("wb") as file:
         parquet.write_table(rows, file, compression="zstd")
         file.flush()
@@ -133,13 +139,14 @@ def _replace_parquet(rows: pa.Table | None, folder: Path) -> None:
     incoming.rename(folder / _FILE)
 
 
-def _replace_delta(rows: pa.Table | None, folder: str) -> None:
-    """Replace the rows, unless they are None, and delete all files that the table does not need."""
+def _replace_delta(rows: pa.Table, folder: str) -> None:
     from deltalake import write_deltalake  # noqa: PLC0415  # its import takes 0.2 s
 
-    if rows is not None:
-        target = open_delta(folder) or folder
-        write_deltalake(target, rows, mode="overwrite", schema_mode="overwrite", configuration=_DELTA)
+    write_deltalake(open_delta(folder) or folder, rows, mode="overwrite", schema_mode="overwrite", configuration=_DELTA)
+
+
+def _clean_delta(folder: str) -> None:
+    """Delete all files that the table does not need."""
     if table := open_delta(folder):
         # Only a full vacuum finds the files of a run that died before its commit.
         table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)

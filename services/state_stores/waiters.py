@@ -11,6 +11,7 @@ from services.state_stores.task import ChangelogRecord
 T = TypeVar("T")
 
 _PAUSE_SECONDS = 1.0
+"""The longest time between two reads of a waiting request."""
 
 _MOST_RECORDS = 1_000
 """A follower with so many waiting records is disconnected. After it has connected again, it reads the rest from the

@@ -111,6 +111,13 @@ class Client:
         async with self.http.stream("GET", url, headers=all_headers) as response:
             yield Stream(response)
 
+    async def erasure_after(self, last: str) -> str:
+        """The id of the event ``erased``, which must be the first one after this event."""
+        async with self.stream(last=last) as stream:
+            name, event_id, _ = await stream.next()
+        assert "erased" == name
+        return event_id
+
     async def refusal(self, number: int = 0, last: str | None = None, **headers: str) -> httpx.Response:
         async with self.stream(number, last, **headers) as stream, asyncio.timeout(20):
             await stream.response.aread()
@@ -304,9 +311,7 @@ def test_an_erasure_that_the_client_missed_is_an_event(monkeypatch: pytest.Monke
     async def scenario(client: Client, changelog: Changelog) -> None:
         changelog.write(balance(1))
         changelog.write(None)
-        async with client.stream(last=f"{OPENED}.1.0") as stream:
-            name, event_id, _ = await stream.next()
-            assert "erased" == name
+        event_id = await client.erasure_after(f"{OPENED}.1.0")
         assert "unknown-customer" == problem_type(await client.refusal(), 404)
         with_step_seconds(monkeypatch)
         async with client.stream(last=event_id) as stream:
@@ -323,9 +328,7 @@ def test_an_erasure_comes_once_also_if_the_changelog_has_forgotten_it() -> None:
     async def scenario(client: Client, changelog: Changelog) -> None:
         changelog.write(balance(1))
         changelog.write(None)
-        async with client.stream(last=f"{OPENED}.1.0") as stream:
-            name, event_id, _ = await stream.next()
-            assert "erased" == name
+        event_id = await client.erasure_after(f"{OPENED}.1.0")
         changelog.records.clear()
         async with client.stream(last=event_id) as stream:
             changelog.write(balance(1, OPENED + 1))
