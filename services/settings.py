@@ -147,13 +147,14 @@ class Settings(BaseSettings):
         description="Whether a query starts although retention has deleted records that it has not read.",
     )
     trigger_interval: Duration = Field(
-        timedelta(milliseconds=100),
-        description="Shortest time between the starts of two micro-batches (ISO 8601).",
+        timedelta(milliseconds=200),
+        description="Shortest time between the starts of two micro-batches (ISO 8601). "
+        "A query without new records asks Kafka for its end offsets this often.",
     )
     timer_interval: Annotated[timedelta, IsIso] = Field(
-        timedelta(seconds=10),
+        timedelta(seconds=30),
         ge=timedelta(seconds=1),
-        description="Longest delay of a timer while there are no new events (ISO 8601).",
+        description="A timer is late by up to this interval and two seconds (ISO 8601).",
     )
     fan_out_interval: Duration = Field(
         timedelta(seconds=1),

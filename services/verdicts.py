@@ -164,8 +164,9 @@ def _complete(judge: Judge, name: str) -> Judge:
             return Verdict(TOO_LARGE)
         try:
             verdict = judge(value, key, read)
-            if value is not None and len(value) > LONGEST_TEXT and _has_longer_text(verdict.record):
-                return verdict._replace(reason=verdict.reason or avro.not_of_its_schema(name))
+            is_long = value is not None and len(value) > LONGEST_TEXT
+            if is_long and verdict.reason is None and _has_longer_text(verdict.record):
+                return verdict._replace(reason=avro.not_of_its_schema(name))
         except Exception as error:  # noqa: BLE001 - a mistake in the rules must not stop all other records
             return Verdict(f"{FAULT} ({type(error).__name__})")
         return verdict

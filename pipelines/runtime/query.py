@@ -115,7 +115,7 @@ class Query:
         if available_now:
             return writer.trigger(availableNow=True).start()
         # Each trigger asks Kafka for the end offsets, also while there is nothing to do.
-        interval = max(settings.trigger_interval, min(longest_wait / 5, timedelta(seconds=1)))
+        interval = max(settings.trigger_interval, min(longest_wait / 2, timedelta(seconds=2)))
         return writer.trigger(processingTime=f"{interval.total_seconds():.3f} seconds").start()
 
 

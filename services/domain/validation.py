@@ -92,6 +92,8 @@ def _needed(field: str, when: tuple[str, str] | None = None) -> tuple[Rule, Rule
 
 
 RULES = (
+    # First, so that nothing looks at millions of line items.
+    Rule("InvoiceLineItems", Requirement.FEW),
     *_needed("InvoiceNumber"),
     *_needed("StoreID"),
     Rule("TotalAmount", Requirement.GIVEN),
@@ -101,7 +103,6 @@ RULES = (
     *_needed("DeliveryAddress.AddressLine", when=("DeliveryType", HOME_DELIVERY)),
     *_needed("DeliveryAddress.ContactNumber", when=("DeliveryType", HOME_DELIVERY)),
     *(Rule(field, Requirement.SHORT) for field in _COPIED_TEXTS),
-    Rule("InvoiceLineItems", Requirement.FEW),
 )
 
 

@@ -67,6 +67,7 @@ def test_any_record_gets_a_known_answer(invoice):
         ({"CustomerCardNo": None}, "CustomerCardNo is missing though CustomerType is PRIME"),
         ({"CustomerCardNo": "", "CustomerType": "prime"}, "CustomerCardNo is blank though CustomerType is PRIME"),
         ({"InvoiceLineItems": [{}] * 10_001}, "InvoiceLineItems has more than 10000 elements"),
+        ({"InvoiceLineItems": [{"ItemPrice": math.nan}] * 10_001}, "InvoiceLineItems has more than 10000 elements"),
         ({"DeliveryAddress": None}, "DeliveryAddress.AddressLine is missing though DeliveryType is HOME-DELIVERY"),
         (
             {"DeliveryAddress": {"AddressLine": "1 High Street", "ContactNumber": ""}},
