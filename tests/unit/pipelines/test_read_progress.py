@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Iterator
-from multiprocessing.connection import Client, Listener
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener
 from queue import SimpleQueue
 
 import pytest
@@ -16,6 +17,23 @@ def times() -> SimpleQueue[int | None]:
     return SimpleQueue()
 
 
+class EndError(Exception):
+    """The test has ended."""
+
+
+class EndingListener(Listener):
+    """Ends the thread with the test. After `close` alone, it can call `accept` without a pause until the run ends."""
+
+    ended = False
+
+    def accept(self) -> Connection:
+        connection = super().accept()
+        if self.ended:
+            connection.close()
+            raise EndError
+        return connection
+
+
 @pytest.fixture
 def address(times: SimpleQueue[int | None]) -> Iterator[str]:
     """Where the thread answers."""
@@ -25,9 +43,19 @@ def address(times: SimpleQueue[int | None]) -> Iterator[str]:
             raise RuntimeError("Kafka is away")
         return time
 
-    with Listener(family="AF_UNIX") as listener:
-        threading.Thread(target=read_progress._serve, args=(listener, read), daemon=True).start()
+    def serve() -> None:
+        with suppress(EndError):
+            read_progress._serve(listener, read)
+
+    with EndingListener(family="AF_UNIX") as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
         yield str(listener.address)
+        listener.ended = True
+        times.put(None)  # in case the test failed while the thread waits for a time
+        with Client(listener.address):
+            thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_a_clock_that_has_ended_does_not_stop_the_answers(address: str, times: SimpleQueue[int | None]) -> None:
