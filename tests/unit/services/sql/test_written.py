@@ -77,9 +77,9 @@ def with_format(settings: Settings, export_format: str) -> Settings:
 def test_files_have_the_rows_of_the_table(settings: Settings, export_format: str) -> None:
     """All columns, once, also after a second write, which changes no file. pandas reads them too."""
     settings = with_format(settings, export_format)
-    for name in WITHOUT_TOPICS:
-        with closing(Database(settings)) as database:
-            expected = database.run(f"FROM {name}").to_pylist()
+    with closing(Database(settings)) as database:
+        tables = {name: database.run(f"FROM {name}").to_pylist() for name in WITHOUT_TOPICS}
+    for name, expected in tables.items():
         first = write(name, settings)
         files = [each.stat().st_mtime_ns for each in sorted(Path(first.folder).rglob("*.parquet"))]
         assert (True, len(expected)) == (first.changed, first.rows)
