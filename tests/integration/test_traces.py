@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,7 @@ def await_traces(receiver: Receiver, settings: Settings, root: Step, expected: l
 
     def missing() -> list[set[Edge]]:
         found = steps_of(receiver, settings, root).values()
-        return [wanted - steps for wanted, steps in zip(expected, found, strict=True)]
+        return [wanted - steps for wanted, steps in zip_longest(expected, found, fillvalue=set())]
 
     with receiver.changed:
         receiver.changed.wait_for(lambda: not any(missing()), DEADLINE_SECONDS)
