@@ -16,13 +16,13 @@ from functools import partial
 from typing import Protocol
 
 import structlog
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, Message
 
 from schemas.topics import AUDIT_TRAIL
-from services.messaging import clients
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.headers import cloud_event
 from services.messaging.publishing import connected_producer, publish
+from services.messaging.resending import ResendingProducer
 from services.messaging.schema_ids import schema_ids
 from services.messaging.topic_reader import values_of
 from services.settings import Settings
@@ -99,9 +99,7 @@ class KafkaAuditTrail:
         self._thread.join()
 
     def _run(self) -> None:
-        # Without a delivery timeout the records wait in librdkafka until the broker is back.
-        options: dict[str, clients.Option] = {"message.timeout.ms": 0, "queue.buffering.max.messages": MOST_WAITING}
-        producer = clients.producer(self._settings, CLIENT_ID, **options)
+        producer = ResendingProducer(self._settings, CLIENT_ID, **{"queue.buffering.max.messages": MOST_WAITING})
         while self._close_time == float("inf") or not self._waiting.empty():
             try:
                 record = self._waiting.get(timeout=_POLL_SECONDS)
@@ -114,11 +112,9 @@ class KafkaAuditTrail:
                 problem = self._produce(producer, record)
             if problem:
                 self._lose(record, problem)
-        producer.flush(max(0.0, self._close_time - time.monotonic()))
-        producer.purge()
-        producer.flush(_RETRY_SECONDS)  # this call reports the records that the purge has removed
+        producer.close(max(0.0, self._close_time - time.monotonic()))
 
-    def _produce(self, producer: Producer, record: Record) -> str | None:
+    def _produce(self, producer: ResendingProducer, record: Record) -> str | None:
         """Give a record to librdkafka. Returns the error if the caller must try again."""
         try:
             # The first record asks the Schema Registry.
@@ -128,8 +124,8 @@ class KafkaAuditTrail:
                 self._settings.name_of(AUDIT_TRAIL),
                 value,
                 record["Actor"].encode(),
-                headers=_headers(record),
-                on_delivery=partial(self._on_delivery, record),
+                _headers(record),
+                partial(self._on_delivery, record),
             )
         except UnicodeEncodeError as error:
             self._lose(record, str(error))  # A later attempt would fail too, and all records behind it would wait.

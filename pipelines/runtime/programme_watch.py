@@ -7,12 +7,14 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from schemas.topics import LOYALTY_PROGRAMMES
 from services.boot_clock import boot_seconds
-from services.messaging.clients import consumer
+from services.messaging.clients import consumer, has_lost_all_brokers
 from services.messaging.publishing import BROKER_TIMEOUT, PublishError, find_topic
 from services.programmes.topic import published_versions
 from services.settings import Settings
 
 log = structlog.get_logger()
+
+CLIENT_ID = "loyalty-pipeline"
 
 _TIMEOUT = 1.0
 _SHORTEST_NOTICE = timedelta(seconds=10)
@@ -35,7 +37,7 @@ class ProgrammeWatch:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._notice = max(settings.programme_notice, _SHORTEST_NOTICE).total_seconds()
-        self._consumer = consumer(settings, "loyalty-pipeline")
+        self._consumer = consumer(settings, CLIENT_ID)
         self._partition = TopicPartition(settings.name_of(LOYALTY_PROGRAMMES), 0)
         find_topic(self._consumer, self._partition.topic)
         self._end = self._end_offset(BROKER_TIMEOUT)
@@ -63,6 +65,9 @@ class ProgrammeWatch:
             if not self._is_away:
                 log.warning("Kafka does not answer", brokers=self._settings.kafka_bootstrap_servers)
                 self._is_away = True
+            if has_lost_all_brokers(self._consumer, self._settings):
+                self._consumer.close()
+                self._consumer = consumer(self._settings, CLIENT_ID)
             return False
         if self._is_away:
             log.info("Kafka answers again")

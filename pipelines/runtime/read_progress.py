@@ -8,18 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from multiprocessing.connection import Listener
 
 import structlog
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
 from services.audit.extent import first_append_time
-from services.messaging.clients import bounded_consumer
+from services.messaging.clients import bounded_consumer, has_lost_all_brokers
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
 
@@ -33,10 +33,18 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
     names = [settings.name_of(topic) for topic in topics]
     # The query reads only committed transactions. Records of an open transaction have append times, too, and the query
     # reads them later. So the timers must wait for them.
-    client = bounded_consumer(settings, "loyalty-pipeline", **{"isolation.level": "read_uncommitted"})
+    new_client = partial(bounded_consumer, settings, "loyalty-pipeline", **{"isolation.level": "read_uncommitted"})
+    client = new_client()
 
     def read() -> int:
-        return read_until(client, names, CheckpointReader(spark, checkpoint).positions())
+        nonlocal client
+        try:
+            return read_until(client, names, CheckpointReader(spark, checkpoint).positions())
+        except KafkaException:
+            if has_lost_all_brokers(client, settings):
+                client.close()
+                client = new_client()
+            raise
 
     threading.Thread(target=_serve, args=(listener, read), name="read-progress", daemon=True).start()
     return str(listener.address)

@@ -83,6 +83,7 @@ class KafkaCommandLog:
         self._settings = settings
         self._lock = threading.Lock()
         self._producer: Producer | None = None
+        self._timed_out = False
         self._encoders: dict[Topic, Callable[[Mapping[str, Any]], bytes]] = {}
         self._closing = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="command-log", daemon=True)
@@ -113,6 +114,8 @@ class KafkaCommandLog:
                 acknowledged.set_exception(PublishError(f"topic {topic.name}: {error.str()}"))
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:
+            if error is not None and error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001 - its only name
+                self._timed_out = True
             with suppress(RuntimeError):  # the loop has ended, so no caller waits for the result
                 loop.call_soon_threadsafe(complete, error)
 
@@ -151,7 +154,7 @@ class KafkaCommandLog:
         return self._encoders[topic]
 
     def _ready_producer(self) -> Producer:
-        """The producer. A fatal error replaces it."""
+        """The producer. It is replaced after a fatal error, and if it has lost all brokers."""
         with self._lock:
             if self._producer is None:
                 options: dict[str, clients.Option] = {
@@ -180,3 +183,14 @@ class KafkaCommandLog:
                 self._closing.wait(_POLL_SECONDS)
             else:
                 producer.poll(_POLL_SECONDS)
+                self._replace_lost(producer)
+
+    def _replace_lost(self, producer: Producer) -> None:
+        """Replace the producer if it has lost all brokers. Requests that wait for its records get an error at once."""
+        timed_out, self._timed_out = self._timed_out, False
+        if timed_out and clients.has_lost_all_brokers(producer, self._settings):
+            log.warning("the producer of commands gets no answer from Kafka; the next command creates another")
+            with self._lock:
+                self._producer = None
+            producer.purge()
+            producer.flush(DELIVERY_SECONDS)

@@ -105,11 +105,18 @@ class GroupMembership:
         consumer = self._consumer()
         admin = clients.admin(self._settings, self.url)
         pending: tuple[float, Future[Any]] | None = None
+        next_check = boot_seconds() + clients.LOST_SECONDS
         try:
-            consumer.subscribe(
-                list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
-            )
             while not self._leaving.is_set():
+                if self.lease_holds:
+                    next_check = boot_seconds() + clients.LOST_SECONDS
+                elif boot_seconds() > next_check:
+                    next_check = boot_seconds() + clients.LOST_SECONDS
+                    if clients.has_lost_all_brokers(consumer, self._settings):
+                        log.warning("a new group member replaces one that gets no answer from Kafka")
+                        consumer.close()
+                        self._owned = frozenset()
+                        consumer = self._consumer()
                 message = consumer.poll(_POLL_SECONDS)
                 if message is not None and (error := message.error()):
                     log.warning("the group member received an error from Kafka", error=error.str())
@@ -140,7 +147,9 @@ class GroupMembership:
             "heartbeat.interval.ms": session // 4,
             "max.poll.interval.ms": max(session, _LONGEST_POLL_INTERVAL_MS),
         }
-        return clients.consumer(self._settings, self.url, **overrides)
+        consumer = clients.consumer(self._settings, self.url, **overrides)
+        consumer.subscribe(list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        return consumer
 
     def _update_view(self, asked_at: float, future: "Future[Any]", member_id: str) -> bool:
         try:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from schemas.access import READERS
@@ -13,6 +13,8 @@ from services.settings import Settings
 # Java and Spark choose the partition of a key by murmur2, librdkafka by CRC32. All writers must choose the same one.
 _PARTITIONER = "murmur2_random"
 
+
+Client = Consumer | Producer | AdminClient
 
 Option = str | int | float | bool | Callable[..., Any]
 """A value of an option of librdkafka, or a callback."""
@@ -84,6 +86,14 @@ LARGEST_REQUEST_BYTES = 64 * 2**20
 that was read must also fit as a dead letter with more headers, and as a replay of this dead letter.
 """
 
+LOST_SECONDS = 10.0
+"""After this number of seconds without an answer, a client may have lost all brokers (see ``has_lost_all_brokers``).
+
+A healthy client connects again within this time (``reconnect.backoff.max.ms``).
+"""
+
+_PROBE_SECONDS = 2.0
+
 _LIBRARY_LOG = logging.getLogger("librdkafka")
 _LIBRARY_LOG.addFilter(_DropConnectionLines())
 
@@ -149,3 +159,20 @@ def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
             "enable.sparse.connections": False,
         }
     )
+
+
+def has_lost_all_brokers(client: Client, settings: Settings) -> bool:
+    """Whether a new client gets an answer from Kafka and this client gets none. Takes some seconds without an answer.
+
+    A broker that is stopping can answer a request for metadata with its topics and without any broker. librdkafka then
+    removes all brokers, and may never connect again (https://github.com/confluentinc/librdkafka/issues/5301). Only a
+    new client helps.
+    """
+    return not _gets_answer(client) and _gets_answer(admin(settings))
+
+
+def _gets_answer(client: Client) -> bool:
+    try:
+        return bool(client.list_topics(timeout=_PROBE_SECONDS).brokers)
+    except KafkaException:
+        return False

@@ -80,10 +80,13 @@ class LogReader:
         self.connected = False
         self._error: str | None = None
         self._suspicion: KafkaError | None = None
+        self._unanswered_since: float | None = None
+        self._next_probe = 0.0
         self.last_step_time = time.monotonic()
 
     def __enter__(self) -> Self:
         self.consumer = clients.consumer(self._settings, self._client_id, **self._options)
+        self._note_answer()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -102,6 +105,21 @@ class LogReader:
         elif self._error and not error:
             log.info("reads again", client=self._client_id)
         self._error = error
+
+    def renew(self) -> bool:
+        """Replace the consumer if it has lost all brokers. Returns whether it was replaced.
+
+        The new consumer has no partitions and no subscription.
+        """
+        if self._unanswered_since is None or time.monotonic() < self._unanswered_since + clients.LOST_SECONDS:
+            return False
+        self._unanswered_since = time.monotonic()
+        if not clients.has_lost_all_brokers(self.consumer, self._settings):
+            return False
+        log.warning("a new consumer replaces one that gets no answer from Kafka", client=self._client_id)
+        self.consumer.close()
+        self.__enter__()
+        return True
 
     def run(self, connect: Callable[[], None], poll_once: Callable[[], None]) -> None:
         """Call ``connect``, then ``poll_once`` repeatedly, until ``stop``.
@@ -130,9 +148,11 @@ class LogReader:
         batch = Batch(defaultdict(list), {})
         first = self.consumer.poll(timeout_seconds)
         if first is None:
-            if self.error or self._suspicion:
-                self._probe()
+            if self.error or self._suspicion or self._unanswered_since or time.monotonic() > self._next_probe:
+                self._require_answer()
+                self.error = None
             return batch
+        self._note_answer()
         for message in [first, *self.consumer.consume(max_records - 1, 0)]:
             # The type of these methods includes None for messages that do not come from a consumer.
             partition = cast(tuple[str, int], (message.topic(), message.partition()))
@@ -156,23 +176,36 @@ class LogReader:
             return
         try:
             if not self.connected:
+                if self._unanswered_since is not None and not self.renew():
+                    self._require_answer()
                 connect()
                 self.connected, self.error = True, None
             poll_once()
         except self._retry_on as error:
             self.connected, self.error = False, _in_one_line(error)
+            if isinstance(error, KafkaException) and error.args[0].code() in NO_ANSWER:
+                self._note_no_answer()
             raise
 
-    def _probe(self) -> None:
-        """Clear the error if a broker answers: librdkafka reconnects by itself, and does not report it."""
+    def _require_answer(self) -> None:
+        """Raise KafkaException if no broker answers. librdkafka connects again by itself, and does not report it."""
         suspicion, self._suspicion = self._suspicion, None
         try:
             self.consumer.list_topics(timeout=_PROBE_SECONDS)
         except KafkaException:
             if suspicion:
                 self.error = _explained(suspicion)  # it knows more, for example that the password is wrong
+            self._note_no_answer()
             raise
-        self.error = None
+        self._note_answer()
+
+    def _note_answer(self) -> None:
+        self._unanswered_since = None
+        self._next_probe = time.monotonic() + clients.LOST_SECONDS
+
+    def _note_no_answer(self) -> None:
+        if self._unanswered_since is None:
+            self._unanswered_since = time.monotonic()
 
     def _note_client_error(self, error: KafkaError) -> None:
         # The error can be older than a connection that works, or concern one broker of several.

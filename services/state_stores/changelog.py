@@ -8,12 +8,13 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import structlog
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from services.boot_clock import boot_seconds
+from services.messaging import clients
 from services.messaging.administration import learn_leaders, listed_offset
 from services.state_stores.assignment import ChangelogPartition
 from services.state_stores.definition import FORMAT
@@ -99,6 +100,7 @@ class EndOffsets:
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
+        self._answered_at = boot_seconds()
         self._next_time = 0.0
         self._pending: list[tuple[ChangelogPartition, Future[Any]]] = []
         self._asked_at = 0.0
@@ -107,15 +109,22 @@ class EndOffsets:
     def poll(self, partitions: Collection[ChangelogPartition]) -> Iterator[EndOffset]:
         """Yield the answers that have arrived since the last call.
 
-        Ask for these partitions again if a second has passed.
+        Ask for these partitions again if a second has passed. Raises KafkaException if no question was answered for
+        LOST_SECONDS: then only a new admin client may get answers.
         """
         if self._pending and all(future.done() for _, future in self._pending):
             answers, self._pending = self._pending, []
             for partition, future in answers:
                 try:
                     yield EndOffset(partition, listed_offset(future), self._asked_at, self._asked_time)
+                    self._answered_at = boot_seconds()
                 except KafkaException as error:
                     log.debug("end offset unknown", topic=partition[0], partition=partition[1], error=str(error))
+        if not partitions:
+            self._answered_at = boot_seconds()
+        elif boot_seconds() > self._answered_at + clients.LOST_SECONDS:
+            reason = "the broker does not say where the changelogs end"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))  # noqa: SLF001 - its only name
         if not self._pending and partitions and boot_seconds() >= self._next_time:
             self._asked_at, self._asked_time = boot_seconds(), time.time_ns() // 1_000_000
             self._next_time = self._asked_at + _ASK_SECONDS

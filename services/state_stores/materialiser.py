@@ -71,6 +71,8 @@ class Materialiser:
         self._observe_freshness = observe_freshness
         # A record cannot be decoded without its schema. To skip the record would lose a balance.
         self._reader = LogReader(settings, CLIENT_ID, retry_on=(StoreCorruptError, SchemaRegistryUnavailableError))
+        self._admin: AdminClient
+        self._ends: EndOffsets
         self._changelogs: dict[str, Changelog] = {}
         self._roles: dict[ChangelogPartition, Role] = {}
         self._closed = ClosedPartitions()
@@ -128,10 +130,8 @@ class Materialiser:
         return [task for store in self._stores[topic] if (task := store.tasks.get(number))]
 
     def _run(self) -> None:
-        admin = clients.admin(self._settings, CLIENT_ID)
-        ends = EndOffsets(admin)
         try:
-            self._reader.run(lambda: self._connect(admin, ends), lambda: self._poll_once(admin, ends))
+            self._reader.run(self._connect, self._poll_once)
         except Exception:
             log.exception("the materialiser has failed; restart the instance")
         finally:
@@ -139,30 +139,31 @@ class Materialiser:
             self._assignment.leave()
             self._close_partitions(list(self._roles))
 
-    def _connect(self, admin: AdminClient, ends: EndOffsets) -> None:
+    def _connect(self) -> None:
         """Check each open store against the broker, and continue to read from its position."""
-        ends.forget()
-        self._changelogs = describe_changelogs(admin, self._stores)
+        self._admin = clients.admin(self._settings, CLIENT_ID)  # the former one may have lost all brokers
+        self._ends = EndOffsets(self._admin)
+        self._changelogs = describe_changelogs(self._admin, self._stores)
         for topic, stores in self._stores.items():
             found, expected = self._changelogs[topic].partitions, stores[0].definition.changelog.partitions
             if found != expected:
                 raise ChangelogMismatchError(
                     f"topic {topic} has {found} partitions, and the catalogue says {expected}: create the topic again"
                 )
-        self._reader.consumer.assign(self._open_partitions(admin, self._roles))
+        self._reader.consumer.assign(self._open_partitions(self._roles))
         self._assignment.attach(
             {topic: log.partitions for topic, log in self._changelogs.items() if topic not in self._global_topics}
         )
         # A store that is rebuilt does not serve. A request that waits for it must ask another copy.
         self._waiters.notify_all()
 
-    def _poll_once(self, admin: AdminClient, ends: EndOffsets) -> None:
-        self._follow_assignment(admin)
-        self._rebuild_damaged(admin, ends)
-        self._maintain(ends)
+    def _poll_once(self) -> None:
+        self._follow_assignment()
+        self._rebuild_damaged()
+        self._maintain()
         self._apply_batch()
 
-    def _follow_assignment(self, admin: AdminClient) -> None:
+    def _follow_assignment(self) -> None:
         """Open and close partitions and change roles, as the assignment says now."""
         settled = self._assignment.settled
         wanted = dict(self._assignment.holdings(self._roles))
@@ -172,11 +173,11 @@ class Materialiser:
             self._reader.consumer.incremental_unassign([TopicPartition(*partition) for partition in gone])
             self._close_partitions(gone)
         if new := {partition: role for partition, role in wanted.items() if partition not in self._roles}:
-            self._reader.consumer.incremental_assign(self._open_partitions(admin, new))
-        self._change_roles(admin, {each: role for each, role in wanted.items() if self._roles[each] is not role})
+            self._reader.consumer.incremental_assign(self._open_partitions(new))
+        self._change_roles({each: role for each, role in wanted.items() if self._roles[each] is not role})
         self._settled = self._settled or settled
 
-    def _rebuild_damaged(self, admin: AdminClient, ends: EndOffsets) -> None:
+    def _rebuild_damaged(self) -> None:
         """Open damaged stores again: they are deleted and restored. Other stores of their partitions stay open."""
         damaged = {
             partition: role
@@ -184,17 +185,17 @@ class Materialiser:
             if any(task.store.damage for task in self._tasks(partition))
         }
         if damaged:
-            ends.forget()
+            self._ends.forget()
             self._reader.consumer.incremental_unassign([TopicPartition(*partition) for partition in damaged])
-            self._reader.consumer.incremental_assign(self._open_partitions(admin, damaged))
+            self._reader.consumer.incremental_assign(self._open_partitions(damaged))
             self._waiters.notify_all()
 
-    def _open_partitions(self, admin: AdminClient, roles: Mapping[ChangelogPartition, Role]) -> list[TopicPartition]:
+    def _open_partitions(self, roles: Mapping[ChangelogPartition, Role]) -> list[TopicPartition]:
         """Open, or check again, the stores of these partitions. Returns the positions from which to read them."""
         # Register all partitions before the first is opened: an instance that has opened one of three is not ready.
         self._roles |= roles
         starts, asked_at = [], boot_seconds()
-        for (topic, number), (low, high) in watermarks(admin, roles).items():
+        for (topic, number), (low, high) in watermarks(self._admin, roles).items():
             tasks = [
                 store.open_task(
                     number, self._changelogs[topic], (low, high), self._open_partition, self._observe_freshness
@@ -208,10 +209,10 @@ class Materialiser:
             starts.append(TopicPartition(topic, number, min(task.progress.position for task in tasks)))
         return starts
 
-    def _change_roles(self, admin: AdminClient, roles: Mapping[ChangelogPartition, Role]) -> None:
+    def _change_roles(self, roles: Mapping[ChangelogPartition, Role]) -> None:
         """Give open stores their new roles. They stay open and continue to read."""
         asked_at = boot_seconds()
-        new_active = watermarks(admin, [partition for partition, role in roles.items() if role is Role.ACTIVE])
+        new_active = watermarks(self._admin, [partition for partition, role in roles.items() if role is Role.ACTIVE])
         for partition, role in roles.items():
             _, target = new_active.get(partition, (None, None))
             for task in self._tasks(partition):
@@ -231,9 +232,9 @@ class Materialiser:
             self._closed.add((topic, number), [task.store for task in tasks])
         self._waiters.notify_all()
 
-    def _maintain(self, ends: EndOffsets) -> None:
+    def _maintain(self) -> None:
         """Note end offsets, find stores that may have missed deletions, save checkpoints, and delete old data."""
-        for end in ends.poll(self._roles):
+        for end in self._ends.poll(self._roles):
             for task in self._tasks(end.partition):
                 task.note_end_offset(end.offset, end.asked_at, end.asked_time)
         for partition in self._roles:

@@ -133,9 +133,7 @@ class EndpointDispatcher:
         """
         kafka_thread = ThreadPoolExecutor(1, f"kafka-{self._endpoint.name}")
         with kafka_thread, self._reader:
-            self._reader.consumer.subscribe(
-                [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
-            )
+            self._subscribe()
             try:
                 while not stopping.is_set() and self._failure is None:
                     await self._poll_once(kafka_thread)
@@ -144,6 +142,11 @@ class EndpointDispatcher:
                 self._commit()
         if self._failure is not None:
             raise self._failure
+
+    def _subscribe(self) -> None:
+        self._reader.consumer.subscribe(
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+        )
 
     async def _poll_once(self, kafka_thread: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
@@ -169,7 +172,9 @@ class EndpointDispatcher:
             except KafkaException as error:
                 if error.args[0].code() not in NO_ANSWER:
                     raise
-                return  # librdkafka connects again
+                if self._reader.renew():
+                    self._subscribe()
+                return  # librdkafka connects again, or the new consumer connects
             if not found:
                 return
             for (_, partition), records in found.items():

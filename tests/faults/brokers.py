@@ -30,8 +30,8 @@ class LossyProxy:
     This is a network that fails in one direction: the broker stores the write, and the acknowledgement is lost.
     """
 
-    def __init__(self, port: int, to_port: int) -> None:
-        self._to_port = to_port
+    def __init__(self, broker: str, port: int) -> None:
+        self._to_port = int(broker.rpartition(":")[2])
         self._server = socket.create_server((HOST, port))
         self._dropping = threading.Event()
         self._lock = threading.Lock()

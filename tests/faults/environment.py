@@ -21,7 +21,8 @@ from schemas import topics
 from schemas.topics import Topic
 from services.messaging.administration import create_topics
 from services.messaging.avro import encoder
-from services.messaging.clients import consumer, producer
+from services.messaging.clients import consumer
+from services.messaging.resending import ResendingProducer
 from services.messaging.schema_ids import schema_ids
 from tests.faults.histories import Histories
 from tests.support.builders import invoice
@@ -185,10 +186,15 @@ class Environment:
         """Publish an invoice of a new customer, and wait until its points are served. Returns the seconds."""
         self._probes += 1
         card, started = f"{PROBE}{self.directory.name}-{self._probes}", time.monotonic()
-        client = producer(self.settings, "faults-probe", **{"message.timeout.ms": 0, "log_level": 0})
+        client = ResendingProducer(self.settings, "faults-probe", log_level=0)
         value = encoder(topics.POS_INVOICES, schema_ids(self.settings))(invoice(card, card))
-        client.produce(self.settings.name_of(topics.POS_INVOICES), value, b"STR1")
-        self.until("the till's acknowledgement", lambda: client.flush(0.1) == 0)
+        client.produce(self.settings.name_of(topics.POS_INVOICES), value, b"STR1", [], lambda *_: None)
+
+        def is_acknowledged() -> bool:
+            client.poll(0.1)
+            return not len(client)
+
+        self.until("the till's acknowledgement", is_acknowledged)
         self.until(f"the balance of {card}", lambda: self.balance(card) == "2.00")
         return time.monotonic() - started
 

@@ -1,11 +1,11 @@
 """Faults of brokers, drivers and disks, in stacks that have special ones."""
 
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from schemas import topics
 from tests.faults.brokers import AdvertisedBroker, BrokerCluster, LossyProxy
@@ -13,19 +13,24 @@ from tests.faults.environment import Environment
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario, in_turn
 from tests.faults.under_load import audited_row, load
+from tests.support.hiding_proxy import HidingProxy
 
 _SMALL_DISK = "192m"
+_HIDDEN_ANSWERS = 100
 
 
-class BehindAProxy(Environment):
+Proxy = TypeVar("Proxy", LossyProxy, HidingProxy)
+
+
+class BehindAProxy(Environment, Generic[Proxy]):
     """A stack whose clients reach the broker through a proxy."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, proxy: Callable[[str, int], Proxy], directory: Path) -> None:
         super().__init__(directory)
         port = int(self.settings.kafka_bootstrap_servers.rpartition(":")[2])
         broker = AdvertisedBroker(directory, port, self.stack.broker.process)
         self.stack.broker = broker
-        self.proxy = LossyProxy(port, broker.port)
+        self.proxy: Proxy = proxy(broker.bootstrap_servers, port)
 
     def __exit__(self, *error: object) -> None:
         try:
@@ -34,7 +39,7 @@ class BehindAProxy(Environment):
             self.proxy.close()
 
 
-def acknowledgements_lost(name: str, environment: BehindAProxy, seed: int) -> Row:
+def acknowledgements_lost(name: str, environment: BehindAProxy[LossyProxy], seed: int) -> Row:
     """The broker receives writes, but acknowledgements are lost. Producers retry, and the broker must deduplicate."""
     proxy = environment.proxy
     with load(environment, seed) as observations:
@@ -43,6 +48,19 @@ def acknowledgements_lost(name: str, environment: BehindAProxy, seed: int) -> Ro
         proxy.drop_responses()
         environment.until("a lost acknowledgement", lambda: proxy.dropped_acknowledgements > before)
         proxy.repair()
+        recovery = environment.recovered()
+    return audited_row(environment, name, observations, recovery)
+
+
+def brokers_hidden(name: str, environment: BehindAProxy[HidingProxy], seed: int) -> Row:
+    """The cluster seems to have no brokers, as a broker that is stopping can say. Some clients never connect again."""
+    proxy = environment.proxy
+    with load(environment, seed) as observations:
+        environment.until_written(topics.LOYALTY, 20)
+        before = proxy.hidden
+        with proxy.hiding():
+            proxy.disconnect()
+            environment.until("answers without brokers", lambda: proxy.hidden >= before + _HIDDEN_ANSWERS)
         recovery = environment.recovered()
     return audited_row(environment, name, observations, recovery)
 
@@ -142,7 +160,8 @@ def fill(filler: Path) -> None:
 
 
 SCENARIOS: dict[str, Scenario[Any]] = {
-    "acknowledgements lost on the way": Scenario(acknowledgements_lost, BehindAProxy),
+    "acknowledgements lost on the way": Scenario(acknowledgements_lost, partial(BehindAProxy, LossyProxy)),
+    "a stopping broker names no brokers": Scenario(brokers_hidden, partial(BehindAProxy, HidingProxy)),
     "kill -9 of one broker of three": Scenario(one_broker_of_three, three_brokers),
     "kill -9 of one Spark driver of two": Scenario(one_driver_of_two, partial(Environment, pipeline_drivers=2)),
     # The disks are small, so they hold the data of few injections.

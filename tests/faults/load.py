@@ -10,7 +10,7 @@ import httpx
 
 from infra.local.stack import LocalStack
 from schemas import topics
-from services.messaging.clients import producer
+from services.messaging.resending import ResendingProducer
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.simulation import Message, Options, Simulation
 from tests.faults.histories import Histories
@@ -45,8 +45,7 @@ class Tills(BackgroundThreads):
         return message.value
 
     def _publish(self) -> None:
-        patient = {"message.timeout.ms": 0, "log_level": 0}
-        client = producer(self._settings, "faults-tills", **patient)
+        client = ResendingProducer(self._settings, "faults-tills", log_level=0)
         topic = self._settings.name_of(topics.POS_INVOICES)
         started = time.monotonic()
         for number, message in enumerate(self._messages):
@@ -54,10 +53,10 @@ class Tills(BackgroundThreads):
                 client.poll(min(left, 0.2))
             if self.stopping.is_set():
                 break
-            client.produce(topic, self.encode(message), message.key, on_delivery=self._delivered)
+            client.produce(topic, self.encode(message), message.key, [], self._delivered)
             client.poll(0)
-        while client.flush(1.0):
-            pass
+        while len(client):
+            client.poll(1.0)
         if self._failures:
             raise RuntimeError(f"the tills could not publish: {self._failures[0]}")
 

@@ -121,7 +121,7 @@ def test_the_proxy_drops_only_responses(echo: tuple[int, list[bytes]]) -> None:
     """While the proxy drops responses, requests arrive and responses do not. After repair new connections work."""
     port, heard = echo
     proxy_port = free_port()
-    proxy = LossyProxy(proxy_port, port)
+    proxy = LossyProxy(f"{HOST}:{port}", proxy_port)
     with socket.create_connection((HOST, proxy_port), timeout=30) as client:
         client.sendall(b"one")
         assert b"one" == client.recv(100)

@@ -263,20 +263,28 @@ def test_an_api_container_uses_the_scheme_of_its_settings(certificate: str, sche
     assert [f"{scheme}://127.0.0.1:8080/readyz", f"{scheme}://one:8080"] == said
 
 
-def test_only_the_driver_is_stopped(tmp_path: Path) -> None:
-    """The driver ends its batches while Spark still runs, and spark-submit ends with the status of the driver."""
+DRIVER = """bash -c "trap 'echo ended; exit 3' TERM; echo started; while :; do sleep 0.01; done" "$@" """
+NO_DRIVER_YET = """echo started; read <> "$0.pipe" """
+
+
+@pytest.mark.parametrize(("runs", "end", "status"), [(DRIVER, "ended", 3), (NO_DRIVER_YET, "killed", 1)])
+def test_only_the_driver_is_stopped(tmp_path: Path, runs: str, end: str, status: int) -> None:
+    """The driver ends its batches while Spark still runs, and spark-submit ends with the status of the driver.
+
+    Before the driver starts, spark-submit itself is stopped.
+    """
     submit = tmp_path / "spark-submit"
-    driver = "trap 'echo ended; exit 3' TERM; echo started; while :; do sleep 0.01; done"
-    submit.write_text(f'#!/bin/bash\ntrap \'echo killed; exit 1\' TERM\nbash -c "{driver}" "$@"\n')
+    submit.write_text(f"#!/bin/bash\ntrap 'echo killed; exit 1' TERM\n{runs}\n")
     submit.chmod(0o755)
+    os.mkfifo(f"{submit}.pipe")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", ROOT / "infra" / "docker" / "submit.sh", "driver.py"]
     with subprocess.Popen(command, env={"PATH": path}, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "started\n" == process.stdout.readline()
         process.terminate()
-        assert "ended\n" == process.stdout.read()
-    assert 3 == process.returncode
+        assert f"{end}\n" == process.stdout.read()
+    assert status == process.returncode
 
 
 def test_containers_demand_credentials(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:

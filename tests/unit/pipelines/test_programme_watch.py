@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from pipelines.runtime import programme_watch
@@ -32,6 +33,11 @@ class Broker:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         return 0, self.end
 
+    def list_topics(self, **_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def close(self) -> None: ...
+
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
@@ -51,6 +57,20 @@ def test_a_new_version_is_reported_once(broker: Broker) -> None:
     broker.versions += 1
     assert watch.has_changed()
     assert not watch.has_changed()
+
+
+def test_a_consumer_that_has_lost_all_brokers_is_replaced(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch then finds the next version, and does not end the process."""
+    lost = Broker()
+    lost.is_away = True
+    watch = ProgrammeWatch(Settings())
+    watch._consumer = cast(Consumer, lost)
+    monkeypatch.setattr(programme_watch, "has_lost_all_brokers", lambda client, _: client is lost)
+    broker.end += 2
+    broker.versions += 1
+
+    assert not watch.has_changed()
+    assert watch.has_changed()
 
 
 def test_a_refused_publication_changes_nothing(broker: Broker) -> None:

@@ -51,7 +51,7 @@ def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(monkeypatch: 
             return lambda *_: 0
 
     monkeypatch.setattr(audit_trail, "schema_ids", lambda _: IDS)
-    monkeypatch.setattr(audit_trail.clients, "producer", lambda *_, **__: Broker())
+    monkeypatch.setattr("services.messaging.clients.producer", lambda *_, **__: Broker())
     lost: list[None] = []
     trail = KafkaAuditTrail(Settings(), lambda: lost.append(None))
     for actor in ("first", "\ud800", "third"):

@@ -20,6 +20,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from schemas.topics import LOYALTY_BALANCES
 from services.messaging.avro import encoder
+from services.messaging.clients import LOST_SECONDS
 from services.messaging.log_reader import Batch
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
 from services.settings import Settings
@@ -118,7 +119,8 @@ class Scene:
             assignment=self.assignment,
             waiters=self.waiters,
         )
-        self.ends = EndOffsets(cast(AdminClient, self.broker))
+        self.materialiser._admin = cast(AdminClient, self.broker)
+        self.materialiser._ends = EndOffsets(self.materialiser._admin)
         self.changelog_is("here")
 
     def _open(self, *_: object) -> StorePartition:
@@ -130,22 +132,23 @@ class Scene:
 
     def follow(self) -> dict[int, int]:
         self.materialiser._reader.consumer = cast(Consumer, self.broker)
-        self.materialiser._follow_assignment(cast(AdminClient, self.broker))
+        self.materialiser._follow_assignment()
         return self.broker.reads
 
     def reconnect(self) -> list[int]:
-        starts = self.materialiser._open_partitions(cast(AdminClient, self.broker), self.materialiser._roles)
+        starts = self.materialiser._open_partitions(self.materialiser._roles)
         return [start.offset for start in starts]
 
     def connect(self, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
         """Connect again, after an error. The changelog has this origin now."""
         changelogs = {TOPIC: Changelog(origin, 3, RETENTION)}
         monkeypatch.setattr("services.state_stores.materialiser.describe_changelogs", lambda *_: changelogs)
-        self.materialiser._connect(cast(AdminClient, self.broker), self.ends)
+        monkeypatch.setattr("services.messaging.clients.admin", lambda *_: self.broker)
+        self.materialiser._connect()
 
-    def maintain(self, ends: EndOffsets | None = None) -> None:
+    def maintain(self) -> None:
         self.materialiser._next_save_time = 0.0
-        self.materialiser._maintain(ends or cast(EndOffsets, NoEndOffsets()))
+        self.materialiser._maintain()
 
 
 def test_it_is_not_ready_before_the_last_partition_is_open() -> None:
@@ -301,6 +304,27 @@ def test_a_missing_end_offset_is_not_noted() -> None:
     assert [((TOPIC, 0), 5)] == [(each.partition, each.offset) for each in ends.poll([(TOPIC, 0)])]
 
 
+def test_an_admin_client_without_answers_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have lost all brokers, while the consumer still reads. The reader then connects with a new client."""
+    now = [1_000.0]
+    monkeypatch.setattr("services.state_stores.changelog.boot_seconds", lambda: now[0])
+    broker = Broker(0, OFFSET_INVALID)
+    ends = EndOffsets(cast(AdminClient, broker))
+    for _ in range(int(LOST_SECONDS)):
+        assert [] == list(ends.poll([(TOPIC, 0)]))
+        now[0] += 1
+    broker.answer = (0, 5)
+    assert [] == list(ends.poll([(TOPIC, 0)]))
+    assert [5] == [each.offset for each in ends.poll([(TOPIC, 0)])]
+
+    broker.answer = (0, OFFSET_INVALID)
+    now[0] += LOST_SECONDS
+    assert [] == list(ends.poll([(TOPIC, 0)]))
+    now[0] += 1
+    with pytest.raises(KafkaException, match="where the changelogs end"):
+        list(ends.poll([(TOPIC, 0)]))
+
+
 def test_a_promoted_standby_keeps_its_open_store() -> None:
     """Nothing is opened or read again. It is caught up when it has all records of the moment of its promotion."""
     scene = Scene(stored(5), high=5)
@@ -388,14 +412,14 @@ def test_a_changelog_that_was_created_again_has_a_new_end(monkeypatch: pytest.Mo
     scene = Scene(stored(1000), MemoryStorePartition(), high=1000)
     scene.assignment.give(0)
     scene.follow()
-    scene.maintain(scene.ends)
+    scene.maintain()
     scene.broker.answer = (0, 9)
     scene.connect(monkeypatch, "there")
     reader, task = scene.materialiser._reader, scene.store.tasks[0]
     monkeypatch.setattr(reader, "read", lambda *_: Batch({}, {}))
     monkeypatch.setattr(reader, "end_offset", lambda *_: 1000)
 
-    scene.maintain(scene.ends)
+    scene.maintain()
     assert 9 == task.progress.end_offset
     scene.materialiser._apply_batch()
     assert 9 == task.progress.end_offset
@@ -434,7 +458,7 @@ def test_a_damaged_store_is_rebuilt_and_the_others_read_on() -> None:
     scene.broker.reads[1] = 5
     damaged.damage = "block checksum mismatch"
 
-    scene.materialiser._rebuild_damaged(cast(AdminClient, scene.broker), scene.ends)
+    scene.materialiser._rebuild_damaged()
 
     assert {0: 0, 1: 5} == scene.broker.reads
     task = scene.store.tasks[0]

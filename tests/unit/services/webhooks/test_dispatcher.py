@@ -104,6 +104,9 @@ class Reader:
 
     def subscribe(self, *_: object, **__: object) -> None: ...
 
+    def renew(self) -> bool:
+        return False
+
     def assignment(self) -> list[TopicPartition]:
         return []
 
@@ -205,6 +208,27 @@ def test_a_broker_that_is_away_for_a_moment_ends_nothing(monkeypatch: pytest.Mon
 
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         dispatch(reader, monkeypatch, steps)
+
+
+def test_a_new_consumer_subscribes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former one has lost all brokers."""
+    reader = Reader({0: ["a"]})
+    read, renewed, subscribed = reader.read, [False, True], []
+
+    def failing(most: int, seconds: float) -> Batch:
+        if len(subscribed) == 1:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return read(most, seconds)
+
+    monkeypatch.setattr(reader, "read", failing)
+    monkeypatch.setattr(reader, "renew", lambda: renewed.pop(0))
+    monkeypatch.setattr(reader, "subscribe", lambda topics, **_: subscribed.append(topics))
+
+    async def steps(_: asyncio.Event, __: list[str]) -> None:
+        await until(lambda: reader.committed[0] == 1)
+
+    dispatch(reader, monkeypatch, steps)
+    assert [[TOPIC], [TOPIC]] == subscribed
 
 
 def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

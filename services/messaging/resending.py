@@ -1,0 +1,82 @@
+"""A producer for records that must not be lost while Kafka is away."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+import structlog
+from confluent_kafka import KafkaError, Message
+
+from services.messaging import clients
+from services.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+OnDelivery = Callable[[KafkaError | None, Message], None]
+Headers = Sequence[tuple[str, str | bytes | None]]
+
+
+class _Record(NamedTuple):
+    topic: str
+    value: bytes
+    key: bytes | None
+    headers: Headers
+    on_delivery: OnDelivery
+
+
+class ResendingProducer:
+    """Sends each record until a broker acknowledges it. Its user calls ``poll`` regularly.
+
+    A new producer replaces one that has lost all brokers, and sends the records without an acknowledgement again. Kafka
+    may have some of them already, so readers must recognise a duplicate by its id.
+    """
+
+    def __init__(self, settings: Settings, client_id: str, **overrides: clients.Option) -> None:
+        options: dict[str, clients.Option] = {**overrides, "message.timeout.ms": 0}
+        self._settings = settings
+        self._new_producer = partial(clients.producer, settings, client_id, **options)
+        self._producer = self._new_producer()
+        self._numbers = count()
+        self._unacknowledged: dict[int, _Record] = {}
+        self._answered_time = 0.0
+
+    def __len__(self) -> int:
+        """The number of records without an acknowledgement."""
+        return len(self._unacknowledged)
+
+    def produce(self, topic: str, value: bytes, key: bytes | None, headers: Headers, on_delivery: OnDelivery) -> None:
+        """Take a record. Raises BufferError if ``queue.buffering.max.messages`` records wait, and KafkaException."""
+        if not self._unacknowledged:
+            self._answered_time = time.monotonic()
+        number, record = next(self._numbers), _Record(topic, value, key, headers, on_delivery)
+        self._send(number, record)
+        self._unacknowledged[number] = record
+
+    def poll(self, seconds: float) -> None:
+        """Process acknowledgements for at most this time, and replace a producer that has lost all brokers."""
+        self._producer.poll(seconds)
+        if not self._unacknowledged or time.monotonic() < self._answered_time + clients.LOST_SECONDS:
+            return
+        if clients.has_lost_all_brokers(self._producer, self._settings):
+            log.warning("a new producer sends records again that have no acknowledgement", records=len(self))
+            self._producer = self._new_producer()
+            for number, record in self._unacknowledged.items():
+                self._send(number, record)
+        self._answered_time = time.monotonic()
+
+    def close(self, seconds: float) -> None:
+        """Wait for acknowledgements for at most this time. Then report the other records as not delivered."""
+        self._producer.flush(seconds)
+        self._producer.purge()
+        self._producer.flush(seconds)  # this call reports the records that the purge has removed
+
+    def _send(self, number: int, record: _Record) -> None:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            self._answered_time = time.monotonic()
+            del self._unacknowledged[number]
+            record.on_delivery(error, message)
+
+        arguments: dict[str, Any] = {"headers": list(record.headers), "on_delivery": on_delivery}
+        self._producer.produce(record.topic, record.value, record.key, **arguments)

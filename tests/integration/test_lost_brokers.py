@@ -1,0 +1,164 @@
+"""Clients that have lost all brokers for ever. A proxy in front of the broker brings real clients into this state."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Message, TopicPartition
+
+from schemas.topics import LOYALTY_DECISIONS, POS_INVOICES
+from services.commands import log as command_log
+from services.commands.log import KafkaCommandLog, mark_of
+from services.interactive_queries.membership import GroupMembership
+from services.messaging import clients
+from services.messaging.clients import Client, has_lost_all_brokers
+from services.messaging.log_reader import LogReader
+from services.messaging.publishing import PublishError
+from services.messaging.resending import ResendingProducer
+from services.settings import Settings
+from tests.support.hiding_proxy import HidingProxy
+from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish, read_all, records_of
+
+pytestmark = pytest.mark.usefixtures("topics_created")
+
+
+@pytest.fixture
+def behind_proxy(
+    settings: Settings, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Settings]:
+    """Settings of clients behind a proxy. The first client of each kind has lost all brokers before it is used."""
+    if pytestconfig.getoption("--containers") or pytestconfig.getoption("--kafka-bootstrap-servers"):
+        pytest.skip("the proxy does not know the address that this broker advertises")
+    monkeypatch.setattr(clients, "LOST_SECONDS", 1.0)
+    monkeypatch.setattr(clients, "_PROBE_SECONDS", 1.0)
+    monkeypatch.setattr(command_log, "DELIVERY_SECONDS", 1.0)
+    with closing(HidingProxy(settings.kafka_bootstrap_servers)) as proxy:
+        for kind in ("consumer", "producer"):
+            monkeypatch.setattr(clients, kind, FirstIsLost(getattr(clients, kind), proxy))
+        yield settings.model_copy(update={"kafka_bootstrap_servers": proxy.bootstrap_servers})
+
+
+class FirstIsLost:
+    """Creates clients. The first one has lost all brokers.
+
+    Attributes:
+        created: these clients.
+    """
+
+    def __init__(self, create: Callable[..., Client], proxy: HidingProxy) -> None:
+        self._create = create
+        self._proxy = proxy
+        self.created: list[Client] = []
+
+    def __call__(self, settings: Settings, *arguments: Any, **options: Any) -> Client:
+        client = self._create(settings, *arguments, **options)
+        if settings.kafka_bootstrap_servers != self._proxy.bootstrap_servers:
+            return client
+        # A young client loses its brokers by about one in five of such answers.
+        deadline = time.monotonic() + KAFKA_TIMEOUT_SECONDS
+        while not self.created and not self._is_lost_after_an_answer(client, settings):
+            assert time.monotonic() < deadline, "librdkafka keeps its brokers: is has_lost_all_brokers still needed?"
+            client = self._create(settings, *arguments, **options)
+        self.created.append(client)
+        return client
+
+    def _is_lost_after_an_answer(self, client: Client, settings: Settings) -> bool:
+        client.list_topics(timeout=KAFKA_TIMEOUT_SECONDS)
+        with self._proxy.hiding(), suppress(KafkaException):
+            client.list_topics(timeout=1)
+        return has_lost_all_brokers(client, settings) and has_lost_all_brokers(client, settings)
+
+
+def until(happens: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + KAFKA_TIMEOUT_SECONDS
+    while not happens():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
+
+
+def test_a_reader_goes_on_with_a_new_consumer(settings: Settings, behind_proxy: Settings) -> None:
+    """It connects again, so it reads from its position, and nothing is lost."""
+    topic = settings.name_of(POS_INVOICES)
+    reader = LogReader(behind_proxy, "test")
+    values: list[bytes | None] = []
+
+    def connect() -> None:
+        reader.consumer.assign([TopicPartition(topic, number, 0) for number in range(POS_INVOICES.partitions)])
+
+    def poll_once() -> None:
+        values.extend(each.value() for found in reader.read(10, 0.1).records.values() for each in found)
+
+    publish(settings, POS_INVOICES, [(b"STR1", b"first"), (b"STR1", b"second")])
+    with ExitStack() as ends:
+        thread = threading.Thread(target=reader.run, args=(connect, poll_once), daemon=True)
+        thread.start()
+        ends.callback(thread.join)
+        ends.callback(reader.stop)
+        until(lambda: len(values) == 2)
+    assert [b"first", b"second"] == values
+    assert 2 == len(created(clients.consumer))
+
+
+def test_records_without_an_acknowledgement_are_sent_again(settings: Settings, behind_proxy: Settings) -> None:
+    """They keep their order and headers, and the caller hears of each once."""
+    delivered: list[bytes | None] = []
+
+    def on_delivery(error: object, message: Message) -> None:
+        assert error is None
+        delivered.append(message.value())
+
+    def all_are_delivered() -> bool:
+        producer.poll(0)
+        return not len(producer)
+
+    producer = ResendingProducer(behind_proxy, "test")
+    values = [b"first", b"second", b"third"]
+    for value in values:
+        producer.produce(settings.name_of(POS_INVOICES), value, b"STR1", [("id", value)], on_delivery)
+    until(all_are_delivered)
+    producer.close(0)
+
+    assert values == delivered
+    assert [(each, [("id", each)]) for each in values] == [
+        (each.value(), each.headers()) for each in read_all(settings, POS_INVOICES)
+    ]
+    assert 2 == len(created(clients.producer))
+
+
+def test_the_next_command_gets_a_new_producer(settings: Settings, behind_proxy: Settings) -> None:
+    """The command whose producer is lost fails in time, and its caller tries again."""
+    log = KafkaCommandLog(behind_proxy)
+
+    def mark() -> bool:
+        try:
+            asyncio.run(log.mark(mark_of("retried", "reserve", "hash")))
+        except PublishError:
+            return False
+        return True
+
+    assert not mark()
+    until(mark)
+    log.close()
+
+    assert {"retried"} == {each["CommandID"] for each in records_of(settings, LOYALTY_DECISIONS)}
+    assert 2 == len(created(clients.producer))
+
+
+def test_a_new_member_joins_the_group(behind_proxy: Settings) -> None:
+    """The instance gets its partitions again, without a restart."""
+    membership = GroupMembership(behind_proxy, "http://127.0.0.1:1")
+    membership.join({behind_proxy.name_of(POS_INVOICES): POS_INVOICES.partitions})
+    try:
+        until(lambda: membership.lease_holds and len(membership.owned) == POS_INVOICES.partitions)
+    finally:
+        membership.leave()
+    assert 2 == len(created(clients.consumer))
+
+
+def created(factory: Any) -> list[Client]:
+    found: list[Client] = factory.created
+    return found

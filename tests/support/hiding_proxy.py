@@ -1,0 +1,124 @@
+"""A proxy between Kafka clients and a broker. It can hide the broker from them, as a broker that is stopping does."""
+
+import socket
+import socketserver
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from infra.local.ports import HOST
+
+_METADATA = 3
+"""The kind of a request for metadata (https://kafka.apache.org/protocol)."""
+
+_BROKERS = 4 + 1 + 4
+"""The place of the list of brokers in a response of metadata, versions 9 to 13. The correlation id, the tags of the
+header and the throttle time are before it.
+"""
+
+
+class HidingProxy:
+    """Forwards requests and responses. All its clients reach the broker through it only.
+
+    Attributes:
+        hidden: the number of answers that hid the broker.
+    """
+
+    def __init__(self, broker: str, port: int = 0) -> None:
+        """Start to forward.
+
+        Args:
+            broker: the address that the broker advertises. Its host has less than 127 letters.
+            port: the port for clients; 0 for a free one.
+        """
+        host, _, broker_port = broker.rpartition(":")
+        self._broker = (host, int(broker_port))
+        self._hides = False
+        self.hidden = 0
+        self._clients: set[socket.socket] = set()
+        proxy = self
+
+        class Connection(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                proxy._serve(self.request)
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+            block_on_close = False
+
+        self._server = Server((HOST, port), Connection)
+        self._port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self.disconnect()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{HOST}:{self._port}"
+
+    @contextmanager
+    def hiding(self) -> Iterator[None]:
+        """In this block the responses of metadata name topics and no brokers."""
+        self._hides = True
+        yield
+        self._hides = False
+
+    def disconnect(self) -> None:
+        """Close all connections. The clients connect again and ask for metadata."""
+        for each in self._clients.copy():
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self, client: socket.socket) -> None:
+        metadata_ids: set[bytes] = set()
+        self._clients.add(client)
+        with suppress(OSError), socket.create_connection(self._broker) as broker:
+            arguments = (broker, client, metadata_ids)
+            threading.Thread(target=self._pass_responses, args=arguments, daemon=True).start()
+            for request in _frames(client):
+                kind, _, correlation_id = struct.unpack_from(">hh4s", request)
+                if kind == _METADATA:
+                    metadata_ids.add(correlation_id)
+                broker.sendall(_frame(request))
+            broker.shutdown(socket.SHUT_RDWR)
+        self._clients.discard(client)
+
+    def _pass_responses(self, broker: socket.socket, client: socket.socket, metadata_ids: set[bytes]) -> None:
+        host = self._broker[0].encode()
+        for response in _frames(broker):
+            is_metadata = response[:4] in metadata_ids
+            metadata_ids.discard(response[:4])
+            # A response names the port of the broker after its host.
+            own = response.replace(host + struct.pack(">i", self._broker[1]), host + struct.pack(">i", self._port))
+            if is_metadata and self._hides:
+                own = _without_brokers(own)
+                self.hidden += 1
+            with suppress(OSError):  # the client has closed the connection
+                client.sendall(_frame(own))
+        with suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+
+
+def _frame(content: bytes) -> bytes:
+    return struct.pack(">i", len(content)) + content
+
+
+def _frames(connection: socket.socket) -> Iterator[bytes]:
+    with connection.makefile("rb") as stream, suppress(OSError):
+        while size := stream.read(4):
+            yield stream.read(struct.unpack(">i", size)[0])
+
+
+def _without_brokers(metadata: bytes) -> bytes:
+    """The same response with an empty list of brokers."""
+    place = _BROKERS + 1
+    for _ in range(metadata[_BROKERS] - 1):  # a list of n has the length n + 1
+        host_length = metadata[place + 4] - 1
+        rack = place + 4 + 1 + host_length + 4
+        rack_length = max(0, metadata[rack] - 1)
+        place = rack + 1 + rack_length + 1
+    return metadata[:_BROKERS] + b"\x01" + metadata[place:]
