@@ -21,7 +21,7 @@ from schemas import topics
 from schemas.topics import Topic
 from services.messaging.administration import create_topics
 from services.messaging.avro import encoder
-from services.messaging.clients import consumer
+from services.messaging.clients import consumer, has_lost_all_brokers
 from services.messaging.resending import ResendingProducer
 from services.messaging.schema_ids import schema_ids
 from tests.faults.histories import Histories
@@ -174,6 +174,9 @@ class Environment:
         try:
             return sum(self.ends(topic).values())
         except KafkaException:
+            if has_lost_all_brokers(self._consumer, self.settings):
+                self._consumer.close()
+                self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
             return None
 
     def until_written(self, topic: Topic, more: int = 1) -> None:
