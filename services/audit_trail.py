@@ -101,10 +101,10 @@ class KafkaAuditTrail:
     def _run(self) -> None:
         producer = ResendingProducer(self._settings, CLIENT_ID, **{"queue.buffering.max.messages": MOST_WAITING})
         while self._close_time == float("inf") or not self._waiting.empty():
+            producer.poll(0)
             try:
                 record = self._waiting.get(timeout=_POLL_SECONDS)
             except queue.Empty:
-                producer.poll(0)
                 continue
             problem = "the process ends" if time.monotonic() > self._close_time else self._produce(producer, record)
             while problem and time.monotonic() < self._close_time:

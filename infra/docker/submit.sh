@@ -7,18 +7,20 @@ set -euo pipefail
 stop() {
     local submitted=${!-} driver
     [ -n "$submitted" ] || exit 143
-    driver=$(cat /proc/"$submitted"/task/*/children)
-    kill -TERM ${driver:-$submitted}
+    stopped=yes
+    # Both fail if the program has ended meanwhile.
+    driver=$(cat /proc/"$submitted"/task/*/children) || return 0
+    kill -TERM ${driver:-$submitted} || return 0
 }
 
 # The trap comes first, because the signal can come at any time.
 trap stop TERM INT
 spark-submit "$@" &
 submitted=$!
-status=0
-wait "$submitted" || status=$?
-# A trapped signal ends the first wait although the program still runs.
-while kill -0 "$submitted" 2>/dev/null; do
+stopped=yes
+while [ -n "$stopped" ]; do
+    stopped=
+    # A trapped signal ends `wait` with another status. The next `wait` has that of the program, even if it has ended.
     wait "$submitted" && status=0 || status=$?
 done
 exit "$status"

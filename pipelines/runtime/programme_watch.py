@@ -66,8 +66,8 @@ class ProgrammeWatch:
                 log.warning("Kafka does not answer", brokers=self._settings.kafka_bootstrap_servers)
                 self._is_away = True
             if has_lost_all_brokers(self._consumer, self._settings):
-                self._consumer.close()
-                self._consumer = consumer(self._settings, CLIENT_ID)
+                lost, self._consumer = self._consumer, consumer(self._settings, CLIENT_ID)
+                lost.close()
             return False
         if self._is_away:
             log.info("Kafka answers again")

@@ -42,8 +42,8 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
             return read_until(client, names, CheckpointReader(spark, checkpoint).positions())
         except KafkaException:
             if has_lost_all_brokers(client, settings):
-                client.close()
-                client = new_client()
+                lost, client = client, new_client()
+                lost.close()
             raise
 
     threading.Thread(target=_serve, args=(listener, read), name="read-progress", daemon=True).start()

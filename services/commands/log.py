@@ -5,6 +5,7 @@ A mark, which says that the command was requested, comes before each command.
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -84,6 +85,7 @@ class KafkaCommandLog:
         self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._timed_out = False
+        self._next_check = 0.0
         self._encoders: dict[Topic, Callable[[Mapping[str, Any]], bytes]] = {}
         self._closing = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="command-log", daemon=True)
@@ -187,10 +189,13 @@ class KafkaCommandLog:
 
     def _replace_lost(self, producer: Producer) -> None:
         """Replace the producer if it has lost all brokers. Requests that wait for its records get an error at once."""
-        timed_out, self._timed_out = self._timed_out, False
-        if timed_out and clients.has_lost_all_brokers(producer, self._settings):
-            log.warning("the producer of commands gets no answer from Kafka; the next command creates another")
+        if not self._timed_out or self._closing.is_set() or time.monotonic() < self._next_check:
+            return
+        self._timed_out = False
+        self._next_check = time.monotonic() + clients.LOST_SECONDS
+        if clients.has_lost_all_brokers(producer, self._settings):
             with self._lock:
-                self._producer = None
+                if self._producer is producer:
+                    self._producer = None
             producer.purge()
             producer.flush(DELIVERY_SECONDS)

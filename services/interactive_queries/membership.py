@@ -51,6 +51,7 @@ class GroupMembership:
         self.assigned_at: Mapping[ChangelogPartition, float] = {}
         self._confirmed_at = float("-inf")
         self._described = True
+        self._doubted_at: float | None = None
         self._next_refresh = 0.0
         self._on_change: Callable[[], None] = lambda: None
         self._topics: Mapping[str, int] = {}
@@ -105,18 +106,12 @@ class GroupMembership:
         consumer = self._consumer()
         admin = clients.admin(self._settings, self.url)
         pending: tuple[float, Future[Any]] | None = None
-        next_check = boot_seconds() + clients.LOST_SECONDS
         try:
             while not self._leaving.is_set():
-                if self.lease_holds:
-                    next_check = boot_seconds() + clients.LOST_SECONDS
-                elif boot_seconds() > next_check:
-                    next_check = boot_seconds() + clients.LOST_SECONDS
-                    if clients.has_lost_all_brokers(consumer, self._settings):
-                        log.warning("a new group member replaces one that gets no answer from Kafka")
-                        consumer.close()
-                        self._owned = frozenset()
-                        consumer = self._consumer()
+                if self._is_lost(consumer):
+                    lost, consumer = consumer, self._consumer()
+                    lost.close()
+                    self._owned = frozenset()
                 message = consumer.poll(_POLL_SECONDS)
                 if message is not None and (error := message.error()):
                     log.warning("the group member received an error from Kafka", error=error.str())
@@ -137,6 +132,16 @@ class GroupMembership:
             self._confirmed_at = float("-inf")
             consumer.close()
             self._on_change()
+
+    def _is_lost(self, consumer: Consumer) -> bool:
+        """Whether the consumer has lost all brokers. This is checked while the lease does not hold."""
+        if self.lease_holds or self._doubted_at is None:
+            self._doubted_at = None if self.lease_holds else boot_seconds()
+            return False
+        if boot_seconds() < self._doubted_at + clients.LOST_SECONDS:
+            return False
+        self._doubted_at = None
+        return clients.has_lost_all_brokers(consumer, self._settings)
 
     def _consumer(self) -> Consumer:
         session = int(self._settings.session_timeout.total_seconds() * 1000)

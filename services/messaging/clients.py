@@ -4,11 +4,14 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from schemas.access import READERS
 from services.settings import Settings
+
+log = structlog.get_logger(__name__)
 
 # Java and Spark choose the partition of a key by murmur2, librdkafka by CRC32. All writers must choose the same one.
 _PARTITIONER = "murmur2_random"
@@ -88,11 +91,11 @@ that was read must also fit as a dead letter with more headers, and as a replay 
 
 LOST_SECONDS = 10.0
 """After this number of seconds without an answer, a client may have lost all brokers (see ``has_lost_all_brokers``).
-
-A healthy client connects again within this time (``reconnect.backoff.max.ms``).
 """
 
+# A healthy client must connect within this time after Kafka has returned.
 _PROBE_SECONDS = 2.0
+_LONGEST_BACKOFF_MS = 1_000
 
 _LIBRARY_LOG = logging.getLogger("librdkafka")
 _LIBRARY_LOG.addFilter(_DropConnectionLines())
@@ -103,7 +106,8 @@ _SILENT = {"log_level": 0}
 
 
 def _common(settings: Settings, client_id: str) -> dict[str, Any]:
-    return {**connection(settings), "client.id": client_id, "logger": _LIBRARY_LOG}
+    backoff = {"reconnect.backoff.max.ms": _LONGEST_BACKOFF_MS}
+    return {**connection(settings), **backoff, "client.id": client_id, "logger": _LIBRARY_LOG}
 
 
 def producer(settings: Settings, client_id: str, **overrides: Option) -> Producer:
@@ -162,17 +166,21 @@ def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
 
 
 def has_lost_all_brokers(client: Client, settings: Settings) -> bool:
-    """Whether a new client gets an answer from Kafka and this client gets none. Takes some seconds without an answer.
+    """Whether a new client gets an answer from Kafka and this client gets none. It takes up to 4 s.
 
     A broker that is stopping can answer a request for metadata with its topics and without any broker. librdkafka then
-    removes all brokers, and may never connect again (https://github.com/confluentinc/librdkafka/issues/5301). Only a
-    new client helps.
+    removes all brokers, and may never connect again (https://github.com/confluentinc/librdkafka/issues/5301). The
+    caller must replace the client.
     """
-    return not _gets_answer(client) and _gets_answer(admin(settings))
+    # The new client comes first: if Kafka returns meanwhile, this client has time to connect.
+    if not _gets_answer(lambda: admin(settings)) or _gets_answer(lambda: client):
+        return False
+    log.warning("a client has lost all brokers; a new client replaces it", kind=type(client).__name__)
+    return True
 
 
-def _gets_answer(client: Client) -> bool:
+def _gets_answer(client: Callable[[], Client]) -> bool:
     try:
-        return bool(client.list_topics(timeout=_PROBE_SECONDS).brokers)
+        return bool(client().list_topics(timeout=_PROBE_SECONDS).brokers)
     except KafkaException:
         return False

@@ -20,10 +20,9 @@ NO_ANSWER = (
     KafkaError._TIMED_OUT,  # noqa: SLF001
     KafkaError._TRANSPORT,  # noqa: SLF001
 )
-"""The codes of errors after which librdkafka connects again by itself."""
+"""The codes of errors after which librdkafka usually connects again by itself."""
 
-_PROBE_SECONDS = 1.0
-# stop() takes at most this long while Kafka does not answer.
+_PROBE_SECONDS = 2.0
 _LONGEST_BACKOFF_SECONDS = 2.0
 
 
@@ -116,9 +115,9 @@ class LogReader:
         self._unanswered_since = time.monotonic()
         if not clients.has_lost_all_brokers(self.consumer, self._settings):
             return False
-        log.warning("a new consumer replaces one that gets no answer from Kafka", client=self._client_id)
-        self.consumer.close()
+        lost = self.consumer
         self.__enter__()
+        lost.close()
         return True
 
     def run(self, connect: Callable[[], None], poll_once: Callable[[], None]) -> None:
@@ -149,10 +148,8 @@ class LogReader:
         first = self.consumer.poll(timeout_seconds)
         if first is None:
             if self.error or self._suspicion or self._unanswered_since or time.monotonic() > self._next_probe:
-                self._require_answer()
-                self.error = None
+                self.error = None if self._ask() else self.error
             return batch
-        self._note_answer()
         for message in [first, *self.consumer.consume(max_records - 1, 0)]:
             # The type of these methods includes None for messages that do not come from a consumer.
             partition = cast(tuple[str, int], (message.topic(), message.partition()))
@@ -162,7 +159,10 @@ class LogReader:
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # the library's public name
                 batch.ends[partition] = cast(int, message.offset())
             else:
+                if error.code() in NO_ANSWER:
+                    self._note_no_answer()
                 raise KafkaException(error)
+        self._note_answer()
         self.error = None
         return batch
 
@@ -177,7 +177,7 @@ class LogReader:
         try:
             if not self.connected:
                 if self._unanswered_since is not None and not self.renew():
-                    self._require_answer()
+                    self._ask()
                 connect()
                 self.connected, self.error = True, None
             poll_once()
@@ -187,25 +187,33 @@ class LogReader:
                 self._note_no_answer()
             raise
 
-    def _require_answer(self) -> None:
-        """Raise KafkaException if no broker answers. librdkafka connects again by itself, and does not report it."""
+    def _ask(self) -> bool:
+        """Whether a broker answers. librdkafka does not report that it has connected again.
+
+        Raises KafkaException if no broker answers, and an error was reported or LOST_SECONDS have passed.
+        """
         suspicion, self._suspicion = self._suspicion, None
         try:
             self.consumer.list_topics(timeout=_PROBE_SECONDS)
         except KafkaException:
             if suspicion:
                 self.error = _explained(suspicion)  # it knows more, for example that the password is wrong
-            self._note_no_answer()
-            raise
+            since = self._note_no_answer()
+            if suspicion or self.error or time.monotonic() > since + clients.LOST_SECONDS:
+                raise
+            return False
         self._note_answer()
+        return True
 
     def _note_answer(self) -> None:
         self._unanswered_since = None
         self._next_probe = time.monotonic() + clients.LOST_SECONDS
 
-    def _note_no_answer(self) -> None:
+    def _note_no_answer(self) -> float:
+        """Returns when the first question without an answer was asked."""
         if self._unanswered_since is None:
             self._unanswered_since = time.monotonic()
+        return self._unanswered_since
 
     def _note_client_error(self, error: KafkaError) -> None:
         # The error can be older than a connection that works, or concern one broker of several.

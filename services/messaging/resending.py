@@ -6,13 +6,12 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-import structlog
 from confluent_kafka import KafkaError, Message
 
 from services.messaging import clients
 from services.settings import Settings
 
-log = structlog.get_logger(__name__)
+_REPORT_SECONDS = 1.0
 
 OnDelivery = Callable[[KafkaError | None, Message], None]
 Headers = Sequence[tuple[str, str | bytes | None]]
@@ -60,8 +59,9 @@ class ResendingProducer:
         if not self._unacknowledged or time.monotonic() < self._answered_time + clients.LOST_SECONDS:
             return
         if clients.has_lost_all_brokers(self._producer, self._settings):
-            log.warning("a new producer sends records again that have no acknowledgement", records=len(self))
-            self._producer = self._new_producer()
+            lost, self._producer = self._producer, self._new_producer()
+            lost.purge()
+            lost.flush(_REPORT_SECONDS)  # frees the callbacks of its records
             for number, record in self._unacknowledged.items():
                 self._send(number, record)
         self._answered_time = time.monotonic()
@@ -70,13 +70,17 @@ class ResendingProducer:
         """Wait for acknowledgements for at most this time. Then report the other records as not delivered."""
         self._producer.flush(seconds)
         self._producer.purge()
-        self._producer.flush(seconds)  # this call reports the records that the purge has removed
+        self._producer.flush(_REPORT_SECONDS)  # this call reports the records that the purge has removed
 
     def _send(self, number: int, record: _Record) -> None:
+        producer = self._producer
+
         def on_delivery(error: KafkaError | None, message: Message) -> None:
+            if producer is not self._producer:
+                return  # a new producer has the record
             self._answered_time = time.monotonic()
             del self._unacknowledged[number]
             record.on_delivery(error, message)
 
         arguments: dict[str, Any] = {"headers": list(record.headers), "on_delivery": on_delivery}
-        self._producer.produce(record.topic, record.value, record.key, **arguments)
+        producer.produce(record.topic, record.value, record.key, **arguments)

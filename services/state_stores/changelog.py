@@ -100,7 +100,7 @@ class EndOffsets:
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
-        self._answered_at = boot_seconds()
+        self._unanswered_since: float | None = None
         self._next_time = 0.0
         self._pending: list[tuple[ChangelogPartition, Future[Any]]] = []
         self._asked_at = 0.0
@@ -117,20 +117,20 @@ class EndOffsets:
             for partition, future in answers:
                 try:
                     yield EndOffset(partition, listed_offset(future), self._asked_at, self._asked_time)
-                    self._answered_at = boot_seconds()
+                    self._unanswered_since = None
                 except KafkaException as error:
                     log.debug("end offset unknown", topic=partition[0], partition=partition[1], error=str(error))
-        if not partitions:
-            self._answered_at = boot_seconds()
-        elif boot_seconds() > self._answered_at + clients.LOST_SECONDS:
+        if self._unanswered_since and boot_seconds() > self._unanswered_since + clients.LOST_SECONDS:
             reason = "the broker does not say where the changelogs end"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))  # noqa: SLF001 - its only name
         if not self._pending and partitions and boot_seconds() >= self._next_time:
             self._asked_at, self._asked_time = boot_seconds(), time.time_ns() // 1_000_000
             self._next_time = self._asked_at + _ASK_SECONDS
+            self._unanswered_since = self._unanswered_since or self._asked_at
             latest, uncommitted = OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
             self._pending = list(_list_offsets(self._admin, partitions, latest, uncommitted).items())
 
     def forget(self) -> None:
         """Drop the answers that are on their way. They can belong to a log that was deleted and created again."""
         self._pending = []
+        self._unanswered_since = None

@@ -22,6 +22,7 @@ class HidingProxy:
     """Forwards requests and responses. All its clients reach the broker through it only.
 
     Attributes:
+        port: the port for clients.
         hidden: the number of answers that hid the broker.
     """
 
@@ -46,9 +47,11 @@ class HidingProxy:
         class Server(socketserver.ThreadingTCPServer):
             daemon_threads = True
             block_on_close = False
+            allow_reuse_address = True
+            request_queue_size = 100
 
         self._server = Server((HOST, port), Connection)
-        self._port = self._server.server_address[1]
+        self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
@@ -58,14 +61,16 @@ class HidingProxy:
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"{HOST}:{self._port}"
+        return f"{HOST}:{self.port}"
 
     @contextmanager
     def hiding(self) -> Iterator[None]:
         """In this block the responses of metadata name topics and no brokers."""
         self._hides = True
-        yield
-        self._hides = False
+        try:
+            yield
+        finally:
+            self._hides = False
 
     def disconnect(self) -> None:
         """Close all connections. The clients connect again and ask for metadata."""
@@ -93,7 +98,7 @@ class HidingProxy:
             is_metadata = response[:4] in metadata_ids
             metadata_ids.discard(response[:4])
             # A response names the port of the broker after its host.
-            own = response.replace(host + struct.pack(">i", self._broker[1]), host + struct.pack(">i", self._port))
+            own = response.replace(host + struct.pack(">i", self._broker[1]), host + struct.pack(">i", self.port))
             if is_metadata and self._hides:
                 own = _without_brokers(own)
                 self.hidden += 1
@@ -109,7 +114,7 @@ def _frame(content: bytes) -> bytes:
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:
     with connection.makefile("rb") as stream, suppress(OSError):
-        while size := stream.read(4):
+        while len(size := stream.read(4)) == 4:
             yield stream.read(struct.unpack(">i", size)[0])
 
 

@@ -318,6 +318,8 @@ def test_an_admin_client_without_answers_is_replaced(monkeypatch: pytest.MonkeyP
     assert [5] == [each.offset for each in ends.poll([(TOPIC, 0)])]
 
     broker.answer = (0, OFFSET_INVALID)
+    now[0] += 2 * LOST_SECONDS  # a process that stood still has asked nothing
+    assert [] == list(ends.poll([(TOPIC, 0)]))
     now[0] += LOST_SECONDS
     assert [] == list(ends.poll([(TOPIC, 0)]))
     now[0] += 1
