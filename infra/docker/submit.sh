@@ -8,9 +8,9 @@ stop() {
     local submitted=${!-} driver
     [ -n "$submitted" ] || exit 143
     stopped=yes
-    # Both fail if the program has ended meanwhile.
-    driver=$(cat /proc/"$submitted"/task/*/children) || return 0
-    kill -TERM ${driver:-$submitted} || return 0
+    # `cat` also fails if a thread of spark-submit has ended meanwhile.
+    driver=$(cat /proc/"$submitted"/task/*/children 2>/dev/null) || :
+    kill -TERM ${driver:-$submitted} || :
 }
 
 # The trap comes first, because the signal can come at any time.
@@ -20,7 +20,8 @@ submitted=$!
 stopped=yes
 while [ -n "$stopped" ]; do
     stopped=
-    # A trapped signal ends `wait` with another status. The next `wait` has that of the program, even if it has ended.
+    # A trapped signal ends `wait` with another status. The next `wait` returns the status of spark-submit, even if it has
+    # already ended.
     wait "$submitted" && status=0 || status=$?
 done
 exit "$status"

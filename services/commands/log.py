@@ -34,6 +34,7 @@ MARK_SEQUENCE, DECISION_SEQUENCE = 1, 2
 """The sequence numbers of the two records of a command on loyalty-decisions."""
 
 _POLL_SECONDS = 0.1
+_REPORT_SECONDS = 1.0
 
 
 def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
@@ -198,4 +199,4 @@ class KafkaCommandLog:
                 if self._producer is producer:
                     self._producer = None
             producer.purge()
-            producer.flush(DELIVERY_SECONDS)
+            producer.flush(_REPORT_SECONDS)

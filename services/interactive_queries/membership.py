@@ -134,7 +134,7 @@ class GroupMembership:
             self._on_change()
 
     def _is_lost(self, consumer: Consumer) -> bool:
-        """Whether the consumer has lost all brokers. This is checked while the lease does not hold."""
+        """Whether the consumer has lost all brokers. It asks only after the lease has not held for LOST_SECONDS."""
         if self.lease_holds or self._doubted_at is None:
             self._doubted_at = None if self.lease_holds else boot_seconds()
             return False

@@ -84,7 +84,7 @@ class LogReader:
         self.last_step_time = time.monotonic()
 
     def __enter__(self) -> Self:
-        self.consumer = clients.consumer(self._settings, self._client_id, **self._options)
+        self.consumer = self._new_consumer()
         self._note_answer()
         return self
 
@@ -115,9 +115,10 @@ class LogReader:
         self._unanswered_since = time.monotonic()
         if not clients.has_lost_all_brokers(self.consumer, self._settings):
             return False
-        lost = self.consumer
-        self.__enter__()
-        lost.close()
+        new = self._new_consumer()
+        self.consumer.close()  # this calls the callbacks of its user, who still uses the lost consumer
+        self.consumer = new
+        self._note_answer()
         return True
 
     def run(self, connect: Callable[[], None], poll_once: Callable[[], None]) -> None:
@@ -170,6 +171,9 @@ class LogReader:
         """The end offset that came with the last fetch; negative if it is not known yet."""
         return self.consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)[1]
 
+    def _new_consumer(self) -> Consumer:
+        return clients.consumer(self._settings, self._client_id, **self._options)
+
     def _step(self, connect: Callable[[], None], poll_once: Callable[[], None]) -> None:
         self.last_step_time = time.monotonic()
         if self._stopping.is_set():
@@ -210,7 +214,7 @@ class LogReader:
         self._next_probe = time.monotonic() + clients.LOST_SECONDS
 
     def _note_no_answer(self) -> float:
-        """Returns when the first question without an answer was asked."""
+        """Returns when the first missing answer was noticed."""
         if self._unanswered_since is None:
             self._unanswered_since = time.monotonic()
         return self._unanswered_since

@@ -109,8 +109,8 @@ class EndOffsets:
     def poll(self, partitions: Collection[ChangelogPartition]) -> Iterator[EndOffset]:
         """Yield the answers that have arrived since the last call.
 
-        Ask for these partitions again if a second has passed. Raises KafkaException if no question was answered for
-        LOST_SECONDS: then only a new admin client may get answers.
+        Ask for these partitions again if a second has passed. Raises KafkaException if LOST_SECONDS have
+        passed since the first question without an answer: then only a new admin client may get answers.
         """
         if self._pending and all(future.done() for _, future in self._pending):
             answers, self._pending = self._pending, []
