@@ -33,9 +33,6 @@ class Broker:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         return 0, self.end
 
-    def list_topics(self, **_: object) -> None:
-        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-
     def close(self) -> None: ...
 
 
@@ -46,6 +43,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     monkeypatch.setattr(programme_watch, "find_topic", lambda *_: None)
     monkeypatch.setattr(programme_watch, "published_versions", lambda _: [None] * broker.versions)
     monkeypatch.setattr(programme_watch, "boot_seconds", lambda: broker.now)
+    monkeypatch.setattr(programme_watch, "has_lost_all_brokers", lambda *_: False)
     return broker
 
 
