@@ -196,6 +196,23 @@ def test_an_exchange_with_the_old_card_counts_once_in_any_order(first):
     assert 1 == kinds(cards.entries[NEW]).count(Kind.RETURNED)
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_an_exchange_reaches_the_last_of_two_new_cards(is_whole):
+    """The second card is replaced before the old card sends it the exchange, or after it."""
+    bought = replace(BOUGHT, append_time=5, invoice_number="P", lines=(Line("shirt", Decimal(500)),))
+    lines = (Line("shirt", Decimal(-500)), Line("coat", Decimal(1000)))
+    exchange = Purchase(6, "X", Decimal(500), original_invoice_number="P", lines=lines)
+    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(NEW, bought)
+    cards.happen(NEW, Forward(append_time=7, command_id="X/forward", invoice=exchange))
+    if is_whole:
+        cards.happen(OLD, exchange)
+    cards.happen(NEW, move(cards.now, THIRD, number="2"))
+    cards.happen(OLD, replace(exchange, append_time=cards.now))
+
+    assert 30_00 == cards.total(THIRD) == cards.total()
+    assert 1 == kinds(cards.entries[NEW] + cards.entries[THIRD]).count(Kind.RETURNED)
+
+
 def test_merged_accounts_add_up():
     """Points and debts add up. A return on one card finds its purchase on the other. The tier counts both cards."""
     tiers = (Tier("silver", 5_00), Tier("gold", 15_00))
