@@ -24,6 +24,14 @@ def invoice_identity() -> Column:
     return F.coalesce(F.concat(F.lit("#"), "invoice_number"), record_position())
 
 
+def event_id() -> Column:
+    """The id that an entry of the event names: the identity without its first character.
+
+    This character distinguishes invoices (``#``) from commands (``!``).
+    """
+    return F.substring("identity", 2, 2**31 - 1)
+
+
 def shortest_memory(settings: Settings) -> timedelta:
     """The shortest time for which a query remembers an identity, from the append time of its first record.
 

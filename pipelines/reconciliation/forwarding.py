@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pipelines.columns.deduplication import event_id
 from services.audit.facts import Source
 from services.domain.account.model import EVENT_MEMORY, Account
 from services.domain.events import derived_id
@@ -107,10 +108,8 @@ def _unsent(returns: DataFrame, records: DataFrame) -> DataFrame:
     number = F.col("event_id")
     # A lambda has no type hints. With them Spark would expect a vectorised function.
     sent = F.udf(lambda returned: list(commands_of(returned)), "array<string>")(number)
-    # The first character of an identity distinguishes invoices from commands.
-    commands = records.where(F.col("identity").startswith("!")).select(
-        F.substring("identity", 2, 2**31 - 1).alias("sent"), F.lit(True).alias("is_sent")
-    )
+    is_command = F.col("identity").startswith("!")
+    commands = records.where(is_command).select(event_id().alias("sent"), F.lit(True).alias("is_sent"))
     return (
         returns.select(number.alias("number"), "original", "append_time", "event", F.explode(sent).alias("sent"))
         .join(commands, "sent", "left")

@@ -21,6 +21,7 @@ from pipelines.accounts.records import RECORD_TYPE, forwarded_row, kafka_records
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
+from pipelines.columns.deduplication import event_id
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, one_line, open_context
@@ -216,7 +217,7 @@ def _write(context: Context, accounts: DataFrame, returns: DataFrame, snapshot: 
     of_accounts = accounts.select(F.explode("records").alias("record")).select("record.*")
     records = of_accounts.union(_forwarded(context, accounts, returns, snapshot.events.records))
     is_command = F.col("topic") == topics.LOYALTY_COMMANDS.name
-    sent = snapshot.events.records.select(F.substring("identity", 2, 2**31 - 1).alias("id")).distinct()
+    sent = snapshot.events.records.select(event_id().alias("id")).distinct()
     # Write commands first. After the entry of a transfer is in the topic, no rebuild sends its credit again.
     for rows in (records.where(is_command).join(sent, "id", "left_anti"), records.where(~is_command)):
         write_batch(kafka_records(rows.select(*RECORD_TYPE.names), context.settings), context.settings)

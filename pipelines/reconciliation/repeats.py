@@ -10,7 +10,7 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipelines.columns.deduplication import longest_memory
+from pipelines.columns.deduplication import event_id, longest_memory
 from services.settings import Settings
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -39,7 +39,8 @@ def repeated_identities(records: DataFrame, recorded: DataFrame, settings: Setti
         return F.when(is_start, F.concat(starts, F.array(copy["append_time"]))).otherwise(starts)
 
     return (
-        _with_event_id(records.join(late.select("identity"), "identity", "left_semi"))
+        records.join(late.select("identity"), "identity", "left_semi")
+        .withColumn("event_id", event_id())
         .join(_entry_times(recorded), ["pseudonym", "event_id"], "left")
         .groupBy("identity")
         .agg(F.sort_array(F.collect_set(copy)).alias("copies"))
@@ -62,7 +63,7 @@ def effective_events(records: DataFrame, recorded: DataFrame, repeated: DataFram
         return F.coalesce(begun, F.col("starts")[0])
 
     marked = (
-        _with_event_id(records)
+        records.withColumn("event_id", event_id())
         .join(_entry_times(recorded), ["pseudonym", "event_id"], "left")
         .join(repeated, "identity", "left")
         .withColumn("generation", generation(F.col("append_time")))
@@ -95,12 +96,6 @@ def counted_twice(events: DataFrame, settings: Settings) -> DataFrame:
         )
     )
     return several.where((F.size("pseudonyms") > 1) & (F.col("time_between") <= horizon)).drop("time_between")
-
-
-def _with_event_id(records: DataFrame) -> DataFrame:
-    """Add ``event_id``, which an entry of the event names."""
-    # The first character of an identity distinguishes invoices from commands.
-    return records.withColumn("event_id", F.substring("identity", 2, 2**31 - 1))
 
 
 def _entry_times(recorded: DataFrame) -> DataFrame:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.checkpoints.reader import Positions
+from pipelines.columns.deduplication import event_id
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, one_line
 from pipelines.reconciliation.events import Events, format_time, is_before, read_events
@@ -129,6 +130,6 @@ def _anomalies(context: Context, entries: DataFrame, events: DataFrame) -> DataF
     twice = counted_twice(events, context.settings).select(
         F.explode("pseudonyms").alias("whose"),
         F.lit(str(Source.EVENT)).alias("where"),
-        F.concat(F.lit("counted for several customers: "), F.substring("identity", 2, 2**31 - 1)).alias("what"),
+        F.concat(F.lit("counted for several customers: "), event_id()).alias("what"),
     )
     return unreadable.union(twice)

@@ -1,13 +1,14 @@
 """Detects new versions of the loyalty programme. The queries that use it must then start again in time."""
 
 from datetime import timedelta
+from functools import partial
 
 import structlog
 from confluent_kafka import KafkaException, TopicPartition
 
 from schemas.topics import LOYALTY_PROGRAMMES
 from services.boot_clock import boot_seconds
-from services.messaging.clients import consumer, has_lost_all_brokers
+from services.messaging.clients import consumer, replaced_if_lost
 from services.messaging.publishing import BROKER_TIMEOUT, PublishError, find_topic
 from services.programmes.topic import published_versions
 from services.settings import Settings
@@ -37,7 +38,8 @@ class ProgrammeWatch:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._notice = max(settings.programme_notice, _SHORTEST_NOTICE).total_seconds()
-        self._consumer = consumer(settings, CLIENT_ID)
+        self._new_consumer = partial(consumer, settings, CLIENT_ID)
+        self._consumer = self._new_consumer()
         self._partition = TopicPartition(settings.name_of(LOYALTY_PROGRAMMES), 0)
         find_topic(self._consumer, self._partition.topic)
         self._end = self._end_offset(BROKER_TIMEOUT)
@@ -65,9 +67,7 @@ class ProgrammeWatch:
             if not self._is_away:
                 log.warning("Kafka does not answer", brokers=self._settings.kafka_bootstrap_servers)
                 self._is_away = True
-            if has_lost_all_brokers(self._consumer, self._settings):
-                lost, self._consumer = self._consumer, consumer(self._settings, CLIENT_ID)
-                lost.close()
+            self._consumer = replaced_if_lost(self._consumer, self._new_consumer, self._settings)
             return False
         if self._is_away:
             log.info("Kafka answers again")

@@ -19,7 +19,7 @@ from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
 from services.audit.extent import first_append_time
-from services.messaging.clients import bounded_consumer, has_lost_all_brokers
+from services.messaging.clients import bounded_consumer, replaced_if_lost
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
 
@@ -41,9 +41,7 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
         try:
             return read_until(client, names, CheckpointReader(spark, checkpoint).positions())
         except KafkaException:
-            if has_lost_all_brokers(client, settings):
-                lost, client = client, new_client()
-                lost.close()
+            client = replaced_if_lost(client, new_client, settings)
             raise
 
     threading.Thread(target=_serve, args=(listener, read), name="read-progress", daemon=True).start()

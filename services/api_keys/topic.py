@@ -16,8 +16,8 @@ from services.settings import Settings
 
 CLIENT_ID = "loyalty-keys"
 
-_REST = timedelta(days=30) // timedelta(milliseconds=1)
-"""How long a key in a file must still be valid, in milliseconds. A key with less is replaced."""
+REST_DAYS = 30
+"""Days for which a key in a file must still be valid. A key with less is replaced."""
 
 
 def publish_key(key: ApiKey, settings: Settings) -> None:
@@ -64,7 +64,8 @@ def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
         key_id = key_id_of(text)
         if key_id is None:
             raise FileExistsError(errno.EEXIST, "has no API key, so it is not replaced: choose another file", str(file))
-        known, until = read_keys(settings).get(key_id), made.key.created_time + _REST
+        known = read_keys(settings).get(key_id)
+        until = made.key.created_time + timedelta(days=REST_DAYS) // timedelta(milliseconds=1)
         if known and known.matches(text) and known.allows_the_same(made.key) and known.is_valid_at(until):
             return known
         # The old key stays in the file until the topic has the new one.

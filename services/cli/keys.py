@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
-from services.api_keys.topic import keep_key, publish_key, read_keys, write_key
+from services.api_keys.topic import REST_DAYS, keep_key, publish_key, read_keys, write_key
 from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.domain.formats import to_datetime
@@ -68,9 +68,9 @@ def ensure(
     days: Annotated[
         int,
         typer.Option(
-            min=31,
+            min=REST_DAYS + 1,
             max=3650,
-            help="Days until a new key expires: more than 30, because a key that expires within 30 days is replaced.",
+            help=f"Days until a new key expires. A key that expires within {REST_DAYS} days is replaced.",
         ),
     ] = 365,
     as_json: AsJson = False,

@@ -108,10 +108,10 @@ class GroupMembership:
         pending: tuple[float, Future[Any]] | None = None
         try:
             while not self._leaving.is_set():
-                if self._is_lost(consumer):
-                    lost, consumer = consumer, self._consumer()
-                    lost.close()
-                    self._owned = frozenset()
+                if self._is_in_doubt_for_long():
+                    before, consumer = consumer, clients.replaced_if_lost(consumer, self._consumer, self._settings)
+                    if consumer is not before:
+                        self._owned = frozenset()
                 message = consumer.poll(_POLL_SECONDS)
                 if message is not None and (error := message.error()):
                     log.warning("the group member received an error from Kafka", error=error.str())
@@ -133,15 +133,15 @@ class GroupMembership:
             consumer.close()
             self._on_change()
 
-    def _is_lost(self, consumer: Consumer) -> bool:
-        """Whether the consumer has lost all brokers. It asks only after the lease has not held for LOST_SECONDS."""
+    def _is_in_doubt_for_long(self) -> bool:
+        """Whether the lease has not held for LOST_SECONDS. It is true once in this time."""
         if self.lease_holds or self._doubted_at is None:
             self._doubted_at = None if self.lease_holds else boot_seconds()
             return False
         if boot_seconds() < self._doubted_at + clients.LOST_SECONDS:
             return False
         self._doubted_at = None
-        return clients.has_lost_all_brokers(consumer, self._settings)
+        return True
 
     def _consumer(self) -> Consumer:
         session = int(self._settings.session_timeout.total_seconds() * 1000)

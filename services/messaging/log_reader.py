@@ -113,11 +113,10 @@ class LogReader:
         if self._unanswered_since is None or time.monotonic() < self._unanswered_since + clients.LOST_SECONDS:
             return False
         self._unanswered_since = time.monotonic()
-        if not clients.has_lost_all_brokers(self.consumer, self._settings):
+        before = self.consumer
+        self.consumer = clients.replaced_if_lost(before, self._new_consumer, self._settings)
+        if self.consumer is before:
             return False
-        new = self._new_consumer()
-        self.consumer.close()  # this calls the callbacks of its user, who still uses the lost consumer
-        self.consumer = new
         self._note_answer()
         return True
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import httpx
 import psutil
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from infra.demo.probes import reached
 from infra.local.processes import ManagedProcess, ProcessFailedError
@@ -21,7 +21,7 @@ from schemas import topics
 from schemas.topics import Topic
 from services.messaging.administration import create_topics
 from services.messaging.avro import encoder
-from services.messaging.clients import consumer, has_lost_all_brokers
+from services.messaging.clients import consumer, replaced_if_lost
 from services.messaging.resending import ResendingProducer
 from services.messaging.schema_ids import schema_ids
 from tests.faults.histories import Histories
@@ -80,7 +80,7 @@ class Environment:
         self.directory, self.histories = directory, Histories()
         self._patience_seconds = patience_seconds
         self.stack = LocalStack(directory, self.settings, api_instances)
-        self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
+        self._consumer = self._new_consumer()
         self.http = httpx.Client(limits=httpx.Limits(), trust_env=False)
         self._probes = 0
         self.key: str | None = None
@@ -111,7 +111,7 @@ class Environment:
             object.__setattr__(service, "settings", service.settings.model_copy(update=brokers))
         stack.settings, stack.broker.process = self.settings, processes[-1]
         self._consumer.close()
-        self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
+        self._consumer = self._new_consumer()
         create_topics(self.settings)
 
     def until(self, awaited: str, condition: Callable[[], bool]) -> None:
@@ -174,10 +174,11 @@ class Environment:
         try:
             return sum(self.ends(topic).values())
         except KafkaException:
-            if has_lost_all_brokers(self._consumer, self.settings):
-                self._consumer.close()
-                self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
+            self._consumer = replaced_if_lost(self._consumer, self._new_consumer, self.settings)
             return None
+
+    def _new_consumer(self) -> Consumer:
+        return consumer(self.settings, "faults-watcher", log_level=0)
 
     def until_written(self, topic: Topic, more: int = 1) -> None:
         """Wait until the topic has this number of additional records."""

@@ -43,7 +43,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     monkeypatch.setattr(programme_watch, "find_topic", lambda *_: None)
     monkeypatch.setattr(programme_watch, "published_versions", lambda _: [None] * broker.versions)
     monkeypatch.setattr(programme_watch, "boot_seconds", lambda: broker.now)
-    monkeypatch.setattr(programme_watch, "has_lost_all_brokers", lambda *_: False)
+    monkeypatch.setattr("services.messaging.clients.has_lost_all_brokers", lambda *_: False)
     return broker
 
 
@@ -63,7 +63,7 @@ def test_a_consumer_that_has_lost_all_brokers_is_replaced(broker: Broker, monkey
     lost.is_away = True
     watch = ProgrammeWatch(Settings())
     watch._consumer = cast(Consumer, lost)
-    monkeypatch.setattr(programme_watch, "has_lost_all_brokers", lambda client, _: client is lost)
+    monkeypatch.setattr("services.messaging.clients.has_lost_all_brokers", lambda client, _: client is lost)
     broker.end += 2
     broker.versions += 1
 
