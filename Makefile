@@ -59,7 +59,7 @@ test-all: test-tools
 	$(BIN)/pytest --numprocesses 4 $(DISTRIBUTED)
 
 test-unit: setup ## run the tests that need no other program, with a quarter of the examples of properties
-	TEST_EXAMPLES=few $(BIN)/pytest tests/unit -m "not program" --numprocesses 4 $(DISTRIBUTED)
+	TEST_EXAMPLES=few $(BIN)/pytest tests/unit -m "not program" --numprocesses 3 --dist worksteal --max-worker-restart 0
 
 screenshots: test-tools ## make the pictures of the console in docs/pictures again
 	mkdir -p docs/pictures

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from infra.supply_chain.components import MAVEN, PYPI, Component
 _COMPOSE = jars.ROOT / "docker-compose.yml"
 
 
+@cache
 def images() -> dict[str, tuple[Path, str | None]]:
     """The images that docker-compose.yml builds: their Dockerfile, and the target if it is not the last stage."""
     services: Mapping[str, Any] = yaml.safe_load(_COMPOSE.read_text(encoding="utf-8"))["services"]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,10 +72,16 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return log
 
 
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    folder = tmp_path_factory.mktemp("database")
+    with closing(Database(Settings(ledger_url=f"sqlite:///{folder / 'none'}", export_dir=str(folder)))) as opened:
+        yield opened
+
+
 @pytest.fixture
-def database(log: Log, tmp_path: Path) -> Iterator[Database]:  # noqa: ARG001  # the topics of the database
-    with closing(Database(Settings(ledger_url=f"sqlite:///{tmp_path / 'none'}", export_dir=str(tmp_path)))) as database:
-        yield database
+def database(log: Log, opened: Database) -> Database:  # noqa: ARG001  # the topics of the database
+    return opened
 
 
 def rows(database: Database, statement: str) -> list[tuple[Any, ...]]:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import date
 from pathlib import Path
@@ -57,8 +57,13 @@ def ledger(settings: Settings) -> Iterator[Ledger]:
 
 
 def write(name: str, settings: Settings) -> Written:
+    (done,) = write_each([name], settings)
+    return done
+
+
+def write_each(names: Iterable[str], settings: Settings) -> list[Written]:
     with closing(Database(settings)) as database:
-        return written.write(name, database, settings)
+        return [written.write(name, database, settings) for name in names]
 
 
 def read(name: str, settings: Settings) -> list[dict[str, Any]]:
@@ -79,12 +84,12 @@ def test_files_have_the_rows_of_the_table(settings: Settings, export_format: str
     settings = with_format(settings, export_format)
     with closing(Database(settings)) as database:
         tables = {name: database.run(f"FROM {name}").to_pylist() for name in WITHOUT_TOPICS}
-    for name, expected in tables.items():
-        first = write(name, settings)
-        files = [each.stat().st_mtime_ns for each in sorted(Path(first.folder).rglob("*.parquet"))]
+    firsts = write_each(tables, settings)
+    times = _times_of_files(settings)
+    assert not [each for each in write_each(tables, settings) if each.changed]
+    assert times == _times_of_files(settings)
+    for (name, expected), first in zip(tables.items(), firsts, strict=True):
         assert (True, len(expected)) == (first.changed, first.rows)
-        assert not write(name, settings).changed
-        assert files == [each.stat().st_mtime_ns for each in sorted(Path(first.folder).rglob("*.parquet"))]
         found = read(name, settings)
         columns = next(table.columns for table in TABLES if table.name == name)
         assert [column.name for column in columns] == list(found[0])
@@ -93,6 +98,10 @@ def test_files_have_the_rows_of_the_table(settings: Settings, export_format: str
     files = Path(settings.tables_dir, "invoices")
     by_pandas = DeltaTable(files).to_pandas() if export_format == "delta" else pd.read_parquet(files)
     assert {"INV1", "INV2"} == set(by_pandas["InvoiceNumber"])
+
+
+def _times_of_files(settings: Settings) -> dict[Path, int]:
+    return {each: each.stat().st_mtime_ns for each in Path(settings.tables_dir).rglob("*.parquet")}
 
 
 def _without_zone(value: Any) -> Any:
@@ -105,8 +114,7 @@ def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger, exp
     settings = with_format(settings, export_format)
     folder = Path(settings.tables_dir)
     names = [name for name in default_tables(settings) if name not in ("dead_letters_by_reason", "sales_by_minute")]
-    for name in names:
-        write(name, settings)
+    write_each(names, settings)
     key = next(row["CustomerKey"] for row in read("customer_line_items", settings))
     assert key
     assert files_with(folder, key), "the scan finds what is there"
@@ -120,8 +128,7 @@ def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger, exp
         each.unlink()
 
     ledger.append((CARD, entry(3, -200, kind=Kind.ERASED, total=0)))
-    for name in names:
-        write(name, settings)
+    write_each(names, settings)
 
     assert [None, None] == [row["CustomerKey"] for row in read("customer_line_items", settings)]
     assert [] == files_with(folder, key) == files_with(folder, CARD)
