@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import psutil
 
 from benchmarks import load, restores
-from benchmarks.instances import owners, per_core, process_of, served_by, start_instance, wait_until
+from benchmarks.instances import owners, per_core, process_of, served_by, start_instance
 from services.messaging.administration import create_topics
 from services.settings import Settings
 from tests.support.processes import ROOT, ApiProcess
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
+from tests.support.waiting import wait_for
 
 CARDS = 400
 """The number of cards that are read. One caller looks up the owner of each, and may send 500 requests a second."""
@@ -100,7 +101,7 @@ def _pair(
     for instance in (first, second):
         instance.wait_until_ready()
         instance.http.headers.update({"Authorization": f"Bearer {token}"} if token else {})
-    wait_until(lambda: owners(first) == 2 and owners(second) == 2)
+    wait_for("two owners", lambda: owners(first) == 2 and owners(second) == 2)
     second.wait_until_ready()
     return first, second
 

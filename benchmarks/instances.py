@@ -1,7 +1,6 @@
 """API processes of a benchmark, and the requests that they answer for each second of their processor time."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +60,3 @@ def served_by(instance: ApiProcess, path: str) -> str:
 
 def process_of(instance: ApiProcess) -> psutil.Process:
     return psutil.Process(instance.pid)
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError("not in time")
-        time.sleep(0.05)

@@ -30,7 +30,6 @@ from benchmarks.instances import (
     served_by,
     settings_dir,
     start_instance,
-    wait_until,
 )
 from benchmarks.machine import machine
 from benchmarks.reports import publish_report
@@ -42,6 +41,7 @@ from services.settings import Settings
 from tests.support.kafka import BalanceWriter
 from tests.support.processes import ApiProcess
 from tests.support.read_load import Load, Writer
+from tests.support.waiting import wait_for
 
 REPORT = Path("var/reports/queries.json")
 _LOOK_SECONDS = 0.1
@@ -83,15 +83,15 @@ def death_of_an_owner(settings: Settings, directory: Path, _: argparse.Namespace
         ]
         for instance in instances:
             instance.wait_until_ready()
-        wait_until(lambda: all(_standbys(instance) == 3 for instance in instances))
+        wait_for("all standbys", lambda: all(_standbys(instance) == 3 for instance in instances))
         alive = list(instances)
         load_on_all = stack.enter_context(Load(writer, lambda: [each.url for each in alive]))
-        wait_until(lambda: load_on_all.findings.answers > 200)
+        wait_for("200 answers", lambda: load_on_all.findings.answers > 200)
         doomed = alive.pop()
         doomed.kill()
         answered = load_on_all.findings.answers
-        wait_until(lambda: load_on_all.findings.answers > answered + 500)
-        wait_until(lambda: all(owners(instance) == 2 for instance in alive))
+        wait_for("500 more answers", lambda: load_on_all.findings.answers > answered + 500)
+        wait_for("two owners", lambda: all(owners(instance) == 2 for instance in alive))
         stack.pop_all().close()
     findings = load_on_all.findings
     return {
@@ -113,7 +113,7 @@ def restore_and_reads(settings: Settings, directory: Path, options: argparse.Nam
         paths = [f"/v1/customers/{restores.card(number * 7919 % options.balances)}/balance" for number in range(2_000)]
         local = _against_bare_server(first, paths, options)
         second = stack.enter_context(start_instance(settings, directory, "second"))
-        wait_until(lambda: owners(first) == 2 and owners(second) == 2)
+        wait_for("two owners", lambda: owners(first) == 2 and owners(second) == 2)
         second.wait_until_ready()
         elsewhere = [path for path in paths if served_by(first, path) != first.url]
         forwarded = load.run(first.url, elsewhere, rate=options.rate / 4, seconds=options.seconds)
@@ -177,7 +177,7 @@ def _against_bare_server(instance: ApiProcess, paths: list[str], options: argpar
     bare = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         bare_url = f"http://{HOST}:{port}"
-        wait_until(lambda: _answers(bare_url))
+        wait_for("the bare server", lambda: _answers(bare_url))
         ours: list[float] = []
         theirs: list[float] = []
         rates: list[float] = []

@@ -1,10 +1,8 @@
 """`--scale api=N` while callers read: every answer is right while containers start and stop."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -14,9 +12,9 @@ from infra.docker.healthy import is_healthy
 from infra.local.stack import private_settings
 from tests.support.kafka import BalanceWriter
 from tests.support.read_load import Load, Writer
+from tests.support.waiting import wait_for
 
 CARDS = [f"CARD{number}" for number in range(45)]
-DEADLINE_SECONDS = 240
 ANSWERS = 500
 """Reads that each state of the group must serve before it changes again."""
 
@@ -30,13 +28,6 @@ def stack(tmp_path: Path) -> Iterator[ContainerStack]:
         yield stack
     finally:
         stack.stop()
-
-
-def wait_for(what: str, is_so: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, f"the condition did not hold in time: {what}"
-        time.sleep(0.2)
 
 
 def is_shared(urls: list[str]) -> bool:

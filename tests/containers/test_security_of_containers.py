@@ -2,10 +2,8 @@
 
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +14,7 @@ from infra.containers.stack import ContainerStack
 from infra.local.stack import private_settings
 from infra.security.certificates import Authority
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
+from tests.support.waiting import wait_for
 
 TLS_FILE = Path(__file__).with_name("tls.yml")
 HOST = "127.0.0.1"
@@ -108,13 +107,6 @@ def test_the_ledger_cannot_publish_invoices(secured: ContainerStack) -> None:
     run = ("run", "--rm", "-T", "--no-deps", "-e", "LOYALTY_METRICS_KEY_FILE=", "--entrypoint", "loyalty")
     with pytest.raises(ContainersError, match="topic pos-invoices: Broker: Topic authorization failed"):
         secured.project.compose(*run, "ledger", "simulate", "--count", "1")
-
-
-def wait_for(what: str, is_so: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 240
-    while not is_so():
-        assert time.monotonic() < deadline, f"the condition did not hold in time: {what}"
-        time.sleep(0.2)
 
 
 def serial_of(url: httpx.URL, context: ssl.SSLContext) -> int:

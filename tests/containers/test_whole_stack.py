@@ -2,9 +2,8 @@
 
 import json
 import os
-import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from services.pos_simulator.simulation import Options, Simulation
 from tests.support.builders import problem_type
 from tests.support.kafka import last_balances_of, publish, read_all
 from tests.support.processes import SMALL_JVM
+from tests.support.waiting import wait_for
 
 IMAGE = "retail-loyalty-test-prometheus"
 DOCKERFILE = Path(__file__).with_name("prometheus.Dockerfile")
@@ -101,13 +101,6 @@ def endpoints(folder: Path) -> str:
         "endpoints: [{name: receiver, url: 'http://receiver:8000/', secret-file: secret}]", encoding="utf-8"
     )
     return secret
-
-
-def wait_for(what: str, is_so: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 300
-    while not is_so():
-        assert time.monotonic() < deadline, f"the condition did not hold in time: {what}"
-        time.sleep(0.5)
 
 
 def await_the_day(stack: ContainerStack) -> None:

@@ -56,7 +56,15 @@ SCENARIOS = dict(sorted(_SCENARIOS.items(), key=lambda item: item[1].stack is no
 _SEEDS = 100_000
 """Seeds of a fault. A fault derives further seeds, which are less than 10,000 larger."""
 
-UNUSED = ("tests/containers", "tests/fuzz", "tests/install", "tests/integration", "tests/unit")
+UNUSED = (
+    "Makefile",
+    "tests/conftest.py",
+    "tests/containers",
+    "tests/fuzz",
+    "tests/install",
+    "tests/integration",
+    "tests/unit",
+)
 """Code that the harness does not run. Its changes keep the rows."""
 
 console = Console()

@@ -12,7 +12,8 @@ from services.messaging.administration import create_topics
 from services.messaging.clients import admin
 from services.settings import Settings
 from tests.support.kafka import BalanceWriter
-from tests.support.processes import POLL_SECONDS, ApiProcess, balance_partitions
+from tests.support.processes import ApiProcess, balance_partitions
+from tests.support.waiting import POLL_SECONDS
 
 if TYPE_CHECKING:
     from infra.local.broker import LocalBroker

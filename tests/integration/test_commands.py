@@ -28,7 +28,8 @@ from services.status import status_of
 from tests.support.builders import problem_type
 from tests.support.kafka import headers_of, read_all, records_of
 from tests.support.loyalty_query import Accounts, KafkaLoyaltyQuery
-from tests.support.processes import DEADLINE_SECONDS, POLL_SECONDS, ApiProcess, wait_until_shared
+from tests.support.processes import ApiProcess, wait_until_shared
+from tests.support.waiting import DEADLINE_SECONDS, POLL_SECONDS
 
 CARD = "9265846829"
 PATH = f"/v1/customers/{CARD}/redemptions"

@@ -19,8 +19,9 @@ from services.messaging.clients import admin
 from services.settings import Settings
 from tests.support.events import Subscriber
 from tests.support.kafka import BalanceWriter, read_all
-from tests.support.processes import DEADLINE_SECONDS, POLL_SECONDS, ApiProcess, balance_partitions
+from tests.support.processes import ApiProcess, balance_partitions
 from tests.support.read_load import Load, Writer, points_at
+from tests.support.waiting import DEADLINE_SECONDS, wait_for
 
 CARDS = [f"CARD{number}" for number in range(45)]
 METADATA = "/v1/stores/customer-balances/metadata"
@@ -41,13 +42,6 @@ def start(settings: Settings, tmp_path: Path) -> Iterator[Callable[[str], ApiPro
             return stack.enter_context(ApiProcess(own, tmp_path / f"{name}.log"))
 
         yield start_one
-
-
-def wait_for(what: str, is_so: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(POLL_SECONDS)
 
 
 def metadata(instance: ApiProcess, card: str) -> dict[str, Any]:

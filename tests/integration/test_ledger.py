@@ -27,7 +27,7 @@ from services.settings import Settings
 from tests.support.builders import IDS, entry, notification
 from tests.support.kafka import publish
 from tests.support.ledger import bytes_of, entries_in
-from tests.support.processes import DEADLINE_SECONDS, POLL_SECONDS
+from tests.support.waiting import DEADLINE_SECONDS, POLL_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -22,6 +22,7 @@ from services.messaging.resending import ResendingProducer
 from services.settings import Settings
 from tests.support.hiding_proxy import HidingProxy
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish, read_all, records_of
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("known_address", "topics_created")
 
@@ -75,13 +76,6 @@ class FirstIsLost:
         return has_lost_all_brokers(client, settings) and has_lost_all_brokers(client, settings)
 
 
-def until(happens: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + KAFKA_TIMEOUT_SECONDS
-    while not happens():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
-
-
 def test_an_outage_of_kafka_replaces_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka returns at the worst time: a new client finds it at once, and the old one waits between two attempts."""
     proxy = HidingProxy(settings.kafka_bootstrap_servers)
@@ -122,7 +116,7 @@ def test_a_reader_goes_on_with_a_new_consumer(settings: Settings, behind_proxy: 
         thread.start()
         ends.callback(thread.join)
         ends.callback(reader.stop)
-        until(lambda: len(values) == 2)
+        wait_for("both records", lambda: len(values) == 2)
     assert [b"first", b"second"] == values
     assert len(created(clients.consumer)) > 1
 
@@ -143,7 +137,7 @@ def test_records_without_an_acknowledgement_are_sent_again(settings: Settings, b
     values = [b"first", b"second", b"third"]
     for value in values:
         producer.produce(settings.name_of(POS_INVOICES), value, b"STR1", [("id", value)], on_delivery)
-    until(all_are_delivered)
+    wait_for("all acknowledgements", all_are_delivered)
     producer.close(0)
 
     assert values == delivered
@@ -165,7 +159,7 @@ def test_the_next_command_gets_a_new_producer(settings: Settings, behind_proxy: 
         return True
 
     assert not mark()
-    until(mark)
+    wait_for("the mark", mark)
     log.close()
 
     assert {"retried"} == {each["CommandID"] for each in records_of(settings, LOYALTY_DECISIONS)}
@@ -177,7 +171,7 @@ def test_a_new_member_joins_the_group(behind_proxy: Settings) -> None:
     membership = GroupMembership(behind_proxy, "http://127.0.0.1:1")
     membership.join({behind_proxy.name_of(POS_INVOICES): POS_INVOICES.partitions})
     try:
-        until(lambda: membership.lease_holds and len(membership.owned) == POS_INVOICES.partitions)
+        wait_for("all partitions", lambda: membership.lease_holds and len(membership.owned) == POS_INVOICES.partitions)
     finally:
         membership.leave()
     assert len(created(clients.consumer)) > 1

@@ -22,7 +22,8 @@ from services.sql.database import Database
 from services.sql.maintenance import maintain
 from tests.support.builders import IDS
 from tests.support.kafka import publish
-from tests.support.processes import DEADLINE_SECONDS, start_pipeline
+from tests.support.processes import start_pipeline
+from tests.support.waiting import DEADLINE_SECONDS
 
 pytestmark = [
     pytest.mark.usefixtures("topics_created"),

@@ -24,8 +24,9 @@ from services.pseudonyms import pseudonyms
 from services.settings import Settings
 from tests.support.builders import MINUTE, NOON, sales
 from tests.support.kafka import BalanceWriter, publish
-from tests.support.processes import DEADLINE_SECONDS, ApiProcess
+from tests.support.processes import ApiProcess
 from tests.support.traces import received_spans
+from tests.support.waiting import DEADLINE_SECONDS
 from tests.support.webhooks import TRACES, Receiver, receiving
 
 CARDS = [f"CARD{number:03}" for number in range(120)]

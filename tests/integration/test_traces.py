@@ -24,8 +24,9 @@ from services.open_telemetry import add_ids
 from services.settings import Settings
 from tests.support.builders import IDS
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, headers_of, read_all, records_of
-from tests.support.processes import DEADLINE_SECONDS, ApiProcess, running_ledger, wait_until_shared
+from tests.support.processes import ApiProcess, running_ledger, wait_until_shared
 from tests.support.traces import ReceivedSpan, received_spans
+from tests.support.waiting import DEADLINE_SECONDS
 from tests.support.webhooks import Deployment, Receiver, receiving
 
 ALL = {"prime": 1, "home-delivery": 1}

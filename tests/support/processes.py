@@ -29,6 +29,7 @@ from services.pseudonyms import pseudonyms
 from services.settings import Settings
 from services.tls import client_context
 from tests.support.builders import IDS
+from tests.support.waiting import DEADLINE_SECONDS, POLL_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,8 +49,6 @@ With one level of compilation the default code cache is too small for all querie
 classes, Java needs 4 of 23 CPU seconds of a start with a first job to verify bytecode.
 """
 
-DEADLINE_SECONDS = 240.0
-POLL_SECONDS = 0.05
 ROOT = Path(__file__).parents[2]
 
 

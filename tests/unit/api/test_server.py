@@ -26,6 +26,7 @@ from infra.local.ports import HOST, free_port
 from infra.security.certificates import Authority
 from services.settings import Settings, SettingsError, read_settings
 from services.tls import CertificateError, certificate_of, client_context
+from tests.support.waiting import wait_for
 
 PATIENCE_SECONDS = 30.0
 LARGE_BYTES = 64 * 2**20
@@ -70,19 +71,12 @@ def running(server: LimitedServer) -> Iterator[None]:
     thread = Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        until(lambda: server.started)
+        wait_for("the start of the server", lambda: server.started)
         yield
     finally:
         server.should_exit = True
         thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
-
-
-def until(is_so: Any) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def raw(settings: Settings, *parts: bytes, pause: float = 0.0) -> tuple[int, str]:
@@ -149,7 +143,7 @@ def test_an_idle_connection_outlives_the_pools_of_clients() -> None:
         assert 200 == client.get("/").status_code
         (connection,) = server.server_state.connections
         assert isinstance(connection, LimitedProtocol)
-        until(lambda: connection.timeout_keep_alive_task)
+        wait_for("an idle connection", lambda: connection.timeout_keep_alive_task)
         timer = connection.timeout_keep_alive_task
         assert timer
         load_balancers, peers = 60.0, KEEP_ALIVE_SECONDS
@@ -187,7 +181,7 @@ def test_requests_that_wait_at_the_end_get_a_problem(caplog: pytest.LogCaptureFi
     server = server_of(waiting, settings, None, 1, lambda: events.append("signal"))
     running, client = Thread(target=server.run, daemon=True), Thread(target=ask)
     running.start()
-    until(lambda: server.started)
+    wait_for("the start of the server", lambda: server.started)
     client.start()
     assert arrived.wait(PATIENCE_SECONDS)
     server.handle_exit(signal.SIGTERM, None)
@@ -220,9 +214,9 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
     with running(server), httpx.Client(base_url=settings.advertised_url) as client:
         with socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as connection:
             connection.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
-            until(lambda: len(connections) == 1)
+            wait_for("one connection", lambda: len(connections) == 1)
             assert 200 == client.get("/").status_code
-            until(lambda: len(connections) == 1)
+            wait_for("one connection", lambda: len(connections) == 1)
             received = 0
             with suppress(ConnectionResetError):
                 while part := connection.recv(2**20):
@@ -240,7 +234,8 @@ def test_connections_above_the_limit_are_refused_and_closed() -> None:
             assert 200 == first.get("/").status_code
             assert (503, "too-many-connections") == raw(settings)
             assert 200 == first.get("/").status_code
-        until(lambda: (200, "") == raw(settings, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
+        last = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        wait_for("a free connection", lambda: (200, "") == raw(settings, last))
 
 
 @pytest.mark.usefixtures("_frequent_checks")
@@ -402,7 +397,7 @@ def test_a_new_certificate_is_used_without_a_refusal(tmp_path: Path, monkeypatch
         monkeypatch.setattr("api.http.server._TICKS_PER_SECOND", 1)
         certificates.key.write_bytes(Authority.new().broker_pem([HOST]))
         with capture_logs() as logs:
-            until(lambda: "the old one stays in use" in str(logs))
+            wait_for("the log line", lambda: "the old one stays in use" in str(logs))
         assert second == serial_of(settings)
 
 

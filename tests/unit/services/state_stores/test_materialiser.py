@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
@@ -33,6 +33,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.rocksdb import StateDirectory, rocksdb_options
 from services.state_stores.store import NotServingError, Opener, StateStore
 from services.state_stores.waiters import SequenceWaiters
+from tests.support.waiting import wait_for
 
 TOPIC = "loyalty-balances"
 RETENTION = timedelta(hours=1)
@@ -569,11 +570,11 @@ def test_no_balance_is_lost_while_the_schema_registry_is_away(monkeypatch: pytes
 
     store = StateStore(catalogue.stores(Registry())[0])
     with running(store, monkeypatch, lambda *_: MemoryStorePartition()) as materialiser:
-        until(lambda: len(failures) > 2)
+        wait_for("three failures", lambda: len(failures) > 2)
         assert materialiser.alive
         assert (0, 0) == (store.tasks[0].progress.undecodable, store.tasks[0].progress.position)
         back.set()
-        until(lambda: store.tasks[0].progress.position == 1)
+        wait_for("the record", lambda: store.tasks[0].progress.position == 1)
         assert store.read(0, {b"C1"})[b"C1"] is not None
 
 
@@ -588,7 +589,7 @@ def test_a_write_that_finds_damage_rebuilds_the_store(monkeypatch: pytest.Monkey
     opened: list[StorePartition] = [Damaged(), MemoryStorePartition()]
     store = StateStore(catalogue.stores(FolderSchemaIds())[0])
     with running(store, monkeypatch, lambda *_: opened.pop(0)) as materialiser:
-        until(lambda: 0 in store.tasks and store.tasks[0].progress.position == 1)
+        wait_for("the record", lambda: 0 in store.tasks and store.tasks[0].progress.position == 1)
         assert materialiser.alive
         assert store.tasks[0].progress.rebuilt_because == "Corruption: bad block"
         assert {0: 1} == store.rebuilds
@@ -603,7 +604,7 @@ def test_a_materialiser_that_fails_leaves_the_group(monkeypatch: pytest.MonkeyPa
 
     store = StateStore(DEFINITION)
     with running(store, monkeypatch, lambda *_: Full()) as materialiser:
-        until(lambda: not materialiser.alive)
+        wait_for("its end", lambda: not materialiser.alive)
         assert cast(FixedAssignment, materialiser._assignment).left
         assert {} == store.tasks
 
@@ -627,10 +628,3 @@ def running(store: StateStore, monkeypatch: pytest.MonkeyPatch, open_partition: 
             yield materialiser
     finally:
         materialiser.stop()
-
-
-def until(happens: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
