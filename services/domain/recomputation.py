@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from services.domain.account.model import RETURN_MEMORY, Account, Outcome
+from services.domain.account.model import RETURN_MEMORY, Account, AccountState, Outcome
 from services.domain.account.processor import process
 from services.domain.account.timers import apply_next_change
 from services.domain.entries import Entry, Kind
-from services.domain.events import Erase, Event, Forward, Purchase
+from services.domain.events import Erase, Event, Forward, Purchase, Replace
 from services.domain.programme import Programmes
 from services.domain.receipt_time import decided
 from services.domain.returns import InvoiceKind
@@ -61,6 +61,9 @@ def recompute(
         elif (entry.event_id, entry.time) not in taken:  # an event can have several entries
             taken.add((entry.event_id, entry.time))
             if event := copies.take(entry):
+                if isinstance(event, Replace):
+                    state, time = settled.state, event.append_time
+                    unknown = [each for each in unknown if not _was_known(each, state, time, programmes, card)]
                 outcome = process(settled.state, [event], programmes, card)
                 _add(settled, outcome if settled.account else _opened_as(entry, outcome))
             else:
@@ -84,6 +87,16 @@ def recompute(
     effective = {entry.event_id for entry in late.entries if not is_from_timer(entry)}
     not_processed = [each.event_id for each in new if each.event_id in effective and _must_count(each, programmes)]
     return Recomputed(settled, late, without_event, not_processed)
+
+
+def _was_known(event: Event, state: AccountState | None, moved_time: int, programmes: Programmes, card: str) -> bool:
+    """Whether a replaced card sent an invoice that this account knew, before this account moved too.
+
+    The account ignored the message. Now it would forward the message. The commands to one card keep their order.
+    """
+    if not isinstance(event, Purchase) or not event.redirect_id or event.append_time > moved_time:
+        return False
+    return all(entry.event_id != event.event_id for entry in process(state, [event], programmes, card).entries)
 
 
 def _is_second_copy(event: Event, known: Collection[str]) -> bool:

@@ -138,7 +138,9 @@ def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bo
     now = event.append_time
     if isinstance(event, Purchase):
         if account and purchases.remembers(account, event.invoice_number, now, programmes):
-            return purchases.lacks_its_sale(account, event, programmes)
+            # A card that was replaced does not know what the new card has counted. It forwards the invoice again.
+            is_in_transit = bool(event.redirect_id) and bool(account.moved_to)
+            return is_in_transit or purchases.lacks_its_sale(account, event, programmes)
         return purchases.counts(event, account, programmes)
     if isinstance(event, Forward) and (
         account is None or purchases.remembers(account, event.invoice.invoice_number, now, programmes)

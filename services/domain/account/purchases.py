@@ -33,8 +33,7 @@ def lacks_its_sale(account: Account, event: Purchase, programmes: Programmes) ->
     """Whether the account has read only the returned half of an exchange.
 
     An exchange with a replaced card reaches the new card in two messages, in any order: the old card sends the whole
-    exchange, and the index of invoices sends the returned half. A card that was replaced too has no purchases any more,
-    so it forwards the exchange. The next card knows whether it lacks the sale.
+    exchange, and the index of invoices sends the returned half.
     """
     is_sent_here = bool(event.redirect_id) and event.invoice_number not in account.purchases
     is_exchange = is_sent_here and event.invoice_kind is InvoiceKind.EXCHANGE

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.domain.account.processor import advance
 from services.domain.account.purchases import forget
 from services.domain.entries import Kind
-from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase
+from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase, Replace
 from services.domain.programme import DAY, Programmes
 from services.domain.recomputation import in_order, recompute
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -207,6 +207,14 @@ def test_a_second_message_can_be_much_older_than_the_decision():
     assert_nothing_is_late([absorbed()], [from_index], [from_old_card], [bought(5, 22 * DAY)], [bought(3, 150 * DAY)])
 
 
+def test_a_message_that_an_account_ignored_before_it_moved_is_not_a_lost_event():
+    """The return came with the account of another card. Now this account would forward the message to the next card."""
+    _, from_old_card = messages_of(BACK)
+    moved = Replace(append_time=START + 9 * DAY, command_id="move", counterparty="next")
+
+    assert_nothing_is_late([absorbed(bought(1, 0), BACK)], [from_old_card], [moved])
+
+
 def test_the_second_message_of_an_exchange_that_earns_nothing_is_not_a_lost_event():
     from_index, from_old_card = messages_of(replace(EXCHANGE, customer_type="NONE"))
 
@@ -234,8 +242,9 @@ def messages_of(invoice):
     )
 
 
-def absorbed():
-    old = processed([[Block(append_time=START, command_id="b")]], PROGRAMMES).account
+def absorbed(*events):
+    """A card that was replaced, after these events of its own."""
+    old = processed([[Block(append_time=START, command_id="b")], *([each] for each in events)], PROGRAMMES).account
     return Absorb(append_time=START + 1, command_id="m/0/moved", counterparty="old", part=old)
 
 
