@@ -77,6 +77,7 @@ class PastReturn(NamedTuple):
         amount: the total amount as the till sent it; 0 if the return is decided.
         items: for each item code the returned value, without signs; None if the till sent no lines.
         taxable_amount: as the till sent it; None if it did not, or if the return is decided.
+        is_half: whether the index of invoices has forwarded it from an exchange. The sold half can come later.
     """
 
     append_time: int
@@ -85,6 +86,7 @@ class PastReturn(NamedTuple):
     amount: Decimal = Decimal(0)
     items: dict[str, Decimal] | None = None
     taxable_amount: Decimal | None = None
+    is_half: bool = False
 
 
 class PastCommand(NamedTuple):

@@ -62,9 +62,9 @@ def purchase(posting: Posting, event: Purchase) -> None:
 
 def forwarded(posting: Posting, event: Forward) -> None:
     """Takes back the points of a return that the index of invoices has forwarded."""
-    _, returned = halves(event.invoice)
+    sold, returned = halves(event.invoice)
     if returned:
-        _return(posting, returned)
+        _return(posting, returned, is_half=sold is not None)
 
 
 def forget(account: Account, now: int, programmes: Programmes) -> None:
@@ -157,13 +157,12 @@ def _count_towards_tier(posting: Posting, points: int) -> None:
         posting.enter(Kind.TIER, reason=before)
 
 
-def _return(posting: Posting, event: Purchase) -> None:
+def _return(posting: Posting, event: Purchase, *, is_half: bool = False) -> None:
     account, original = posting.account, event.original_invoice_number
     if original is not None:
         items = _values_by_item(Line(line.item_code, abs(line.value)) for line in event.lines) if event.lines else None
-        returned = PastReturn(
-            event.append_time, posting.programme.version, original, event.total_amount, items, event.taxable_amount
-        )
+        amounts = event.total_amount, items, event.taxable_amount
+        returned = PastReturn(event.append_time, posting.programme.version, original, *amounts, is_half)
         _return_of(posting, event.invoice_number, returned)
         return
     taken = _return_without_reference(posting, event)
@@ -180,8 +179,9 @@ def _return_of(posting: Posting, number: str, returned: PastReturn) -> None:
     bought = account.purchases.get(original)
     kind, taken, reason = Kind.RETURNED, 0, ""
     # A return that has not been decided keeps its original, and waits.
-    account.returns[number] = PastReturn(returned.append_time, returned.programme_version)
-    if number == original or (not bought and original in account.returns):
+    account.returns[number] = PastReturn(returned.append_time, returned.programme_version, is_half=returned.is_half)
+    is_return = original in account.returns and not bought and not account.returns[original].is_half
+    if number == original or is_return:
         kind, reason = Kind.REFUSED, str(ReturnReason.RETURN_OF_RETURN)
     elif bought and not _is_returnable(bought, returned.append_time, posting.programmes):
         reason = str(ReturnReason.WINDOW_OVER)

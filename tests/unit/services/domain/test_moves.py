@@ -219,6 +219,23 @@ def test_an_exchange_reaches_the_last_of_two_new_cards(is_whole):
     assert 1 == kinds(cards.entries[NEW] + cards.entries[THIRD]).count(Kind.RETURNED)
 
 
+def test_a_return_of_what_an_exchange_sold_can_come_before_the_sale():
+    """The account knows only the returned half of the exchange. So the return waits for the other half."""
+    bought = replace(BOUGHT, append_time=5, invoice_number="P", lines=(Line("shirt", Decimal(500)),))
+    lines = (Line("shirt", Decimal(-500)), Line("coat", Decimal(1000)))
+    exchange = Purchase(6, "X", Decimal(500), original_invoice_number="P", lines=lines)
+    back = Purchase(8, "R", Decimal(-1000), original_invoice_number="X", lines=(Line("coat", Decimal(-1000)),))
+    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(NEW, bought)
+    cards.happen(NEW, Forward(append_time=7, command_id="X/forward", invoice=exchange), back)
+    assert 10_00 == cards.total(NEW)
+
+    cards.happen(OLD, replace(exchange, append_time=9))
+
+    assert 10_00 == cards.total(NEW) == cards.total()
+    last = cards.entries[NEW][-1]
+    assert (Kind.RETURNED, -20_00, "R") == (last.kind, last.points, last.invoice_number)
+
+
 @given(st.integers(2, 4), st.randoms(use_true_random=False))
 def test_cards_that_replace_each_other_in_a_circle_lose_nothing(number, random):
     """Commands to one card keep their order. Commands to different cards have none."""
