@@ -219,6 +219,27 @@ def test_an_exchange_reaches_the_last_of_two_new_cards(is_whole):
     assert 1 == kinds(cards.entries[NEW] + cards.entries[THIRD]).count(Kind.RETURNED)
 
 
+def test_a_card_ignores_copies_of_what_it_has_read():
+    """A copy that another card sends counts once. A card that was replaced does not forward a copy of its own till."""
+    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(OLD, replace(BOUGHT, append_time=3, invoice_number="late"))
+    entries = len(cards.entries[OLD]), len(cards.entries[NEW])
+    sent = replace(BOUGHT, append_time=4, invoice_number="late", redirect_id="late/redirected")
+    cards.happen(NEW, sent).happen(OLD, replace(BOUGHT, append_time=5))
+
+    assert entries == (len(cards.entries[OLD]), len(cards.entries[NEW]))
+    assert 20_00 == cards.total(NEW)
+
+
+def test_a_return_of_a_return_that_the_index_forwarded_is_refused():
+    """Only a half of an exchange has another half that can come later."""
+    back = Purchase(3, "R", Decimal(-500), original_invoice_number=BOUGHT.invoice_number)
+    again = Purchase(5, "again", Decimal(-500), original_invoice_number="R")
+    cards = Cards().happen(OLD, BOUGHT, Forward(append_time=4, command_id="R/forward", invoice=back), again)
+
+    last = cards.entries[OLD][-1]
+    assert (Kind.REFUSED, "return-of-return") == (last.kind, last.reason)
+
+
 def test_a_return_of_what_an_exchange_sold_can_come_before_the_sale():
     """The account knows only the returned half of the exchange. So the return waits for the other half."""
     bought = replace(BOUGHT, append_time=5, invoice_number="P", lines=(Line("shirt", Decimal(500)),))

@@ -215,6 +215,18 @@ def test_a_message_that_an_account_ignored_before_it_moved_is_not_a_lost_event()
     assert_nothing_is_late([absorbed(bought(1, 0), BACK)], [from_old_card], [moved])
 
 
+@pytest.mark.parametrize(("number", "day"), [("unknown", 8), ("R", 10)])
+def test_a_message_that_was_lost_before_or_after_an_account_moved_is_named(number, day):
+    """Before the move the account did not know the first return. After it, it would have forwarded the second one."""
+    _, from_old_card = messages_of(replace(BACK, append_time=START + day * DAY, invoice_number=number))
+    moved = Replace(append_time=START + 9 * DAY, command_id="move", counterparty="next")
+    history = processed([[absorbed(bought(1, 0), BACK)], [moved]], PROGRAMMES)
+
+    recomputed = recompute(CARD, [*history.events, from_old_card], history.entries, PROGRAMMES)
+
+    assert [from_old_card.event_id] == recomputed.not_processed
+
+
 def test_the_second_message_of_an_exchange_that_earns_nothing_is_not_a_lost_event():
     from_index, from_old_card = messages_of(replace(EXCHANGE, customer_type="NONE"))
 
