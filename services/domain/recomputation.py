@@ -90,11 +90,12 @@ def recompute(
 
 
 def _was_known(event: Event, state: AccountState | None, moved_time: int, programmes: Programmes, card: str) -> bool:
-    """Whether a replaced card sent an invoice that this account knew, before this account moved too.
+    """Whether a replaced card or the index sent an invoice that this account knew, before this account moved.
 
     The account ignored the message. Now it would forward the message. The commands to one card keep their order.
     """
-    if not isinstance(event, Purchase) or not event.redirect_id or event.append_time > moved_time:
+    is_message = isinstance(event, Forward) or (isinstance(event, Purchase) and bool(event.redirect_id))
+    if not is_message or event.append_time > moved_time:
         return False
     return all(entry.event_id != event.event_id for entry in process(state, [event], programmes, card).entries)
 

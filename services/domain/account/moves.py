@@ -55,6 +55,24 @@ def move(posting: Posting, event: Replace) -> None:
     posting.decide(event, posting.enter(Kind.MOVED_OUT, -total, counterparty=event.counterparty))
 
 
+def passes_on(account: Account, event: Event) -> bool:
+    """Whether the card has moved, and forwards the event as often as it comes, because it does not remember it.
+
+    In a circle of replaced cards an event can come back before the account. The card with the account recognises
+    duplicates.
+    """
+    if not account.moved_to:
+        return False
+    match event:
+        case Purchase():
+            return bool(event.redirect_id)
+        case Absorb():
+            return event.counterparty != account.moved_to
+        case Capture() | Void() | Receive() | Forward() | Import():
+            return True
+    return False
+
+
 def forward(posting: Posting, event: Event) -> bool:
     """Lets an event of a card whose account has moved follow the account, or refuses it.
 

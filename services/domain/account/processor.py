@@ -71,7 +71,8 @@ def process(state: AccountState | None, events: Iterable[Event], programmes: Pro
     now = 0
     for event in _in_order(events):
         now = event.append_time
-        if _is_new(event, outcome.account, programmes):
+        is_in_transit = outcome.account is not None and moves.passes_on(outcome.account, event)
+        if is_in_transit or _is_new(event, outcome.account, programmes):
             _apply(event, outcome, programmes, card)
     if outcome.account:
         _advance(outcome.account, now, programmes, outcome)
@@ -138,9 +139,7 @@ def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bo
     now = event.append_time
     if isinstance(event, Purchase):
         if account and purchases.remembers(account, event.invoice_number, now, programmes):
-            # A card that was replaced does not know what the new card has counted. It forwards the invoice again.
-            is_in_transit = bool(event.redirect_id) and bool(account.moved_to)
-            return is_in_transit or purchases.lacks_its_sale(account, event, programmes)
+            return purchases.lacks_its_sale(account, event, programmes)
         return purchases.counts(event, account, programmes)
     if isinstance(event, Forward) and (
         account is None or purchases.remembers(account, event.invoice.invoice_number, now, programmes)
@@ -165,7 +164,7 @@ def _apply(event: Event, outcome: Outcome, programmes: Programmes, card: str) ->
         outcome.account, outcome.marker = _open(now, programme, outcome.marker), None
     account = outcome.account
     purchases.forget(account, now, programmes)
-    if not isinstance(event, Purchase):
+    if not isinstance(event, Purchase) and not moves.passes_on(account, event):
         account.commands[event.decision_id] = PastCommand(now, event.request_hash, event.kind)
     posting = Posting(account, programmes, programme, now, outcome, event, card)
     if not (account.moved_to and moves.forward(posting, event)):

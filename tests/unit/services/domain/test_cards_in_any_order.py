@@ -148,6 +148,23 @@ def test_no_point_is_lost_between_cards(cards, random):
     query.assert_that_an_audit_finds_nothing()
 
 
+@given(CARDS, st.randoms(use_true_random=False))
+def test_no_point_is_lost_between_cards_that_replace_each_other_in_a_circle(cards, random):
+    """Without returns: a return does not find its purchase if two cards have swapped their accounts."""
+    query = Query(cards)
+    events = [each for each in events_of(cards, random) if getattr(each[1], "original_invoice_number", None) is None]
+    first, last = cards[0], cards[-2]
+    replaced = Replace(append_time=0, command_id=f"replace {last}", counterparty=first)
+    events.insert(random.randrange(len(events)), (last, replaced))
+    asked = {event.command_id for _, event in events if not isinstance(event, Purchase)}
+    query.read_in_any_order(events, random)
+
+    done = [each for each in query.decisions.values() if each.refusal is None and each.kind in ("capture", "adjust")]
+    assert 10_00 * (len(cards) + 3) + sum(each.points for each in done) == query.total()
+    assert asked == query.decisions.keys()
+    query.assert_that_an_audit_finds_nothing()
+
+
 @many
 @given(RETURN_HISTORIES, CARDS, st.randoms(use_true_random=False))
 def test_returns_and_exchanges_count_once_while_cards_are_replaced(invoices, cards, random):
