@@ -56,21 +56,15 @@ def move(posting: Posting, event: Replace) -> None:
 
 
 def passes_on(account: Account, event: Event) -> bool:
-    """Whether the card has moved, and forwards the event as often as it comes, because it does not remember it.
+    """Whether the card has moved and forwards such an event. Then it does not remember the command.
 
     In a circle of replaced cards an event can come back before the account. The card with the account recognises
     duplicates.
     """
-    if not account.moved_to:
+    if isinstance(event, Absorb) and event.counterparty == account.moved_to:
         return False
-    match event:
-        case Purchase():
-            return bool(event.redirect_id)
-        case Absorb():
-            return event.counterparty != account.moved_to
-        case Capture() | Void() | Receive() | Forward() | Import():
-            return True
-    return False
+    is_forwarded = isinstance(event, Purchase | Capture | Void | Receive | Forward | Import | Absorb)
+    return is_forwarded and bool(account.moved_to)
 
 
 def forward(posting: Posting, event: Event) -> bool:

@@ -71,8 +71,7 @@ def process(state: AccountState | None, events: Iterable[Event], programmes: Pro
     now = 0
     for event in _in_order(events):
         now = event.append_time
-        is_in_transit = outcome.account is not None and moves.passes_on(outcome.account, event)
-        if is_in_transit or _is_new(event, outcome.account, programmes):
+        if _is_in_transit(event, outcome.account) or _is_new(event, outcome.account, programmes):
             _apply(event, outcome, programmes, card)
     if outcome.account:
         _advance(outcome.account, now, programmes, outcome)
@@ -132,6 +131,12 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
         if order not in first or repr(event) < repr(first[order]):
             first[order] = event
     return [first[order] for order in sorted(first)]
+
+
+def _is_in_transit(event: Event, account: Account | None) -> bool:
+    """Whether a replaced card has sent the event to a card that was replaced, too. In a circle it can come again."""
+    is_sent = bool(event.redirect_id if isinstance(event, Purchase) else event.origin_id)
+    return is_sent and account is not None and moves.passes_on(account, event)
 
 
 def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bool:
