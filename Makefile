@@ -58,6 +58,7 @@ test: setup ## run lint and all tests, except those of containers, object stores
 test-all: test-tools
 	$(BIN)/pytest --numprocesses 4 $(DISTRIBUTED)
 
+# These tests hardly wait. With worksteal the tests of a file stay in one process, which makes their fixtures once.
 test-unit: setup ## run the tests that need no other program, with a quarter of the examples of properties
 	TEST_EXAMPLES=few $(BIN)/pytest tests/unit -m "not program" --numprocesses 3 --dist worksteal --max-worker-restart 0
 

@@ -182,8 +182,8 @@ def has_lost_all_brokers(client: Client, settings: Settings) -> bool:
 def replaced_if_lost(client: Consumer, create: Callable[[], Consumer], settings: Settings) -> Consumer:
     """The consumer, or a new one if it has lost all brokers. It takes up to 4 s.
 
-    The lost consumer is closed first, so its callbacks still find it with their user. The new one has no partitions and
-    no subscription unless ``create`` gives it some.
+    The lost consumer is closed before the caller has the new one, so its callbacks still find it with their user. The
+    new one has no partitions and no subscription unless ``create`` gives it some.
     """
     if not has_lost_all_brokers(client, settings):
         return client

@@ -29,7 +29,7 @@ from services.pseudonyms import pseudonyms
 from services.settings import Settings
 from services.tls import client_context
 from tests.support.builders import IDS
-from tests.support.waiting import DEADLINE_SECONDS, POLL_SECONDS
+from tests.support.waiting import DEADLINE_SECONDS, POLL_SECONDS, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,16 +185,14 @@ def balance_partitions(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def wait_until_shared(instances: list[ApiProcess]) -> None:
     """Wait until all instances know that each of them owns partitions, and until each serves its own."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    path = "/v1/stores/decisions/metadata"
-    while True:
-        found = [each.http.get(path).json()["instances"] for each in instances]
+
+    def is_shared() -> bool:
+        found = [each.http.get("/v1/stores/decisions/metadata").json()["instances"] for each in instances]
         shares = [{holder["url"]: holder["active"] for holder in holders} for holders in found]
-        is_shared = all(len(share) == len(instances) and all(share.values()) for share in shares)
-        if is_shared and all(each.owned("decisions") == sorted(shares[0][each.url]) for each in instances):
-            return
-        assert time.monotonic() < deadline
-        time.sleep(POLL_SECONDS)
+        is_known = all(len(share) == len(instances) and all(share.values()) for share in shares)
+        return is_known and all(each.owned("decisions") == sorted(shares[0][each.url]) for each in instances)
+
+    wait_for("instances that share all partitions", is_shared)
 
 
 def start_as_release_0_1(query: "Query", settings: Settings) -> None:

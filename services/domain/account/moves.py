@@ -87,7 +87,7 @@ def forward(posting: Posting, event: Event) -> bool:
                 # The part has the invoices that the other account has read. The others are on their way to this card.
                 posting.account.returns = {}
             return False
-        case Capture() | Void() | Receive() | Forward() | Import() | Absorb():
+        case Command() if passes_on(posting.account, event):
             following = replace(
                 event,
                 append_time=0,

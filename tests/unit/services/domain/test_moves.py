@@ -81,12 +81,6 @@ class Cards:
             self.happen(card, decode_event(self.now, encode(record)), delivered=False)
         return self
 
-    def deliver_first(self, card):
-        """Delivers the oldest command to this card. Commands to other cards can be older."""
-        number = [to_card for to_card, _ in self.waiting].index(card)
-        _, record = self.waiting.pop(number)
-        self.happen(card, decode_event(self.now, encode(record)), delivered=False)
-
     def advance(self, until):
         for card, state in self.states.items():
             if state:
@@ -184,19 +178,21 @@ def test_an_event_twice_counts_once_on_whichever_card():
     assert kinds(once.entries[NEW]) == kinds(twice.entries[NEW])
 
 
+SHIRT = replace(BOUGHT, append_time=5, invoice_number="P", lines=(Line("shirt", Decimal(500)),))
+LINES = (Line("shirt", Decimal(-500)), Line("coat", Decimal(1000)))
+EXCHANGE = Purchase(6, "X", Decimal(500), original_invoice_number="P", lines=LINES)
+
+
 @pytest.mark.parametrize("first", ["the return", "the exchange"])
 def test_an_exchange_with_the_old_card_counts_once_in_any_order(first):
     """The index forwards the returned half to the card that bought. The old card sends it the whole exchange."""
-    bought = replace(BOUGHT, append_time=5, invoice_number="P", lines=(Line("shirt", Decimal(500)),))
-    lines = (Line("shirt", Decimal(-500)), Line("coat", Decimal(1000)))
-    exchange = Purchase(6, "X", Decimal(500), original_invoice_number="P", lines=lines)
-    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(NEW, bought)
-    forward = Forward(append_time=7, command_id="X/forward", invoice=exchange)
+    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(NEW, SHIRT)
+    forward = Forward(append_time=7, command_id="X/forward", invoice=EXCHANGE)
     if first == "the return":
-        cards.happen(NEW, forward).happen(OLD, exchange)
+        cards.happen(NEW, forward).happen(OLD, EXCHANGE)
     else:
-        cards.happen(OLD, exchange).happen(NEW, replace(forward, append_time=cards.now))
-    cards.happen(OLD, replace(exchange, append_time=cards.now)).happen(NEW, replace(exchange, append_time=cards.now))
+        cards.happen(OLD, EXCHANGE).happen(NEW, replace(forward, append_time=cards.now))
+    cards.happen(OLD, replace(EXCHANGE, append_time=cards.now)).happen(NEW, replace(EXCHANGE, append_time=cards.now))
 
     assert 30_00 == cards.total(NEW)
     assert 1 == kinds(cards.entries[NEW]).count(Kind.RETURNED)
@@ -205,15 +201,12 @@ def test_an_exchange_with_the_old_card_counts_once_in_any_order(first):
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_an_exchange_reaches_the_last_of_two_new_cards(is_whole):
     """The second card is replaced before the old card sends it the exchange, or after it."""
-    bought = replace(BOUGHT, append_time=5, invoice_number="P", lines=(Line("shirt", Decimal(500)),))
-    lines = (Line("shirt", Decimal(-500)), Line("coat", Decimal(1000)))
-    exchange = Purchase(6, "X", Decimal(500), original_invoice_number="P", lines=lines)
-    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(NEW, bought)
-    cards.happen(NEW, Forward(append_time=7, command_id="X/forward", invoice=exchange))
+    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(NEW, SHIRT)
+    cards.happen(NEW, Forward(append_time=7, command_id="X/forward", invoice=EXCHANGE))
     if is_whole:
-        cards.happen(OLD, exchange)
+        cards.happen(OLD, EXCHANGE)
     cards.happen(NEW, move(cards.now, THIRD, number="2"))
-    cards.happen(OLD, replace(exchange, append_time=cards.now))
+    cards.happen(OLD, replace(EXCHANGE, append_time=cards.now))
 
     assert 30_00 == cards.total(THIRD) == cards.total()
     assert 1 == kinds(cards.entries[NEW] + cards.entries[THIRD]).count(Kind.RETURNED)
@@ -242,40 +235,16 @@ def test_a_return_of_a_return_that_the_index_forwarded_is_refused():
 
 def test_a_return_of_what_an_exchange_sold_can_come_before_the_sale():
     """The account knows only the returned half of the exchange. So the return waits for the other half."""
-    bought = replace(BOUGHT, append_time=5, invoice_number="P", lines=(Line("shirt", Decimal(500)),))
-    lines = (Line("shirt", Decimal(-500)), Line("coat", Decimal(1000)))
-    exchange = Purchase(6, "X", Decimal(500), original_invoice_number="P", lines=lines)
     back = Purchase(8, "R", Decimal(-1000), original_invoice_number="X", lines=(Line("coat", Decimal(-1000)),))
-    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(NEW, bought)
-    cards.happen(NEW, Forward(append_time=7, command_id="X/forward", invoice=exchange), back)
+    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(NEW, SHIRT)
+    cards.happen(NEW, Forward(append_time=7, command_id="X/forward", invoice=EXCHANGE), back)
     assert 10_00 == cards.total(NEW)
 
-    cards.happen(OLD, replace(exchange, append_time=9))
+    cards.happen(OLD, replace(EXCHANGE, append_time=9))
 
     assert 10_00 == cards.total(NEW) == cards.total()
     last = cards.entries[NEW][-1]
     assert (Kind.RETURNED, -20_00, "R") == (last.kind, last.points, last.invoice_number)
-
-
-@given(st.integers(2, 4), st.randoms(use_true_random=False))
-def test_cards_that_replace_each_other_in_a_circle_lose_nothing(number, random):
-    """Commands to one card keep their order. Commands to different cards have none."""
-    circle = [f"card {position}" for position in range(number)]
-    cards = Cards()
-    for card in circle:
-        cards.happen(card, replace(BOUGHT, invoice_number=card))
-    following = zip(circle, [*circle[1:], circle[0]], strict=True)
-    events = [(card, move(0, to=next_card, number=card)) for card, next_card in following]
-    events += [(random.choice(circle), replace(BOUGHT, invoice_number=f"late {late}")) for late in range(3)]
-    random.shuffle(events)
-    while events or cards.waiting:
-        if events and (not cards.waiting or random.random() < 0.5):
-            card, event = events.pop()
-            cards.happen(card, replace(event, append_time=cards.now + 1), delivered=False)
-        else:
-            cards.deliver_first(random.choice([card for card, _ in cards.waiting]))
-
-    assert (number + 3) * 10_00 == cards.total()
 
 
 def test_merged_accounts_add_up():
