@@ -54,41 +54,38 @@ def delete_records(settings, *of):
         future.result()
 
 
-def assert_refused_without(checkpoint, spark, settings):
-    assert DEDUPLICATION not in manifest.read(spark, str(checkpoint)), "release 0.1"
-    elsewhere = checkpoint.rename(checkpoint.with_name("elsewhere"))
-    with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
-        run_to_the_end(spark, settings, LOYALTY)
-    elsewhere.rename(checkpoint)
+@pytest.mark.usefixtures("topics_created")
+@pytest.mark.timeout(1500)
+def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings, monkeypatch):
+    """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
+
+    A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive.
+    Without the archive it refuses to run. The first one replaces a checkpoint of release 0.1, which drops duplicates
+    with Spark's own operator, and its first micro-batch fails once. The second one finds no checkpoint.
+    """
+    start_as_release_0_1(LOYALTY, settings)
+    checkpoint = Path(LOYALTY.checkpoint(settings))
+    before = after_the_first_events(spark, settings)
+    assert_that_a_return_waits(spark, settings)
+    publish_pending_events(settings)
+    assert_refused_without(checkpoint, spark, settings)
+    assert_no_rebuild_beside_the_query(spark, settings)
+
+    after = after_a_rebuild_from_the_topics(spark, settings, monkeypatch)
+    assert_that_the_accounts_continue(before, after)
+    publish_duplicates_and_a_capture(settings)
+    assert_that_no_invoice_counts_twice(spark, settings, before, after)
+    replaced = after_replacing_a_card(spark, settings)
+
+    lose_topics_and_checkpoint(checkpoint, spark, settings)
+    rebuild_from_the_archive(spark, settings)
+    assert replaced == last_balances_of(settings)
+    assert_that_events_count_after_the_rebuild(spark, settings)
+    assert_no_query_starts_after_an_interruption(spark, settings, monkeypatch)
 
 
-def lose_topics_and_checkpoint(checkpoint, spark, settings):
-    """Delete the events and then the checkpoint. Without the archive, a rebuild in between is refused."""
-    delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
-    with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
-        rebuild(reconciliation_context(spark, settings), archive=False)
-    assert checkpoint.exists(), "what is refused changes nothing"
-    shutil.rmtree(checkpoint)
-
-
-def after_replacing_a_card(spark, settings):
-    """Replace the card A by D, repeat that batch, and send a late invoice of A. Returns the balances."""
-    publish_commands(settings, (A, Replace(append_time=0, command_id="replace", counterparty=D, reason="lost")))
-    time.sleep(0.01)  # wait for the next millisecond of the broker
-    publish_invoices(settings, invoice("I7", A, 100.0))
-    run_to_the_end(spark, settings, LOYALTY)
-    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
-    run_to_the_end(spark, settings, LOYALTY)  # the repeated batch
-    run_to_the_end(spark, settings, LOYALTY)  # D gets the account and the late invoice
-    run_to_the_end(spark, settings, ARCHIVE)
-    balances = last_balances_of(settings)
-    assert (Decimal("0.00"), D) == (balances[A]["TotalLoyaltyPoints"], balances[A]["MovedTo"])
-    assert (Decimal("16.00"), "") == (balances[D]["TotalLoyaltyPoints"], balances[D]["MovedTo"])
-    return balances
-
-
-def publish_the_first(settings):
-    """Events of the accounts A, B and C."""
+def after_the_first_events(spark, settings):
+    """Process events of the accounts A, B and C. Returns the balances."""
     publish_invoices(
         settings,
         *(invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0)),
@@ -101,16 +98,51 @@ def publish_the_first(settings):
         (A, Transfer(append_time=0, command_id="gift", points=100, counterparty=B)),
         (C, Erase(append_time=0, command_id="erase")),
     )
+    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer, and the return of another card
+    balances = last_balances_of(settings)
+    assert Decimal("17.00") == balances[A]["TotalLoyaltyPoints"]
+    assert C not in balances, "erased"
+    return balances
 
 
-def assert_no_query_starts_after_an_interruption(spark, settings, monkeypatch):
-    """The rebuild ends as soon as its checkpoint exists. A query would begin with empty accounts."""
-    with monkeypatch.context() as interrupted:
-        interrupted.setattr(retention, "check", MagicMock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            rebuild(reconciliation_context(spark, settings), archive=True)
-    with pytest.raises(CheckpointMismatchError, match="half-made"):
+def assert_that_a_return_waits(spark, settings):
+    """It waits for its purchase I6, during the return window and the time for which an event may wait in its topic."""
+    (waiting,) = waiting_returns(reconciliation_context(spark, settings))
+    assert ("R6", "I6", Decimal(-10)) == (waiting.invoice, waiting.original, waiting.amount)
+    assert 99 * DAY < waiting.expires_time - waiting.append_time < 101 * DAY
+
+
+def publish_pending_events(settings):
+    """Publish events that are not processed when the checkpoint is lost."""
+    publish_invoices(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
+    publish_invoices(settings, invoice("R5", B, -15.0, OriginalInvoiceNumber="I5"))
+
+
+def assert_refused_without(checkpoint, spark, settings):
+    """Without its checkpoint the query refuses to start, and names the rebuild."""
+    assert DEDUPLICATION not in manifest.read(spark, str(checkpoint)), "release 0.1"
+    elsewhere = checkpoint.rename(checkpoint.with_name("elsewhere"))
+    with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
         run_to_the_end(spark, settings, LOYALTY)
+    elsewhere.rename(checkpoint)
+
+
+def assert_no_rebuild_beside_the_query(spark, settings):
+    with (
+        lock.hold(LOYALTY.checkpoint(settings)),
+        pytest.raises(RebuildError, match="stop it first"),
+    ):
+        rebuild(reconciliation_context(spark, settings), archive=False)
+
+
+def after_a_rebuild_from_the_topics(spark, settings, monkeypatch):
+    """Rebuild the checkpoint of release 0.1. Its first micro-batch fails once. Returns the balances."""
+    rebuilt = rebuild_with_a_failure(spark, settings, monkeypatch)
+    assert (3, 3, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
+    assert Path(rebuilt.aside).is_dir()
+    assert DEDUPLICATION in manifest.read(spark, LOYALTY.checkpoint(settings))
+    return last_balances_of(settings)
 
 
 def rebuild_with_a_failure(spark, settings, monkeypatch):
@@ -132,72 +164,65 @@ def rebuild_with_a_failure(spark, settings, monkeypatch):
     return rebuilt
 
 
-@pytest.mark.usefixtures("topics_created")
-@pytest.mark.timeout(1500)
-def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings, monkeypatch):
-    """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
-
-    A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive.
-    Without the archive it refuses to run. The first one replaces a checkpoint of release 0.1, which drops duplicates
-    with Spark's own operator, and its first micro-batch fails once. The second one finds no checkpoint.
-    """
-    start_as_release_0_1(LOYALTY, settings)
-    publish_the_first(settings)
-    run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer, and the return of another card
-    before = last_balances_of(settings)
-    assert Decimal("17.00") == before[A]["TotalLoyaltyPoints"]
-    (waiting,) = waiting_returns(reconciliation_context(spark, settings))
-    assert ("R6", "I6", Decimal(-10)) == (waiting.invoice, waiting.original, waiting.amount)
-    # The return window, and the time for which an event may wait in its topic.
-    assert 99 * DAY < waiting.expires_time - waiting.append_time < 101 * DAY
-    # These events are not processed when the checkpoint is lost.
-    publish_invoices(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
-    publish_invoices(settings, invoice("R5", B, -15.0, OriginalInvoiceNumber="I5"))
-    checkpoint = Path(LOYALTY.checkpoint(settings))
-    assert_refused_without(checkpoint, spark, settings)
-
-    with (
-        lock.hold(LOYALTY.checkpoint(settings)),
-        pytest.raises(RebuildError, match="stop it first"),
-    ):
-        rebuild(reconciliation_context(spark, settings), archive=False)
-
-    rebuilt = rebuild_with_a_failure(spark, settings, monkeypatch)
-
-    assert (3, 3, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
-    assert Path(rebuilt.aside).is_dir()
-    assert DEDUPLICATION in manifest.read(spark, str(checkpoint))
-    after = last_balances_of(settings)
+def assert_that_the_accounts_continue(before, after):
+    """A has no pending event. B has an invoice, and a return of what C bought. C begins again after its erasure."""
     assert before[A] == after[A]
     assert (Decimal("4.00"), before[B]["Sequence"] + 2) == (after[B]["TotalLoyaltyPoints"], after[B]["Sequence"])
     assert before[B]["OpenedTime"] == after[B]["OpenedTime"]
-    assert C not in before, "erased"
     assert (Decimal("0.30"), 2) == (after[C]["TotalLoyaltyPoints"], after[C]["Sequence"])
 
-    # I2 was an invoice of another card.
+
+def publish_duplicates_and_a_capture(settings):
+    """The new invoice I6 is the purchase of the return that has waited. I2 was an invoice of another card."""
     repeats = invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I2", A, 9.0)
     publish_invoices(settings, *repeats, invoice("I6", A, 10.0))
     publish_commands(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
+
+
+def assert_that_no_invoice_counts_twice(spark, settings, before, after):
+    """A has three new entries: of I6, of its return and of the capture. B has none. An audit finds no difference."""
     run_to_the_end(spark, settings, LOYALTY)
     run_to_the_end(spark, settings, LOYALTY, ARCHIVE)  # process the return that has waited, also for the rebuild
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=False)
     assert ([], []) == (report.differences, report.unreadable)
-    going_on = last_balances_of(settings)
-    assert (Decimal("14.00"), before[A]["Sequence"] + 3) == (
-        going_on[A]["TotalLoyaltyPoints"],
-        going_on[A]["Sequence"],
-    )
-    assert after[B] == going_on[B]
+    balances = last_balances_of(settings)
+    assert (Decimal("14.00"), before[A]["Sequence"] + 3) == (balances[A]["TotalLoyaltyPoints"], balances[A]["Sequence"])
+    assert after[B] == balances[B]
 
-    replaced = after_replacing_a_card(spark, settings)
 
-    lose_topics_and_checkpoint(checkpoint, spark, settings)
+def after_replacing_a_card(spark, settings):
+    """Replace the card A by D, repeat that batch, and send a late invoice of A. Returns the balances."""
+    publish_commands(settings, (A, Replace(append_time=0, command_id="replace", counterparty=D, reason="lost")))
+    time.sleep(0.01)  # wait for the next millisecond of the broker
+    publish_invoices(settings, invoice("I7", A, 100.0))
+    run_to_the_end(spark, settings, LOYALTY)
+    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
+    run_to_the_end(spark, settings, LOYALTY)  # the repeated batch
+    run_to_the_end(spark, settings, LOYALTY)  # D gets the account and the late invoice
+    run_to_the_end(spark, settings, ARCHIVE)
+    balances = last_balances_of(settings)
+    assert (Decimal("0.00"), D) == (balances[A]["TotalLoyaltyPoints"], balances[A]["MovedTo"])
+    assert (Decimal("16.00"), "") == (balances[D]["TotalLoyaltyPoints"], balances[D]["MovedTo"])
+    return balances
 
+
+def lose_topics_and_checkpoint(checkpoint, spark, settings):
+    """Delete the events and then the checkpoint. Without the archive, a rebuild in between is refused."""
+    delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
+    with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
+        rebuild(reconciliation_context(spark, settings), archive=False)
+    assert checkpoint.exists(), "what is refused changes nothing"
+    shutil.rmtree(checkpoint)
+
+
+def rebuild_from_the_archive(spark, settings):
+    """There is no checkpoint that the rebuild could put aside, and no event is pending."""
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=True)
-
     assert (4, 0, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
-    assert replaced == last_balances_of(settings)
+
+
+def assert_that_events_count_after_the_rebuild(spark, settings):
+    """B gets a correction. An audit finds nothing, and the entries of A have the numbers 1, 2, 3 …"""
     publish_commands(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
     run_to_the_end(spark, settings, LOYALTY)
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=True)
@@ -207,7 +232,16 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings, m
         each["Sequence"] for each in unique_records_of(settings, topics.LOYALTY).values() if each["CustomerCardNo"] == A
     )
     assert list(range(1, len(sequences) + 1)) == sequences
-    assert_no_query_starts_after_an_interruption(spark, settings, monkeypatch)
+
+
+def assert_no_query_starts_after_an_interruption(spark, settings, monkeypatch):
+    """The rebuild ends as soon as its checkpoint exists. A query would begin with empty accounts."""
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(retention, "check", MagicMock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            rebuild(reconciliation_context(spark, settings), archive=True)
+    with pytest.raises(CheckpointMismatchError, match="half-made"):
+        run_to_the_end(spark, settings, LOYALTY)
 
 
 @pytest.mark.usefixtures("topics_created")

@@ -103,70 +103,104 @@ def test_an_invoice_and_a_redemption_are_connected_spans(
     settings = settings.model_copy(update={"log_format": "json", "standby_replicas": 0})
     webhooks = Deployment(settings, receiver, tmp_path, free_port(), tmp_path / "webhooks.log")
     webhooks.configure("crm,kinds: [earned, reserved]")
-    with ExitStack() as stack:
-        instances = []
-        for name in "ab":
-            monkeypatch.setenv("OTEL_SERVICE_NAME", name)
-            own = settings.model_copy(update={"state_dir": tmp_path / name})
-            instances.append(stack.enter_context(ApiProcess(own, tmp_path / f"{name}.log")))
-        monkeypatch.delenv("OTEL_SERVICE_NAME")
-        stack.enter_context(webhooks.running())
-        stack.enter_context(running_ledger(settings, 0, tmp_path / "ledger.log"))
-        program = [sys.executable, "-c", "from services.cli import app; app()", *SIMULATE]
-        subprocess.run(program, env=environment_of(settings), check=True, timeout=KAFKA_TIMEOUT_SECONDS)
-        for each in instances:
-            each.wait_until_ready()
-        wait_until_shared(instances)
-        lines = stack.enter_context(pipeline(spark, settings))
-        receiver.wait(4, seconds=2 * DEADLINE_SECONDS)
+    with processes(settings, webhooks, tmp_path, monkeypatch) as instances:
+        publish_two_invoices(settings)
+        wait_until_served(instances)
+        with pipeline(spark, settings) as lines:
+            receiver.wait(4, seconds=2 * DEADLINE_SECONDS)
+            card = records_of(settings, topics.POS_INVOICES)[0]["CustomerCardNo"]
+            asked, owner = asked_and_owner(instances, card)
+            read(instances[asked], card)
+            redeem(instances[asked], instances[owner], card)
+            receiver.wait(6, seconds=DEADLINE_SECONDS)
 
-        card = records_of(settings, topics.POS_INVOICES)[0]["CustomerCardNo"]
-        asked, owner = sorted(instances, key=lambda each: each.url == owner_of(each, "customer-balances", card))
-        first, second = "ab"[instances.index(asked)], "ab"[instances.index(owner)]
-        assert 200 == asked.http.get(f"/v1/customers/{card}/balance?minSequence=2&timeout=20").status_code
-        redeem(asked, owner, card)
-        receiver.wait(6, seconds=DEADLINE_SECONDS)
-        hop = {
-            ((first, "forward"), (first, READ)),
-            ((second, READ), (first, "forward")),
-        }
-        read = {((first, READ), None), *hop}
-        redeemed = {
-            ((first, REDEEM), None),
-            ((first, "forward"), (first, REDEEM)),
-            ((second, REDEEM), (first, "forward")),
-            ((second, "publish loyalty-decisions"), (second, REDEEM)),
-            ((second, "apply loyalty-decisions"), (second, "publish loyalty-decisions")),
-            ((second, "publish loyalty-commands"), (second, REDEEM)),
-            *((each, (second, "publish loyalty-commands")) for each in of_the_account(second)),
-            ((second, "apply loyalty-decisions"), (second, "publish loyalty-commands")),
-        }
-        applied = ((second, "apply loyalty-balances"), TILL)
-        sold = {
-            (TILL, None),
-            *((each, TILL) for each in of_the_account(second)),
-            (("loyalty-pipeline", "micro-batch of fan-out"), TILL),
-        } - {applied}
-        invoices = await_traces(receiver, settings, TILL, [sold, sold])
-        # Both invoices of the card lead to one balance. It continues the trace of the last invoice.
-        with receiver.changed:
-            assert receiver.changed.wait_for(
-                lambda: any(applied in steps for steps in steps_of(receiver, settings, TILL).values()), DEADLINE_SECONDS
-            )
-        (redemption,) = await_traces(receiver, settings, (first, REDEEM), [redeemed])
-        await_traces(receiver, settings, (first, READ), [read])
+            sold = steps_of_an_invoice(owner)
+            invoices = await_traces(receiver, settings, TILL, [sold, sold])
+            await_the_balance(receiver, settings, owner)
+            redeemed = steps_of_a_redemption(asked, owner)
+            (redemption,) = await_traces(receiver, settings, (asked, REDEEM), [redeemed])
+            await_traces(receiver, settings, (asked, READ), [steps_of_a_read(asked, owner)])
 
     check_links(received_spans(receiver), invoices)
     assert not any(card.encode() in request.body for request in receiver.of("/v1/traces"))
-    assert {*invoices, redemption} == {
-        line["trace_id"] for line in map(json.loads, webhooks.log.read_text().splitlines()) if "attempt" in line
-    }
-    logged = {line.get("trace_id") for line in lines if line["event"] == "batch" and line["query"] == "loyalty"}
-    assert redemption in logged
-    assert logged & {*invoices}
-    traceparents = {each.headers["traceparent"].split("-")[1] for each in receiver.of("/hook")}
-    assert {*invoices, redemption} == traceparents
+    check_log_of_the_pipeline(lines, invoices, redemption)
+    assert {*invoices, redemption} == traces_in_the_log(webhooks)
+    assert {*invoices, redemption} == traces_of_notifications(receiver)
     assert sent(settings, topics.POS_INVOICES) == sent(settings, topics.SHIPMENT)
+
+
+@contextmanager
+def processes(
+    settings: Settings, webhooks: Deployment, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, ApiProcess]]:
+    """Two instances of the API, the webhooks and the ledger. Yields the instances by the names in their spans."""
+    with ExitStack() as stack:
+        instances = {}
+        for name in "ab":
+            monkeypatch.setenv("OTEL_SERVICE_NAME", name)
+            own = settings.model_copy(update={"state_dir": directory / name})
+            instances[name] = stack.enter_context(ApiProcess(own, directory / f"{name}.log"))
+        monkeypatch.delenv("OTEL_SERVICE_NAME")
+        stack.enter_context(webhooks.running())
+        stack.enter_context(running_ledger(settings, 0, directory / "ledger.log"))
+        yield instances
+
+
+def publish_two_invoices(settings: Settings) -> None:
+    """Run the till in a process of its own. Both invoices have the same card."""
+    program = [sys.executable, "-c", "from services.cli import app; app()", *SIMULATE]
+    subprocess.run(program, env=environment_of(settings), check=True, timeout=KAFKA_TIMEOUT_SECONDS)
+
+
+def wait_until_served(instances: dict[str, ApiProcess]) -> None:
+    """Wait until both instances are ready, and each of them owns partitions."""
+    for each in instances.values():
+        each.wait_until_ready()
+    wait_until_shared([*instances.values()])
+
+
+def asked_and_owner(instances: dict[str, ApiProcess], card: str) -> list[str]:
+    """The instance that does not own the balance of the card, and the one that does."""
+
+    def is_owner(name: str) -> bool:
+        return instances[name].url == owner_of(instances[name], "customer-balances", card)
+
+    return sorted(instances, key=is_owner)
+
+
+def steps_of_an_invoice(owner: str) -> set[Edge]:
+    """The steps of each of the two invoices. One of them also has the step of the balance."""
+    return {
+        (TILL, None),
+        *((each, TILL) for each in of_the_account(owner)),
+        (("loyalty-pipeline", "micro-batch of fan-out"), TILL),
+    } - {balance_step(owner)}
+
+
+def balance_step(owner: str) -> Edge:
+    """Both invoices of the card lead to one balance. It continues the trace of the last invoice."""
+    return (owner, "apply loyalty-balances"), TILL
+
+
+def steps_of_a_read(asked: str, owner: str) -> set[Edge]:
+    return {
+        ((asked, READ), None),
+        ((asked, "forward"), (asked, READ)),
+        ((owner, READ), (asked, "forward")),
+    }
+
+
+def steps_of_a_redemption(asked: str, owner: str) -> set[Edge]:
+    return {
+        ((asked, REDEEM), None),
+        ((asked, "forward"), (asked, REDEEM)),
+        ((owner, REDEEM), (asked, "forward")),
+        ((owner, "publish loyalty-decisions"), (owner, REDEEM)),
+        ((owner, "apply loyalty-decisions"), (owner, "publish loyalty-decisions")),
+        ((owner, "publish loyalty-commands"), (owner, REDEEM)),
+        *((each, (owner, "publish loyalty-commands")) for each in of_the_account(owner)),
+        ((owner, "apply loyalty-decisions"), (owner, "publish loyalty-commands")),
+    }
 
 
 def of_the_account(owner: str) -> set[Step]:
@@ -182,6 +216,11 @@ def of_the_account(owner: str) -> set[Step]:
 def owner_of(asked: ApiProcess, store: str, key: str) -> str:
     url: str = asked.http.get(f"/v1/stores/{store}/metadata/{key}").json()["active"]
     return url
+
+
+def read(asked: ApiProcess, card: str) -> None:
+    """Read the balance after both invoices."""
+    assert 200 == asked.http.get(f"/v1/customers/{card}/balance?minSequence=2&timeout=20").status_code
 
 
 def redeem(asked: ApiProcess, owner: ApiProcess, card: str) -> None:
@@ -214,11 +253,37 @@ def await_traces(receiver: Receiver, settings: Settings, root: Step, expected: l
     return [*found]
 
 
+def await_the_balance(receiver: Receiver, settings: Settings, owner: str) -> None:
+    """Wait until the trace of an invoice has the step of the balance."""
+
+    def is_applied() -> bool:
+        return any(balance_step(owner) in steps for steps in steps_of(receiver, settings, TILL).values())
+
+    with receiver.changed:
+        assert receiver.changed.wait_for(is_applied, DEADLINE_SECONDS)
+
+
 def check_links(spans: list[ReceivedSpan], traces: list[str]) -> None:
     """The spans of one micro-batch link to each other."""
     one, other = traces
     of_batch = {each.trace: each.links for each in spans if each.name == "micro-batch of loyalty"}
     assert ({other}, {one}) == (of_batch[one], of_batch[other])
+
+
+def check_log_of_the_pipeline(lines: list[Any], invoices: list[str], redemption: str) -> None:
+    """The line of a micro-batch has the trace of one of its events."""
+    logged = {line.get("trace_id") for line in lines if line["event"] == "batch" and line["query"] == "loyalty"}
+    assert redemption in logged
+    assert logged & {*invoices}
+
+
+def traces_in_the_log(webhooks: Deployment) -> set[str]:
+    """The traces that the log of the webhooks names at its attempts."""
+    return {line["trace_id"] for line in map(json.loads, webhooks.log.read_text().splitlines()) if "attempt" in line}
+
+
+def traces_of_notifications(receiver: Receiver) -> set[str]:
+    return {each.headers["traceparent"].split("-")[1] for each in receiver.of("/hook")}
 
 
 def sent(settings: Settings, topic: topics.Topic) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The app over real memory stores, fed by the test instead of by Kafka."""
+"""The app over real memory stores, fed by the test instead of by Kafka. Some fixtures change how long it waits."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,7 +8,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.commands import service
 from api.dependencies import Dependencies
+from api.events.streams import EventStreams
 from api.http.metrics import Metrics
 from schemas.topics import LOYALTY_BALANCES
 from services.interactive_queries.reports import PeerReports
@@ -75,6 +77,26 @@ class TestFeed:
 def _no_repeated_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long poll reads again each second. So without that a test proves that a write or a move wakes it."""
     monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 60)
+
+
+@pytest.fixture
+def step_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets after which time streams send heartbeats, and give up reads of the changelog. At first it is a minute.
+
+    At a heartbeat a stream sees everything. So without a heartbeat a test proves what wakes the stream.
+    """
+
+    def change(seconds: float) -> None:
+        monkeypatch.setattr(EventStreams.step, "__defaults__", (seconds,))
+
+    change(60)
+    return change
+
+
+@pytest.fixture
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a command wait less than a second longer than its client."""
+    monkeypatch.setattr(service, "_GRACE_SECONDS", 0.3)
 
 
 @pytest.fixture

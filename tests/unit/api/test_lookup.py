@@ -1,64 +1,31 @@
-"""Lookups through several instances: real apps in one process. The test replaces Kafka and the group."""
+"""Which instance answers a lookup: the owner, or a standby in its place."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from api.routing.peer_client import PeerTimeoutError
 from api.routing.report_collector import ReportCollector
-from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
-from services.interactive_queries.group import GroupView, Member
-from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.catalogue import PROGRAMMES
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
 from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
-from tests.support.builders import balance, problem_type
-from tests.support.clusters import Callers, Group, damage
-
-CARDS = [f"C{number:02}" for number in range(12)]
-URLS = [f"http://instance-{number}:8080" for number in range(3)]
-TOPIC = "loyalty-balances"
-NEVER_OLD = 4_000_000_000_000
-"""A time in the year 2096."""
-
-
-def three(*, standbys: bool = True) -> Group:
-    """Three instances. Instance n owns partition n. With standbys, the next instance has a copy."""
-    group = Group.of(3)
-    group.share(lambda place: place[1], (lambda place: (place[1] + 1) % 3) if standbys else lambda _: None)
-    group.write(balance(card, "1.00", 1) for card in CARDS)
-    return group
-
-
-def run(group: Group, steps: Callable[[Callers], Awaitable[None]]) -> None:
-    async def started() -> None:
-        async with group.running() as callers:
-            group.sent.clear()
-            await steps(callers)
-
-    asyncio.run(asyncio.wait_for(started(), 60))
-
-
-def card_of(group: Group, partition: int) -> str:
-    store = group.instances[0].stores["customer-balances"]
-    return next(card for card in CARDS if store.partition_of(card.encode()) == partition)
-
-
-def path(group: Group, partition: int, query: str = "") -> str:
-    return f"/v1/customers/{card_of(group, partition)}/balance{query}"
-
-
-def summary(response: httpx.Response) -> tuple[int, str, str, str]:
-    """Status, number of the serving instance, its role, and whether the answer is stale."""
-    found = response.headers
-    served_by = found["loyalty-served-by"].removeprefix("http://instance-").removesuffix(":8080")
-    return response.status_code, served_by, found["loyalty-role"], found["loyalty-stale"]
+from tests.support.builders import problem_type
+from tests.support.clusters import Callers, Group, damage, view
+from tests.unit.api.three_instances import (
+    CARD,
+    PATH,
+    TOPIC,
+    URLS,
+    copy_at,
+    move_partition,
+    run,
+    see_on_refresh,
+    summary,
+    three,
+)
 
 
 def hops(group: Group) -> list[httpx.Request]:
@@ -66,12 +33,9 @@ def hops(group: Group) -> list[httpx.Request]:
     return [each for each in group.sent if "loyalty-forwarded-to" in each.headers]
 
 
-def new_owner(partition: int, number: int) -> GroupView:
-    """A view in which a partition belongs to that instance. The other partitions keep their owners."""
-    shares: dict[int, set[ChangelogPartition]] = {each: {(TOPIC, each)} - {(TOPIC, partition)} for each in range(3)}
-    shares[number].add((TOPIC, partition))
-    members = tuple(Member(str(each), URLS[each], frozenset(places)) for each, places in shares.items())
-    return GroupView(members, stable=True, asked_at=boot_seconds())
+def forwarded_to(group: Group) -> list[str]:
+    """The URLs of the instances to which requests were forwarded."""
+    return [f"{each.url.scheme}://{each.url.netloc.decode()}" for each in hops(group)]
 
 
 def test_the_owner_serves_the_lookup_itself() -> None:
@@ -79,10 +43,10 @@ def test_the_owner_serves_the_lookup_itself() -> None:
     group = three()
 
     async def steps(callers: Callers) -> None:
-        answer = await callers.get(1, path(group, 1))
+        answer = await callers.get(1, PATH)
         assert (200, "1", "active", "false") == summary(answer)
         headers = {name: answer.headers[f"loyalty-{name}"] for name in ("partition", "offset", "lag", "sequence")}
-        position = group.instances[1].stores["customer-balances"].tasks[1].progress.position
+        position = copy_at(group, 1).progress.position
         assert {"partition": "1", "offset": str(position), "lag": "0", "sequence": "1"} == headers
         assert [] == hops(group)
 
@@ -94,13 +58,87 @@ def test_other_instances_forward_to_the_owner_once() -> None:
     group = three()
 
     async def steps(callers: Callers) -> None:
-        direct, forwarded = await callers.get(1, path(group, 1)), await callers.get(0, path(group, 1))
+        direct, forwarded = await callers.get(1, PATH), await callers.get(0, PATH)
         assert (direct.status_code, direct.content) == (forwarded.status_code, forwarded.content)
         same = ("content-type", "etag", "cache-control", "loyalty-served-by", "loyalty-role", "loyalty-sequence")
         assert [direct.headers[name] for name in same] == [forwarded.headers[name] for name in same]
-        assert [URLS[1]] == [f"http://{each.url.netloc.decode()}" for each in hops(group)]
+        assert [URLS[1]] == forwarded_to(group)
         for number in range(3):
             assert "unknown-customer" == problem_type(await callers.get(number, "/v1/customers/nobody/balance"), 404)
+
+    run(group, steps)
+
+
+def test_only_listed_headers_are_forwarded() -> None:
+    """A forwarded request has the listed headers of the client, the deadline and the expected role."""
+    group = three()
+    listed = {"authorization": "Bearer x", "traceparent": "00-1-2-01", "if-none-match": '"1"'}
+
+    async def steps(callers: Callers) -> None:
+        url = f"{URLS[0]}{PATH}?minSequence=1"
+        answer = await callers.http.get(url, headers={**listed, "cookie": "secret", "x-forwarded-for": "10.1.1.1"})
+        assert (304, b"", '"1"') == (answer.status_code, answer.content, answer.headers["etag"])
+        (hop,) = hops(group)
+        assert listed == {name: hop.headers.get(name) for name in listed}
+        assert not {"cookie", "x-forwarded-for"} & hop.headers.keys()
+        assert "active" == hop.headers["loyalty-forwarded-to"]
+        assert 0 < float(hop.headers["loyalty-deadline"]) <= 5
+        assert b"minSequence=1" == hop.url.query
+
+    run(group, steps)
+
+
+def test_a_forwarded_request_is_never_forwarded_again() -> None:
+    """An instance that is not the owner, or has no copy, responds with a problem."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        active, standby = ({"Loyalty-Forwarded-To": role} for role in ("active", "standby"))
+        for number in (0, 2):
+            assert "not-the-owner" == problem_type(await callers.http.get(URLS[number] + PATH, headers=active), 421)
+        assert "starting" == problem_type(await callers.http.get(URLS[0] + PATH, headers=standby), 503)
+        assert (200, "2", "standby", "true") == summary(await callers.http.get(URLS[2] + PATH, headers=standby))
+        assert 4 == len(hops(group))  # the requests of this test
+
+    run(group, steps)
+
+
+@pytest.mark.parametrize("failure", ["dead", "mute"])
+def test_a_standby_serves_while_the_owner_does_not_respond(failure: str) -> None:
+    """The response is stale. The next request goes to the standby at once, until the owner reports again.
+
+    The standby serves its own clients, too.
+    """
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        getattr(group, failure).add(URLS[1])
+        assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
+        tried = len(hops(group))
+        assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
+        assert [URLS[2]] == forwarded_to(group)[tried:]
+        assert (200, "2", "standby", "true") == summary(await callers.get(2, PATH))
+
+        getattr(group, failure).clear()
+        group.instances[0].reports.note(group.instances[1].local.report())
+        assert (200, "1", "active", "false") == summary(await callers.get(0, PATH))
+
+    run(group, steps)
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "expected"), [("dead", 502, "owner-unreachable"), ("mute", 504, "owner-timeout")]
+)
+def test_no_instance_responds(failure: str, status: int, expected: str) -> None:
+    """502 for failed connections and 504 for timeouts. Both name the owner and the standby."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        getattr(group, failure).update(URLS[1:])
+        answer = await callers.get(0, PATH)
+        assert expected == problem_type(answer, status)
+        assert URLS[1:] == answer.json()["tried"]
+        assert int(answer.headers["retry-after"]) >= 1
 
     run(group, steps)
 
@@ -111,10 +149,10 @@ def test_a_short_deadline_of_a_client_makes_no_suspect() -> None:
 
     async def steps(callers: Callers) -> None:
         group.mute.add(URLS[1])
-        answer = await callers.http.get(URLS[0] + path(group, 1), headers={"loyalty-deadline": "0.001"})
+        answer = await callers.http.get(URLS[0] + PATH, headers={"loyalty-deadline": "0.001"})
         assert 504 == answer.status_code
         assert group.instances[0].reports.why_suspect(URLS[1]) is None
-        await callers.get(0, path(group, 1))
+        await callers.get(0, PATH)
         assert group.instances[0].reports.why_suspect(URLS[1])
 
     run(group, steps)
@@ -132,9 +170,9 @@ def test_a_suspect_does_not_cost_all_the_time() -> None:
             raise PeerTimeoutError
 
         peers.forward = noted
-        assert "owner-timeout" == problem_type(await callers.get(0, path(group, 1)), 504)
+        assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
         group.instances[0].reports.suspect(URLS[1], "it did not answer")
-        assert "owner-timeout" == problem_type(await callers.get(0, path(group, 1)), 504)
+        assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
         assert [5, 1] == patiences
 
     run(group, steps)
@@ -163,113 +201,18 @@ def test_an_unexpected_error_does_not_end_the_reports() -> None:
     run(group, steps)
 
 
-def test_only_listed_headers_are_forwarded() -> None:
-    """A forwarded request has the listed headers of the client, the deadline and the expected role."""
-    group = three()
-    listed = {"authorization": "Bearer x", "traceparent": "00-1-2-01", "if-none-match": '"1"'}
-
-    async def steps(callers: Callers) -> None:
-        url = URLS[0] + path(group, 1, "?minSequence=1")
-        answer = await callers.http.get(url, headers={**listed, "cookie": "secret", "x-forwarded-for": "10.1.1.1"})
-        assert (304, b"", '"1"') == (answer.status_code, answer.content, answer.headers["etag"])
-        (hop,) = hops(group)
-        assert listed == {name: hop.headers.get(name) for name in listed}
-        assert not {"cookie", "x-forwarded-for"} & hop.headers.keys()
-        assert "active" == hop.headers["loyalty-forwarded-to"]
-        assert 0 < float(hop.headers["loyalty-deadline"]) <= 5
-        assert b"minSequence=1" == hop.url.query
-
-    run(group, steps)
-
-
-def test_a_forwarded_request_is_never_forwarded_again() -> None:
-    """An instance that is not the owner, or has no copy, responds with a problem."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        for role, number, expected in [("active", 2, "not-the-owner"), ("active", 0, "not-the-owner")]:
-            answer = await callers.http.get(URLS[number] + path(group, 1), headers={"Loyalty-Forwarded-To": role})
-            assert expected == problem_type(answer, 421)
-        standby = {"Loyalty-Forwarded-To": "standby"}
-        assert "starting" == problem_type(await callers.http.get(URLS[0] + path(group, 1), headers=standby), 503)
-        assert (200, "2", "standby", "true") == summary(
-            await callers.http.get(URLS[2] + path(group, 1), headers=standby)
-        )
-        assert 4 == len(hops(group))  # the requests of this test
-
-    run(group, steps)
-
-
-@pytest.mark.parametrize("failure", ["dead", "mute"])
-def test_a_standby_serves_while_the_owner_does_not_respond(failure: str) -> None:
-    """The response is stale. The next request goes to the standby at once, until the owner reports again."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        getattr(group, failure).add(URLS[1])
-        assert (200, "2", "standby", "true") == summary(await callers.get(0, path(group, 1)))
-        tried = len(hops(group))
-        assert (200, "2", "standby", "true") == summary(await callers.get(0, path(group, 1)))
-        assert [URLS[2]] == [f"http://{each.url.netloc.decode()}" for each in hops(group)[tried:]]
-
-        getattr(group, failure).clear()
-        group.instances[0].reports.note(group.instances[1].local.report())
-        assert (200, "1", "active", "false") == summary(await callers.get(0, path(group, 1)))
-
-    run(group, steps)
-
-
-def test_a_standby_serves_its_own_clients() -> None:
-    """A client that asks the standby gets the answer from its copy."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        group.dead.add(URLS[1])
-        assert (200, "2", "standby", "true") == summary(await callers.get(2, path(group, 1)))
-
-    run(group, steps)
-
-
-@pytest.mark.parametrize(
-    ("failure", "status", "expected"), [("dead", 502, "owner-unreachable"), ("mute", 504, "owner-timeout")]
-)
-def test_no_instance_responds(failure: str, status: int, expected: str) -> None:
-    """502 for failed connections and 504 for timeouts. Both name the owner and the standby."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        getattr(group, failure).update(URLS[1:])
-        answer = await callers.get(0, path(group, 1))
-        assert expected == problem_type(answer, status)
-        assert URLS[1:] == answer.json()["tried"]
-        assert int(answer.headers["retry-after"]) >= 1
-
-    run(group, steps)
-
-
 def test_a_new_owner_is_discovered() -> None:
     """The former owner responds with 421, the group is asked again, and the new owner serves."""
     group = three(standbys=False)
 
     async def steps(callers: Callers) -> None:
-        first, second, third = group.instances
-        third.hold((TOPIC, 1))
+        first, _, third = group.instances
+        see_on_refresh(first, move_partition(group))
         group._restore(third, (TOPIC, 1))
-        second.membership.owned, third.membership.owned = frozenset(), frozenset({(TOPIC, 1), (TOPIC, 2)})
-        on_refresh_see(first, new_owner(1, 2))
-        assert (200, "2", "active", "false") == summary(await callers.get(0, path(group, 1)))
-        assert [URLS[1], URLS[2]] == [f"http://{each.url.netloc.decode()}" for each in hops(group)]
+        assert (200, "2", "active", "false") == summary(await callers.get(0, PATH))
+        assert [URLS[1], URLS[2]] == forwarded_to(group)
 
     run(group, steps)
-
-
-def on_refresh_see(instance: Any, view: GroupView) -> None:
-    """Let an instance see this view after its next refresh."""
-
-    def refresh() -> None:
-        instance.membership.view = view
-
-    instance.membership.refresh = refresh
 
 
 def test_without_owner_and_copies_the_client_is_told_to_wait() -> None:
@@ -281,9 +224,8 @@ def test_without_owner_and_copies_the_client_is_told_to_wait() -> None:
         second.membership.owned = frozenset()
         second.drop((TOPIC, 1))
         first.reports.keep_only([])
-        members = tuple(Member(str(number), url, frozenset()) for number, url in enumerate(URLS))
-        first.membership.view = GroupView(members, stable=True, asked_at=boot_seconds())
-        answer = await callers.get(0, path(group, 1))
+        first.membership.view = view({url: [] for url in URLS}, boot_seconds())
+        answer = await callers.get(0, PATH)
         assert "rebalancing" == problem_type(answer, 503)
         assert int(answer.headers["retry-after"]) >= 1
 
@@ -295,16 +237,16 @@ def test_a_standby_serves_while_the_new_owner_restores() -> None:
     group = three()
 
     async def steps(callers: Callers) -> None:
-        owner = group.instances[1].stores["customer-balances"].tasks[1]
+        owner = copy_at(group, 1)
         owner.progress.restored = False
         for number in range(3):
-            assert (200, "2", "standby", "true") == summary(await callers.get(number, path(group, 1)))
+            assert (200, "2", "standby", "true") == summary(await callers.get(number, PATH))
         group.instances[2].drop((TOPIC, 1))
         for instance in group.instances:
             if instance.url != URLS[2]:
                 instance.reports.note(group.instances[2].local.report())
         for number in range(3):
-            assert "restoring" == problem_type(await callers.get(number, path(group, 1)), 503)
+            assert "restoring" == problem_type(await callers.get(number, PATH), 503)
 
     run(group, steps)
 
@@ -314,16 +256,16 @@ def test_a_standby_serves_for_a_damaged_copy() -> None:
     group = three()
 
     async def steps(callers: Callers) -> None:
-        copy = group.instances[1].stores["customer-balances"].tasks[1]
+        copy = copy_at(group, 1)
         damage(copy)
         for query in ("", "?minSequence=1&timeout=1"):
             for number in (1, 0, 2):
-                answer = await callers.get(number, path(group, 1, query))
+                answer = await callers.get(number, PATH + query)
                 assert (200, "2", "standby", "true") == summary(answer)
         assert "Corruption: block checksum mismatch" == copy.store.damage
-        damage(group.instances[2].stores["customer-balances"].tasks[1])
+        damage(copy_at(group, 2))
         for number in range(3):
-            assert "restoring" == problem_type(await callers.get(number, path(group, 1)), 503)
+            assert "restoring" == problem_type(await callers.get(number, PATH), 503)
 
     run(group, steps)
 
@@ -342,7 +284,7 @@ def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
     middle = len(content) // 2
     content[middle : middle + 64] = bytes(255 - byte for byte in content[middle : middle + 64])
     file.write_bytes(content)
-    owner, standby = (group.instances[number].stores["customer-balances"].tasks[1] for number in (1, 2))
+    owner, standby = copy_at(group, 1), copy_at(group, 2)
     owner.store = RocksDbStorePartition(tmp_path / "1", rocksdb_options())
     standby.store.apply(values, Checkpoint("test", 7, 1))
 
@@ -363,20 +305,6 @@ def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
     owner.store.close()
 
 
-def test_an_instance_with_a_damaged_global_store_is_not_ready() -> None:
-    """No other instance can serve a global store in its place."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        task = group.instances[1].stores[PROGRAMMES].tasks[0]
-        assert 200 == (await callers.get(1, "/readyz")).status_code
-        task.store.damage = "Corruption: block checksum mismatch"
-
-        assert "not-ready" == problem_type(await callers.get(1, "/readyz"), 503)
-
-    run(group, steps)
-
-
 def test_a_damaged_copy_is_reported_as_not_restored() -> None:
     """Peers do not ask the instance for the copy any more. Metrics and reports show the damage.
 
@@ -386,8 +314,8 @@ def test_a_damaged_copy_is_reported_as_not_restored() -> None:
 
     async def steps(callers: Callers) -> None:
         damaged = group.instances[1]
-        damage(damaged.stores["customer-balances"].tasks[1])
-        await callers.get(1, path(group, 1))
+        damage(copy_at(group, 1))
+        await callers.get(1, PATH)
 
         (held,) = [each for each in damaged.local.report().partitions if each.store == "customer-balances"][1:]
         assert (1, False) == (held.partition, held.restored)
@@ -405,127 +333,16 @@ def test_a_damaged_copy_is_reported_as_not_restored() -> None:
     run(group, steps)
 
 
-def test_max_lag_bounds_the_lag_of_a_standby() -> None:
-    """A standby with a greater or an unknown lag is too stale. The problem names the lag."""
+def test_an_instance_with_a_damaged_global_store_is_not_ready() -> None:
+    """No other instance can serve a global store in its place."""
     group = three()
 
     async def steps(callers: Callers) -> None:
-        group.dead.add(URLS[1])
-        copy = group.instances[2].stores["customer-balances"].tasks[1]
-        copy.progress.end_offset = copy.progress.position + 3
-        for number in (0, 2):
-            assert (200, "2", "standby", "true") == summary(await callers.get(number, path(group, 1, "?maxLag=3")))
-            refused = await callers.get(number, path(group, 1, "?maxLag=2"))
-            assert "too-stale" == problem_type(refused, 503)
-            assert (2, 3) == (refused.json()["maxLag"], refused.json()["lag"])
-        copy.progress.end_asked_at -= 7200
-        assert "too-stale" == problem_type(await callers.get(0, path(group, 1, "?maxLag=3")), 503)
+        task = group.instances[1].stores[PROGRAMMES].tasks[0]
+        assert 200 == (await callers.get(1, "/readyz")).status_code
+        task.store.damage = "Corruption: block checksum mismatch"
 
-    run(group, steps)
-
-
-def test_an_owner_without_its_lease_serves_as_a_standby() -> None:
-    """The group may have replaced it. Its answers are stale, and too stale for a client with maxLag=0."""
-    group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
-        group.instances[1].membership.lease_holds = False
-        for number in (0, 1):
-            assert (200, "1", "standby", "true") == summary(await callers.get(number, path(group, 1)))
-        group.instances[1].stores["customer-balances"].tasks[1].progress.end_asked_at -= 7200
-        for number in (0, 1):
-            assert "too-stale" == problem_type(await callers.get(number, path(group, 1, "?maxLag=0")), 503)
-
-    run(group, steps)
-
-
-def test_an_owner_that_loses_its_lease_during_the_read_serves_as_a_standby() -> None:
-    """The lease is checked after the read, too."""
-    group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
-        owner = group.instances[1]
-        store = owner.stores["customer-balances"].tasks[1].store
-        read = store.get
-
-        def slow_read(key: bytes) -> bytes | None:
-            owner.membership.lease_holds = False
-            return read(key)
-
-        store.get = slow_read  # type: ignore[method-assign]
-        assert (200, "1", "standby", "true") == summary(await callers.get(1, path(group, 1)))
-
-    run(group, steps)
-
-
-def test_instances_without_the_coordinator_still_read_from_each_other() -> None:
-    """No instance owns a partition any more, but the last view and the copies still serve."""
-    group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
-        for instance in group.instances:
-            instance.membership.owned, instance.membership.lease_holds = frozenset(), False
-        for number in range(3):
-            assert (200, "1", "standby", "true") == summary(await callers.get(number, path(group, 1)))
-
-    run(group, steps)
-
-
-def test_a_long_poll_waits_at_the_owner() -> None:
-    """MinSequence is forwarded, and the write at the owner ends the wait."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        waiting = asyncio.create_task(callers.get(0, path(group, 1, "?minSequence=2&timeout=30")))
-        await until(lambda: bool(group.instances[1].waiters._waiting))
-        group.write([balance(card_of(group, 1), "2.50", 2)])
-        answer = await asyncio.wait_for(waiting, 20)
-        assert (200, "1", "active", "false") == summary(answer)
-        assert 2 == answer.json()["Sequence"]
-
-    run(group, steps)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  # no event announces the condition
-            await asyncio.sleep(0)
-
-
-def test_a_long_poll_follows_a_partition_that_moves() -> None:
-    """The owner loses the partition while a client waits. The wait continues at the new owner."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        first, second, third = group.instances
-        waiting = [
-            asyncio.create_task(callers.get(number, path(group, 1, "?minSequence=2&timeout=30"))) for number in (0, 1)
-        ]
-        await until(lambda: bool(second.local.stores.waiters._waiting))
-        second.membership.owned, third.membership.owned = frozenset(), frozenset({(TOPIC, 1), (TOPIC, 2)})
-        third.hold((TOPIC, 1), Role.ACTIVE)
-        moved = new_owner(1, 2)
-        for instance in (first, second):
-            on_refresh_see(instance, moved)
-        second.membership.view = moved
-        second.local.stores.waiters.notify_all()
-        await until(lambda: bool(third.local.stores.waiters._waiting))
-        group.write([balance(card_of(group, 1), "2.50", 2)])
-        for answer in await asyncio.wait_for(asyncio.gather(*waiting), 20):
-            assert (200, "2", "active", "false") == summary(answer)
-
-    run(group, steps)
-
-
-def test_the_sequence_is_not_reached_in_time() -> None:
-    """Each instance responds with the 503 of the owner, which names the current sequence."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        for number in range(3):
-            answer = await callers.get(number, path(group, 1, "?minSequence=2&timeout=0.05"))
-            assert "sequence-not-reached" == problem_type(answer, 503)
-            assert (1, "1") == (answer.json()["currentSequence"], answer.headers["loyalty-served-by"][-6:-5])
+        assert "not-ready" == problem_type(await callers.get(1, "/readyz"), 503)
 
     run(group, steps)
 
@@ -544,55 +361,15 @@ def test_discovery() -> None:
             assert [
                 {"url": url, "active": [each], "standby": [(each - 1) % 3]} for each, url in enumerate(URLS)
             ] == holders
-            key = (await callers.get(number, f"/v1/stores/customer-balances/metadata/{card_of(group, 1)}")).json()
+            key = (await callers.get(number, f"/v1/stores/customer-balances/metadata/{CARD}")).json()
             assert {"store": "customer-balances", "partition": 1, "active": URLS[1], "standbys": [URLS[2]]} == key
             assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/none/metadata"), 404)
             assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/none/metadata/x"), 404)
             stores = (await callers.get(number, "/v1/stores")).json()["stores"]
             assert {"customer-balances", "stores"} <= {each["name"] for each in stores}
         group.dead.add(URLS[1])
-        await callers.get(0, path(group, 1))
+        await callers.get(0, PATH)
         found = (await callers.get(0, "/v1/instances")).json()["instances"]
         assert [True, False, True] == [each["reachable"] for each in found]
-
-    run(group, steps)
-
-
-@pytest.mark.parametrize(
-    ("opened", "asked", "expected"),
-    [(5, 60.0, 404), (5, -60.0, 503), (0, 60.0, 503), (NEVER_OLD, 60.0, 503)],
-)
-def test_a_client_that_has_seen_an_erased_account_learns_that_it_is_gone(
-    opened: int, asked: float, expected: int
-) -> None:
-    """The owner knows it if it has every record from before the read.
-
-    Without the opened time the account may come later, so the client must ask again. So may a new account.
-    """
-    group = three(standbys=False)
-    card = card_of(group, 1)
-
-    async def steps(callers: Callers) -> None:
-        group.write([(LOYALTY_BALANCES, card, None)])
-        group.instances[1].stores["customer-balances"].tasks[1].progress.end_asked_at = boot_seconds() + asked
-        for number in (0, 1):
-            answer = await callers.get(number, path(group, 1, f"?minSequence=1&openedTime={opened}&timeout=0.01"))
-            assert ("unknown-customer" if expected == 404 else "sequence-not-reached") == problem_type(answer, expected)
-
-    run(group, steps)
-
-
-def test_a_wait_ends_when_the_owner_learns_that_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No record of the card comes, but the broker reports the end of the topic."""
-    monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 0.01)
-    group = three(standbys=False)
-    card = card_of(group, 1)
-
-    async def steps(callers: Callers) -> None:
-        group.write([(LOYALTY_BALANCES, card, None)])
-        waiting = asyncio.create_task(callers.get(1, path(group, 1, "?minSequence=1&openedTime=5&timeout=30")))
-        await until(lambda: bool(group.instances[1].waiters._waiting))
-        group.instances[1].stores["customer-balances"].tasks[1].progress.end_asked_at = boot_seconds()
-        assert "unknown-customer" == problem_type(await asyncio.wait_for(waiting, 20), 404)
 
     run(group, steps)

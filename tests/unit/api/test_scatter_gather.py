@@ -1,7 +1,5 @@
 """/v1/stores/{store}/… over several instances: each merges the results of all, or says what is missing."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,27 +12,19 @@ from services.state_stores.contract import StoreClosedError
 from tests.support.builders import MINUTE, NOON, balance, problem_type, sales, shop
 from tests.support.clusters import Callers, Group, damage
 from tests.support.examples import examples
+from tests.unit.api.three_instances import run, three_without_data
 
 BASE = "/v1/stores/customer-balances"
 CARDS = [f"C{number:02}" for number in range(40)]
 
 
 def three(*, standbys: bool = False) -> Group:
-    """Three instances. Instance n owns partition n. With standbys, the next instance has a copy."""
-    group = Group.of(3)
-    group.share(lambda place: place[1], (lambda place: (place[1] + 1) % 3) if standbys else lambda _: None)
+    """Three instances with customers, minutes of sales, and shops."""
+    group = three_without_data(standbys=standbys)
     group.write(balance(card, f"{50 * number}.00", number + 1) for number, card in enumerate(CARDS))
     group.write(sales("S1", NOON + minute * MINUTE, "10.00", f"{minute}.01") for minute in range(30))
     group.write(shop(store_id, "Kochi") for store_id in ("S1", "S2"))
     return group
-
-
-def run(group: Group, steps: Callable[[Callers], Awaitable[None]]) -> None:
-    async def started() -> None:
-        async with group.running() as callers:
-            await steps(callers)
-
-    asyncio.run(started())
 
 
 def keys_of(answer: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The points that returns take back."""
+"""The points that returns of amounts take back: from which points, by which rules, and how long after the purchase."""
 
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Decimal
@@ -11,30 +11,14 @@ from services.domain.account.lots import Terms
 from services.domain.account.model import Account, PastPurchase
 from services.domain.account.processor import process
 from services.domain.entries import Kind
-from services.domain.events import Adjust, Capture, Line, Purchase, Reserve, Void
-from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, SpentReturns, TaxBasis, Tier
+from services.domain.events import Adjust, Capture, Reserve, Void
+from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, SpentReturns, Tier
 from tests.support.examples import examples
 from tests.support.oracles import earned_points
+from tests.unit.services.domain.purchases_and_returns import after, back, buy, taken
 
-B_THREE_TIMES = Campaign("B three times", items=frozenset("B"), multiplier=Decimal(3))
 SQUARE = Programme(loyalty_factor=Decimal("0.001"), rounding=ROUND_FLOOR)
 """One hundredth for 10 whole units of money, as Square's example has one point for 10 dollars."""
-
-
-def buy(amount, number="bought", time=1, lines=()):
-    return Purchase(time, number, Decimal(amount), "here", lines=lines)
-
-
-def back(amount, original="bought", number="back", time=2, lines=()):
-    return Purchase(time, number, -Decimal(amount), "here", original_invoice_number=original, lines=lines)
-
-
-def after(*events, programme=None):
-    return process(None, events, Programmes((programme or Programme(),)), "card")
-
-
-def taken(outcome):
-    return [-entry.points for entry in outcome.entries if entry.kind == Kind.RETURNED]
 
 
 @pytest.mark.parametrize(("refund", "points"), [("1", 0), ("5", 0), ("10", 1), ("20", 2), ("105", 10), ("500", 10)])
@@ -84,59 +68,6 @@ def test_return_in_the_millisecond_of_its_purchase():
     assert [2_00] == taken(after(back("100", number="a", original="b"), buy("100", number="b", time=2)))
 
 
-def test_return_of_an_item_takes_its_campaign_s_points():
-    """Milk earns three times the points of bread, so its return takes three times as much."""
-    campaign = Campaign("milk", items=frozenset({"milk"}), multiplier=Decimal(3))
-    programme = Programme(campaigns=(campaign,))
-    basket = (Line("milk", Decimal(40)), Line("bread", Decimal(60)))
-    bought = buy("100", lines=basket)
-
-    assert [3_60] == [entry.points for entry in after(bought, programme=programme).entries]
-    for line, points in (basket[0], 2_40), (basket[1], 1_20):
-        assert [points] == taken(after(bought, back(line.value, lines=(line,)), programme=programme))
-    assert [3_60] == taken(after(bought, back("100"), programme=programme))
-    assert [1_80, 1_80] == taken(after(bought, back("70"), back("30", number="rest", time=3), programme=programme))
-
-
-def test_bonus_goes_with_what_it_was_given_for():
-    """The bonus for milk stays until the milk is returned."""
-    programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk"}), bonus=50),))
-    milk, bread = Line("milk", Decimal(10)), Line("bread", Decimal(90))
-    bought = buy("100", lines=(milk, bread))
-
-    assert [1_80] == taken(after(bought, back("90", lines=(bread,)), programme=programme))
-    assert [70] == taken(after(bought, back("10", lines=(milk,)), programme=programme))
-
-
-def test_return_is_computed_by_the_rules_of_the_purchase():
-    """The return uses the campaign, the factor and the tier of the purchase, although they have changed since."""
-    campaign = Campaign("opening", first_day=None, multiplier=Decimal(2))
-    first = Programme(
-        campaigns=(campaign,), tier_period=Period.YEAR, tiers=(Tier("base", 0), Tier("gold", 4_00, Decimal(2)))
-    )
-    second = Programme(1, effective_time=100, loyalty_factor=Decimal("0.5"))
-    events = [buy("100"), buy("100", "as gold", 2), back("50", time=100), back("50", "as gold", "later", 101)]
-    outcome = process(None, events, Programmes.of([first, second]), "card")
-
-    assert [4_00, 8_00] == [entry.points for entry in outcome.entries if entry.kind == Kind.EARNED]
-    assert [2_00, 4_00] == taken(outcome)
-    assert {1} == {entry.programme_version for entry in outcome.entries if entry.kind == Kind.RETURNED}
-
-
-def test_return_finds_the_campaign_of_a_purchase_without_the_clock_of_its_till():
-    noon = Campaign("noon", hours=(12, 13), multiplier=Decimal(3))
-    bought = buy("100", time=DAY // 2)
-
-    assert [3_00] == taken(after(bought, back("50", time=DAY), programme=Programme(campaigns=(noon,))))
-
-
-def test_return_of_an_item_for_less_than_its_price():
-    """The shop keeps half of the money, and the customer half of the points."""
-    bought = buy("100", lines=(Line("A", Decimal(100)),))
-
-    assert [1_00] == taken(after(bought, back("50", lines=(Line("A", Decimal(-100)),))))
-
-
 def test_return_without_a_reference_takes_the_newest_purchases_first():
     """So older purchases stay for later returns. A return takes no more than the purchases earned."""
     events = [buy("100", "old"), buy("30", "new", 2)]
@@ -170,7 +101,7 @@ def test_return_of_points_that_are_spent(policy, points, available):
 
     assert [points] == taken(outcome)
     assert available == outcome.account.available == outcome.entries[-1].available
-    later = process(outcome.account, [buy("200", "next", 4)], Programmes((programme,)), "card")
+    later = after(buy("200", "next", 4), programme=programme, account=outcome.account)
     assert available + 4_00 == later.account.available == later.account.total
 
 
@@ -182,9 +113,7 @@ def test_return_takes_back_reserved_points_unless_they_are_spent(end):
     entry = outcome.entries[-1]
     assert (-2_00, 0, -1_50, 1_50) == (entry.points, entry.total, entry.available, entry.reserved)
 
-    ended = process(
-        outcome.account, [end(append_time=4, command_id="end", redemption_id="redemption")], Programmes(), "card"
-    )
+    ended = after(end(append_time=4, command_id="end", redemption_id="redemption"), account=outcome.account)
 
     expected = {
         Void: [(Kind.VOIDED, 0, 0, "")],
@@ -228,7 +157,7 @@ def test_debt_is_no_reason_to_take_reserved_points():
     capture, void = (each(append_time=4, command_id="end", redemption_id="redemption") for each in (Capture, Void))
     ends = (capture, (2_00, -2_00, -2_00)), (void, (0, 0, 0)), (buy("1", "after it lapsed", DAY), (0, 2, 2))
     for end, expected in ends:
-        account = process(outcome.account, [end], Programmes((programme,)), "card").account
+        account = after(end, programme=programme, account=outcome.account).account
         assert expected == (account.debt, account.available, account.total)
 
 
@@ -267,25 +196,37 @@ def test_return_takes_elsewhere_what_its_lot_has_not():
     assert {Terms(37 * DAY, 11 * DAY): 50, Terms(38 * DAY, 12 * DAY): 1_00} == lots
 
 
-def test_tier_that_returns_undo_ends_with_the_period():
-    """A customer who buys up to a tier and returns everything keeps the tier until the current period ends."""
-    programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
-    events = [buy("100"), back("100"), buy("1", "small", 3), buy("1", "next", 40 * DAY)]
-    outcome = after(*events, programme=programme)
-    tiers = [(entry.tier, entry.time) for entry in outcome.entries if entry.kind == Kind.TIER]
+def test_return_is_computed_by_the_rules_of_the_purchase():
+    """The return uses the campaign, the factor and the tier of the purchase, although they have changed since."""
+    campaign = Campaign("opening", first_day=None, multiplier=Decimal(2))
+    first = Programme(
+        campaigns=(campaign,), tier_period=Period.YEAR, tiers=(Tier("base", 0), Tier("gold", 4_00, Decimal(2)))
+    )
+    second = Programme(1, effective_time=100, loyalty_factor=Decimal("0.5"))
+    events = [buy("100"), buy("100", "as gold", 2), back("50", time=100), back("50", "as gold", "later", 101)]
+    outcome = process(None, events, Programmes.of([first, second]), "card")
 
-    assert [("gold", 1), ("", 31 * DAY)] == tiers
+    assert [4_00, 8_00] == [entry.points for entry in outcome.entries if entry.kind == Kind.EARNED]
+    assert [2_00, 4_00] == taken(outcome)
+    assert {1} == {entry.programme_version for entry in outcome.entries if entry.kind == Kind.RETURNED}
 
 
-def test_return_counts_against_the_period_of_its_purchase():
-    """Returns of January's purchases reduce the total of January and not that of February."""
-    programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
-    events = [buy("50"), buy("100", "february", 35 * DAY), back("50", time=36 * DAY), buy("1", "april", 95 * DAY)]
-    tiers = [(entry.tier, entry.time // DAY) for entry in after(*events, programme=programme).entries]
+def test_return_finds_the_campaign_of_a_purchase_without_the_clock_of_its_till():
+    noon = Campaign("noon", hours=(12, 13), multiplier=Decimal(3))
+    bought = buy("100", time=DAY // 2)
 
-    assert [("", 0), ("", 35), ("gold", 35), ("gold", 36), ("", 90), ("", 95)] == tiers
-    at_midnight = after(buy("100", time=31 * DAY), back("50", time=32 * DAY), programme=programme)
-    assert 1_00 == at_midnight.account.earned_in_period
+    assert [3_00] == taken(after(bought, back("50", time=DAY), programme=Programme(campaigns=(noon,))))
+
+
+def test_lot_of_a_purchase_is_found_by_the_rules_of_the_purchase():
+    """An old version gives points that expire soon, and the current version gives points that never expire."""
+    programmes = Programmes.of([Programme(valid_for=30 * DAY), Programme(1, effective_time=DAY)])
+    early, old, new = buy("50", "early"), buy("100", "old", DAY - 1), buy("100", "new", DAY)
+    account = process(None, [early, old, new, back("100", "new", time=2 * DAY)], programmes, "card").account
+
+    assert {Terms(31 * DAY): 3_00} == account.lots
+    account = process(None, [early, old, new, back("100", "old", time=2 * DAY)], programmes, "card").account
+    assert {Terms(31 * DAY): 1_00, Terms(): 2_00} == account.lots
 
 
 @pytest.mark.parametrize(
@@ -320,95 +261,32 @@ def test_the_version_of_a_purchase_decides_how_long_it_can_be_returned():
     ]
 
 
-def test_lot_of_a_purchase_is_found_by_the_rules_of_the_purchase():
-    """An old version gives points that expire soon, and the current version gives points that never expire."""
-    programmes = Programmes.of([Programme(valid_for=30 * DAY), Programme(1, effective_time=DAY)])
-    early, old, new = buy("50", "early"), buy("100", "old", DAY - 1), buy("100", "new", DAY)
-    account = process(None, [early, old, new, back("100", "new", time=2 * DAY)], programmes, "card").account
+def test_tier_that_returns_undo_ends_with_the_period():
+    """A customer who buys up to a tier and returns everything keeps the tier until the current period ends."""
+    programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
+    events = [buy("100"), back("100"), buy("1", "small", 3), buy("1", "next", 40 * DAY)]
+    outcome = after(*events, programme=programme)
+    tiers = [(entry.tier, entry.time) for entry in outcome.entries if entry.kind == Kind.TIER]
 
-    assert {Terms(31 * DAY): 3_00} == account.lots
-    account = process(None, [early, old, new, back("100", "old", time=2 * DAY)], programmes, "card").account
-    assert {Terms(31 * DAY): 1_00, Terms(): 2_00} == account.lots
-
-
-def test_returned_lines_may_be_negative():
-    """The lines of a negative invoice may be negative. The sign has no meaning."""
-    programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk"}), multiplier=Decimal(3)),))
-    bought = buy("100", lines=(Line("milk", Decimal(40)), Line("bread", Decimal(60))))
-
-    for value in Decimal(40), Decimal(-40):
-        assert [2_40] == taken(after(bought, back("40", lines=(Line("milk", value),)), programme=programme))
+    assert [("gold", 1), ("", 31 * DAY)] == tiers
 
 
-def test_return_never_earns():
-    """If a discount line had a campaign, the rest could earn more than the whole. Then the return takes nothing."""
-    programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk", "off"}), multiplier=Decimal(9)),))
-    bought = buy("100", lines=(Line("milk", Decimal(40)), Line("off", Decimal(-30)), Line("bread", Decimal(90))))
-    outcome = after(bought, back("1", lines=(Line("bread", Decimal(1)),)), programme=programme)
+def test_return_counts_against_the_period_of_its_purchase():
+    """Returns of January's purchases reduce the total of January and not that of February."""
+    programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
+    events = [buy("50"), buy("100", "february", 35 * DAY), back("50", time=36 * DAY), buy("1", "april", 95 * DAY)]
+    tiers = [(entry.tier, entry.time // DAY) for entry in after(*events, programme=programme).entries]
 
-    assert [0] == taken(outcome)
-    assert 3_60 == outcome.account.total == outcome.account.purchases["bought"].earned
-
-
-def test_return_of_excluded_items_takes_nothing():
-    """The gift card of 60.00 earned nothing, and the milk for 40.00 earned 0.80."""
-    programme = Programme(excluded_items=frozenset({"gift-card"}))
-    basket = (Line("milk", Decimal(40)), Line("gift-card", Decimal(60)))
-    bought = buy("100", lines=basket)
-
-    for line, points in (basket[0], 80), (basket[1], 0):
-        assert [points] == taken(after(bought, back(line.value, lines=(line,)), programme=programme))
-
-
-def test_return_on_the_taxable_basis():
-    """118.00 with 18.00 of tax earned 2.00. Half of it takes back 1.00, also if the return is read first."""
-    programme = Programme(tax_basis=TaxBasis.TAXABLE)
-    bought = replace(buy("118"), taxable_amount=Decimal(100))
-    half = replace(back("59"), taxable_amount=Decimal(-50))
-
-    for returned in (half, replace(half, original_invoice_number=None)):
-        assert [1_00] == taken(after(bought, returned, programme=programme))
-    waited = after(replace(half, append_time=1), replace(bought, append_time=2), programme=programme)
-    assert 1_00 == waited.account.total
-
-
-@pytest.mark.parametrize("order", ["AB", "BA"])
-@pytest.mark.parametrize("rules", [{"campaigns": (B_THREE_TIMES,)}, {"excluded_items": frozenset("B")}])
-def test_return_of_an_item_does_not_depend_on_the_order_of_lines(order, rules):
-    """The lines include tax, so they are worth more than the taxable amount. Half of A earned 1.00."""
-    programme = Programme(tax_basis=TaxBasis.TAXABLE, **rules)
-    lines = tuple(Line(item, Decimal(118)) for item in order)
-    bought = replace(buy("236"), taxable_amount=Decimal(200), lines=lines)
-    half = replace(back("59"), taxable_amount=Decimal(-50), lines=(Line("A", Decimal(-59)),))
-
-    assert [1_00] == taken(after(bought, half, programme=programme))
-
-
-def test_return_of_an_item_beside_a_discount_takes_its_points():
-    """A, B three times, and a discount. 150.00 earned 7.00, of which 75.00 of A are 1.50."""
-    programme = Programme(campaigns=(B_THREE_TIMES,))
-    lines = tuple(Line(item, Decimal(value)) for item, value in (("A", 100), ("B", 100), ("discount", -50)))
-    half = replace(back("75"), lines=(Line("A", Decimal(-75)),))
-
-    assert [1_50] == taken(after(replace(buy("150"), lines=lines), half, programme=programme))
-
-
-@pytest.mark.parametrize("value", ["-100", "-1"])
-def test_return_of_more_than_its_lines_takes_the_points_of_its_money(value):
-    """A line can lack its value. 1.00 of 200.00 is left, so at most its points with the campaign are left."""
-    programme = Programme(campaigns=(B_THREE_TIMES,))
-    lines = (Line("A", Decimal(100)), Line("B", Decimal(100)))
-    refund = replace(back("199"), lines=(Line("A", Decimal(value)),))
-    outcome = after(replace(buy("200"), lines=lines), refund, programme=programme)
-
-    assert outcome.account.total <= 6
+    assert [("", 0), ("", 35), ("gold", 35), ("gold", 36), ("", 90), ("", 95)] == tiers
+    at_midnight = after(buy("100", time=31 * DAY), back("50", time=32 * DAY), programme=programme)
+    assert 1_00 == at_midnight.account.earned_in_period
 
 
 def test_return_of_a_purchase_without_tiers_takes_nothing_from_the_tier():
     """The version before had no tiers, so the purchase did not count."""
     before = Programme(version=1)
     tiers = replace(before, version=2, effective_time=10, tier_period=Period.YEAR, tiers=(Tier("base", 0),))
-    old, new = buy("100"), replace(buy("100", number="new"), append_time=11)
+    old, new = buy("100"), buy("100", "new", 11)
     outcome = process(None, [old, new, back("100", time=12)], Programmes((before, tiers)), "card")
 
     assert (2_00, 2_00) == (outcome.account.total, outcome.account.earned_in_period)
@@ -418,9 +296,9 @@ def test_return_of_points_that_counted_in_another_period():
     """A merged account brings the purchase, and not the points of its period. Fewer than 0 never count."""
     purchases = {"bought": PastPurchase(1, Decimal(100), 2_00, 0)}
     account = Account(1, lots={Terms(): 2_00}, purchases=purchases, period_end=365 * DAY, earned_in_period=50)
-    programmes = Programmes((Programme(tier_period=Period.YEAR, tiers=(Tier("base", 0),)),))
+    programme = Programme(tier_period=Period.YEAR, tiers=(Tier("base", 0),))
 
-    assert 0 == process(account, [back("100")], programmes, "card").account.earned_in_period
+    assert 0 == after(back("100"), programme=programme, account=account).account.earned_in_period
 
 
 def test_return_below_the_minimum_spend_takes_everything():
@@ -452,68 +330,3 @@ def test_the_cap_of_a_day_counts_what_was_not_returned():
     outcome = after(*events, programme=programme)
 
     assert [2_00, 1_00, -2_00, 2_00, 0, 3_00] == [entry.points for entry in outcome.entries]
-
-
-TAXABLE = Programme(tax_basis=TaxBasis.TAXABLE)
-
-
-def taxed_purchase(*items):
-    """Each item costs 100 and 18 % tax."""
-    lines = tuple(Line(item, Decimal(118)) for item in items)
-    return Purchase(1, "bought", Decimal(118) * len(items), lines=lines, taxable_amount=Decimal(100) * len(items))
-
-
-def taxed_return(number, time, *items, original="bought"):
-    bought = taxed_purchase(*items)
-    lines = tuple(Line(line.item_code, -line.value) for line in bought.lines)
-    amounts = {"total_amount": -bought.total_amount, "taxable_amount": -bought.taxable_amount}
-    return Purchase(time, number, **amounts, original_invoice_number=original, lines=lines)
-
-
-@pytest.mark.parametrize("times", [(2, 3), (3, 2)])
-@pytest.mark.parametrize("items", ["AB", "ABC"])
-def test_a_taxed_item_is_returned_once(times, items):
-    """Lines have gross values, and the amount is net. The order of the returns does not matter."""
-    first, both = taxed_return("first", times[0], "A"), taxed_return("both", times[1], "A", "B")
-
-    outcome = after(taxed_purchase(*items), first, both, programme=TAXABLE)
-
-    assert 4_00 == sum(taken(outcome))
-
-
-def test_a_taxed_item_without_a_line_is_not_returned():
-    """Lines without a value are no lines here. B has such a line."""
-    purchase = replace(taxed_purchase("A", "B"), lines=(Line("A", Decimal(118)),))
-
-    assert [2_00] == taken(after(purchase, taxed_return("back", 2, "A"), programme=TAXABLE))
-
-
-def test_nothing_stays_of_a_taxed_item_that_came_in_an_exchange():
-    lines = (Line("A", Decimal(-118)), Line("bed", Decimal(118)))
-    exchange = Purchase(
-        2, "exchange", Decimal(0), original_invoice_number="bought", lines=lines, taxable_amount=Decimal(0)
-    )
-    bed_back = taxed_return("back", 3, "bed", original="exchange")
-
-    outcome = after(taxed_purchase("A", "B"), exchange, bed_back, programme=TAXABLE)
-
-    assert 0 == outcome.account.purchases["exchange"].earned
-
-
-@pytest.mark.parametrize("number", ["a exchange", "z exchange"])
-def test_exchange_in_the_millisecond_of_the_first_purchase(number):
-    """A till sends its backlog at once. The customer type is not eligible, so only an account counts the exchange."""
-    lines = (Line("A", Decimal(-50)), Line("bed", Decimal(50)))
-    exchange = Purchase(1, number, Decimal(0), customer_type="NONE", original_invoice_number="bought", lines=lines)
-
-    assert [1_00] == taken(after(buy("50", lines=(Line("A", Decimal(50)),)), exchange))
-
-
-@pytest.mark.parametrize("original", [None, "z exchange"])
-def test_exchange_comes_before_a_return_of_the_same_millisecond(original):
-    """The exchange opens the account from which the return takes the points of the bed."""
-    lines = (Line("A", Decimal(-50)), Line("bed", Decimal(50)))
-    exchange = Purchase(1, "z exchange", Decimal(0), original_invoice_number="older", lines=lines)
-    bed_back = Purchase(1, "a return", Decimal(-50), customer_type="PRIME", original_invoice_number=original)
-
-    assert 0 == after(exchange, bed_back).account.total

@@ -1,0 +1,130 @@
+"""Streams of balance events: instances in one process, and a changelog that the test compacts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import orjson
+
+from schemas.topics import LOYALTY_BALANCES
+from services.messaging.avro import encoder
+from services.state_stores.definition import StoreDefinition
+from services.state_stores.task import ChangelogRecord
+from tests.support.builders import CARD, IDS
+from tests.support.clusters import Group, StreamingTransport
+
+PATH = f"/v1/customers/{CARD}/events"
+OPENED = 1_767_373_451_000
+
+
+def balance(sequence: int, opened: int = OPENED) -> dict[str, Any]:
+    return {
+        "CustomerCardNo": CARD,
+        "TotalLoyaltyPoints": Decimal(sequence),
+        "Sequence": sequence,
+        "OpenedTime": opened,
+        "UpdatedTime": OPENED,
+    }
+
+
+class Changelog:
+    """The records of the card's partition. ``compact`` forgets all but the last one of the card."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.records: list[ChangelogRecord] = []
+        self._next = 0
+        for each in group.instances:
+            each.app.state.dependencies.balance_events._history = self.read
+
+    def write(self, *records: dict[str, Any] | None) -> None:
+        """Write balances of the card, or None for its erasure."""
+        for record in records:
+            value = None if record is None else encoder(LOYALTY_BALANCES, IDS)(record)
+            self.records.append(ChangelogRecord(self._next, 0, CARD.encode(), value))
+            self._next += 1
+            self._group.write([(LOYALTY_BALANCES, CARD, record)])
+
+    def compact(self) -> None:
+        del self.records[:-1]
+
+    def read(self, _: StoreDefinition, __: int, key: bytes, span: range) -> list[ChangelogRecord]:
+        return [each for each in self.records if each.offset in span and each.key == key]
+
+
+class Stream:
+    """The events of one connection."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
+        self._lines = response.aiter_lines()
+
+    async def next(self) -> tuple[str, str, Any]:
+        """Name, id and data of the next event."""
+        fields: dict[str, str] = {}
+        async with asyncio.timeout(20):
+            async for line in self._lines:
+                name, _, value = line.partition(": ")
+                if line and name:
+                    fields[name] = value
+                elif "event" in fields:
+                    return fields["event"], fields.get("id", ""), orjson.loads(fields["data"])
+        raise AssertionError("the stream has ended")
+
+    async def sequence(self) -> int:
+        name, _, data = await self.next()
+        assert "balance" == name
+        return int(data["Sequence"])
+
+    async def heartbeat(self) -> None:
+        """Wait until the stream has read the store and the changelog, and has nothing more to send."""
+        async with asyncio.timeout(20):
+            assert ":" == await anext(line async for line in self._lines if line == ":")
+
+    async def end(self) -> None:
+        """Wait for the end of the stream."""
+        async with asyncio.timeout(20):
+            async for _ in self._lines:
+                pass
+
+
+class Client:
+    """A client of all instances."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.http = httpx.AsyncClient(transport=StreamingTransport(group))
+
+    @asynccontextmanager
+    async def stream(self, number: int = 0, last: str | None = None, **headers: str) -> AsyncIterator[Stream]:
+        all_headers = headers | ({"Last-Event-ID": last} if last is not None else {})
+        url = self.group.instances[number].url + PATH
+        async with self.http.stream("GET", url, headers=all_headers) as response:
+            yield Stream(response)
+
+    async def erasure_after(self, last: str) -> str:
+        """The id of the event ``erased``, which must be the first one after this event."""
+        async with self.stream(last=last) as stream:
+            name, event_id, _ = await stream.next()
+        assert "erased" == name
+        return event_id
+
+    async def refusal(self, number: int = 0, last: str | None = None, **headers: str) -> httpx.Response:
+        async with self.stream(number, last, **headers) as stream, asyncio.timeout(20):
+            await stream.response.aread()
+            return stream.response
+
+
+def run(
+    scenario: Callable[[Client, Changelog], Any], size: int = 1, group: Group | None = None, owner: int = 0
+) -> None:
+    async def main() -> None:
+        cluster = group or Group.of(size)
+        cluster.share(lambda _: owner, lambda _: 1 - owner if len(cluster.instances) > 1 else None)
+        async with cluster.running():
+            await scenario(Client(cluster), Changelog(cluster))
+
+    asyncio.run(main())

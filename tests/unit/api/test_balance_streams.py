@@ -1,0 +1,212 @@
+"""GET /v1/customers/{card}/events: how a connection begins and ends: forwards, slow reads, limits and credentials."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from api.events import balances
+from api.events.balances import BalanceEvents
+from services.api_keys.keys import Scope
+from services.state_stores.definition import StoreDefinition
+from services.state_stores.task import ChangelogRecord
+from tests.support.builders import CARD, problem_type
+from tests.support.clusters import Group
+from tests.support.secured import SecuredGroup, bearer
+from tests.unit.api.event_streams import OPENED, PATH, Changelog, Client, balance, run
+
+pytestmark = pytest.mark.usefixtures("step_seconds")
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_head_of_a_stream_ends_with_its_headers(owner: int) -> None:
+    """The connection is free again, and the stream leaves its place, also at an instance that forwards."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        async with asyncio.timeout(20):
+            answer = await client.http.head(client.group.instances[0].url + PATH)
+        assert (200, "text/event-stream; charset=utf-8") == (answer.status_code, answer.headers["content-type"])
+        assert b"" == answer.content
+        streams = [each.app.state.dependencies.balance_events._streams for each in client.group.instances]
+        assert [0] * len(streams) == [each._open.total() for each in streams]
+
+    run(scenario, size=2, owner=owner)
+
+
+def test_another_instance_forwards_and_a_standby_continues() -> None:
+    """The stream of a dead owner ends. The standby sends the rest, and the client sees each revision once."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        group = client.group
+        changelog.write(balance(1))
+        async with client.stream(0) as stream:
+            assert 1 == await stream.sequence()
+            assert group.instances[1].url + PATH in [str(each.url) for each in group.sent]
+            changelog.write(balance(2))
+            assert 2 == await stream.sequence()
+            group.instances[1].app.state.dependencies.streams.close()
+            await stream.end()
+        group.dead.add(group.instances[1].url)
+        changelog.write(balance(3))
+        async with client.stream(0, last=f"{OPENED}.2.1") as stream:
+            assert 3 == await stream.sequence()
+
+    run(scenario, size=2, owner=1)
+
+
+def test_a_stream_ends_when_the_partition_moves_or_the_client_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client connects again, and finds the new owner or the records that it has missed."""
+    monkeypatch.setattr("services.state_stores.waiters._MOST_RECORDS", 3)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        async with client.stream() as stream:
+            assert 1 == await stream.sequence()
+            changelog.write(*map(balance, range(2, 10)))
+            await stream.end()
+        async with client.stream() as stream:
+            assert 9 == await stream.sequence()
+            instance = client.group.instances[0]
+            instance.membership.owned = frozenset()
+            instance.membership.changed()
+            await stream.end()
+
+    run(scenario)
+
+
+class SlowHistory:
+    """Reads of the changelog that wait until ``release``."""
+
+    def __init__(self, client: Client, changelog: Changelog) -> None:
+        self.events: BalanceEvents = client.group.instances[0].app.state.dependencies.balance_events
+        self.events._history = self._read
+        self._changelog = changelog
+        self._released = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.reads = 0
+
+    def _read(self, definition: StoreDefinition, partition: int, key: bytes, span: range) -> list[ChangelogRecord]:
+        self.reads += 1
+        self.begun.release()
+        self._released.wait(60)
+        return self._changelog.read(definition, partition, key, span)
+
+    def release(self) -> None:
+        """Let all reads end, and wait for their threads."""
+        self._released.set()
+        self.events._readers.shutdown()
+
+
+def test_a_slow_history_is_given_up(step_seconds: Callable[[float], None]) -> None:
+    """Each client gets ``gap`` and the current balance, also without a free thread. Its read then never starts."""
+    step_seconds(0.1)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(*map(balance, (1, 2, 3)))
+        history = SlowHistory(client, changelog)
+        try:
+            for sequence in range(3, 9):
+                async with client.stream(last=f"{OPENED}.1.0") as stream:
+                    assert "gap" == (await stream.next())[0]
+                    assert sequence == await stream.sequence()
+                    changelog.write(balance(sequence + 1))
+                    assert sequence + 1 == await stream.sequence()
+        finally:
+            history.release()
+        assert history.reads <= balances._MOST_HISTORIES_AT_ONCE
+
+    run(scenario)
+
+
+def test_a_stream_ends_with_its_instance_during_a_read() -> None:
+    """The stop of an instance does not wait for the changelog."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1), balance(2))
+        history = SlowHistory(client, changelog)
+        try:
+            async with client.stream(last=f"{OPENED}.1.0") as stream:
+                assert await asyncio.to_thread(history.begun.acquire, timeout=20)
+                client.group.instances[0].app.state.dependencies.streams.close()
+                await stream.end()
+        finally:
+            history.release()
+
+    run(scenario)
+
+
+def test_streams_need_the_scope_the_card_and_a_place(tmp_path: Path) -> None:
+    """The limits of a caller hold, also behind a forward. Places are free again when streams end."""
+    secured = SecuredGroup(tmp_path)
+    group = Group.of(2, secured.security)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        own = bearer(secured.issuer.token(scope=Scope.BALANCE_READ, card=CARD))
+        for claims in ({"scope": Scope.LEDGER_READ}, {"scope": Scope.BALANCE_READ, "card": "other"}):
+            refused = await client.refusal(**bearer(secured.issuer.token(**claims)))
+            assert 403 == refused.status_code
+        assert 401 == (await client.refusal()).status_code
+        client.group.instances[0].app.state.dependencies.streams._most = 1
+        async with client.stream(**own) as stream:
+            assert 1 == await stream.sequence()
+            assert "too-many-streams" == problem_type(await client.refusal(**own), 429)
+        async with client.stream(**own) as stream:
+            assert 1 == await stream.sequence()
+
+    run(scenario, group=group, owner=1)
+
+
+@pytest.mark.parametrize("owner", [0, 1], ids=["local", "forwarded"])
+def test_streams_that_open_at_once_get_no_more_places(owner: int) -> None:
+    """A place is taken when it is checked, also before a refusal. Ended streams leave nothing behind."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        streams = client.group.instances[0].app.state.dependencies.streams
+        streams._most = 3
+        assert [404, 404, 404] == [(await client.refusal()).status_code for _ in range(3)]
+        changelog.write(balance(1))
+        url = client.group.instances[0].url + PATH
+        requests = [client.http.build_request("GET", url) for _ in range(10)]
+        opened = await asyncio.gather(*(client.http.send(each, stream=True) for each in requests))
+        assert [200] * 3 + [429] * 7 == sorted(each.status_code for each in opened)
+        for each in opened:
+            await each.aclose()
+        assert {} == streams._open
+
+    run(scenario, size=2, owner=owner)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["forwarded", "local"])
+@pytest.mark.parametrize("credentials", ["key", "token"])
+def test_a_stream_ends_with_its_credentials(
+    credentials: str,
+    number: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step_seconds: Callable[[float], None],
+) -> None:
+    """A quiet stream ends at the heartbeat after its key is revoked or its token expires, also behind a forward."""
+    step_seconds(0.01)
+    secured = SecuredGroup(tmp_path)
+    key = secured.key(Scope.BALANCE_READ)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        token, now = secured.issuer.token(scope=Scope.BALANCE_READ), time.time()
+        own = bearer(key.text if credentials == "key" else token)
+        async with client.stream(number, **own) as stream:
+            assert 1 == await stream.sequence()
+            if credentials == "key":
+                secured.publish(replace(key.key, revoked_time=1))
+            else:  # a minute, and the seconds that two clocks may differ
+                monkeypatch.setattr(time, "time", lambda: now + 66)
+            await stream.end()
+        assert 401 == (await client.refusal(number, **own)).status_code
+
+    run(scenario, group=Group.of(2, secured.security), owner=1)

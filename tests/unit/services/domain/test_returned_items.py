@@ -1,0 +1,175 @@
+"""The points that returns of single items take back: campaigns, excluded items, taxes and exchanges."""
+
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+
+import pytest
+
+from services.domain.events import Line, Purchase
+from services.domain.programme import DAY, Campaign, Programme, TaxBasis
+from tests.unit.services.domain.purchases_and_returns import after, back, buy, lines, taken
+
+B_THREE_TIMES = Programme(campaigns=(Campaign("B three times", items=frozenset("B"), multiplier=Decimal(3)),))
+MILK_THREE_TIMES = Programme(campaigns=(Campaign("milk", items=frozenset({"milk"}), multiplier=Decimal(3)),))
+MILK, BREAD = Line("milk", Decimal(40)), Line("bread", Decimal(60))
+TAXABLE = Programme(tax_basis=TaxBasis.TAXABLE)
+
+
+def test_return_of_an_item_takes_its_campaign_s_points():
+    """Milk earns three times the points of bread, so its return takes three times as much."""
+    programme, bought = MILK_THREE_TIMES, buy("100", lines=(MILK, BREAD))
+
+    assert [3_60] == [entry.points for entry in after(bought, programme=programme).entries]
+    for line, points in (MILK, 2_40), (BREAD, 1_20):
+        assert [points] == taken(after(bought, back(line.value, lines=(line,)), programme=programme))
+    assert [3_60] == taken(after(bought, back("100"), programme=programme))
+    assert [1_80, 1_80] == taken(after(bought, back("70"), back("30", number="rest", time=3), programme=programme))
+
+
+def test_returned_lines_may_be_negative():
+    """The lines of a negative invoice may be negative. The sign has no meaning."""
+    bought = buy("100", lines=(MILK, BREAD))
+
+    for value in (40, -40):
+        assert [2_40] == taken(after(bought, back("40", lines=lines(milk=value)), programme=MILK_THREE_TIMES))
+
+
+def test_what_stays_keeps_the_campaign_of_its_shop_and_day():
+    """The purchase arrives on the day after the campaign, and half of it comes back to another shop."""
+    first_day = date(1970, 1, 1)
+    campaign = Campaign("opening", first_day, last_day=first_day, stores=frozenset({"here"}), multiplier=Decimal(3))
+    bought = buy("100", time=DAY, created_time=1)
+    half = replace(back("50", time=DAY + 2), store_id="there")
+
+    assert [3_00] == taken(after(bought, half, programme=Programme(campaigns=(campaign,))))
+
+
+def test_bonus_goes_with_what_it_was_given_for():
+    """The bonus for milk stays until the milk is returned."""
+    programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk"}), bonus=50),))
+    bought = buy("100", lines=lines(milk=10, bread=90))
+
+    assert [1_80] == taken(after(bought, back("90", lines=lines(bread=90)), programme=programme))
+    assert [70] == taken(after(bought, back("10", lines=lines(milk=10)), programme=programme))
+
+
+def test_return_of_an_item_for_less_than_its_price():
+    """The shop keeps half of the money, and the customer half of the points."""
+    assert [1_00] == taken(after(buy("100", lines=lines(A=100)), back("50", lines=lines(A=-100))))
+
+
+def test_return_never_earns():
+    """If a discount line had a campaign, the rest could earn more than the whole. Then the return takes nothing."""
+    programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk", "off"}), multiplier=Decimal(9)),))
+    bought = buy("100", lines=lines(milk=40, off=-30, bread=90))
+    outcome = after(bought, back("1", lines=lines(bread=1)), programme=programme)
+
+    assert [0] == taken(outcome)
+    assert 3_60 == outcome.account.total == outcome.account.purchases["bought"].earned
+
+
+def test_return_of_excluded_items_takes_nothing():
+    """The gift card of 60.00 earned nothing, and the milk for 40.00 earned 0.80."""
+    programme, gift_card = Programme(excluded_items=frozenset({"gift-card"})), Line("gift-card", Decimal(60))
+    bought = buy("100", lines=(MILK, gift_card))
+
+    for line, points in (MILK, 80), (gift_card, 0):
+        assert [points] == taken(after(bought, back(line.value, lines=(line,)), programme=programme))
+
+
+def test_return_of_an_item_beside_a_discount_takes_its_points():
+    """A, B three times, and a discount. 150.00 earned 7.00, of which 75.00 of A are 1.50."""
+    bought = buy("150", lines=lines(A=100, B=100, discount=-50))
+
+    assert [1_50] == taken(after(bought, back("75", lines=lines(A=-75)), programme=B_THREE_TIMES))
+
+
+@pytest.mark.parametrize("value", ["-100", "-1"])
+def test_return_of_more_than_its_lines_takes_the_points_of_its_money(value):
+    """A line can lack its value. 1.00 of 200.00 is left, so at most its points with the campaign are left."""
+    bought = buy("200", lines=lines(A=100, B=100))
+    outcome = after(bought, back("199", lines=lines(A=value)), programme=B_THREE_TIMES)
+
+    assert outcome.account.total <= 6
+
+
+def test_return_on_the_taxable_basis():
+    """118.00 with 18.00 of tax earned 2.00. Half of it takes back 1.00, also if the return is read first."""
+    bought = buy("118", taxable_amount=Decimal(100))
+    half = back("59", taxable_amount=Decimal(-50))
+
+    for returned in (half, replace(half, original_invoice_number=None)):
+        assert [1_00] == taken(after(bought, returned, programme=TAXABLE))
+    waited = after(replace(half, append_time=1), replace(bought, append_time=2), programme=TAXABLE)
+    assert 1_00 == waited.account.total
+
+
+@pytest.mark.parametrize("order", ["AB", "BA"])
+@pytest.mark.parametrize("rules", [{"campaigns": B_THREE_TIMES.campaigns}, {"excluded_items": frozenset("B")}])
+def test_return_of_an_item_does_not_depend_on_the_order_of_lines(order, rules):
+    """The lines include tax, so they are worth more than the taxable amount. Half of A earned 1.00."""
+    half = back("59", taxable_amount=Decimal(-50), lines=lines(A=-59))
+
+    assert [1_00] == taken(after(taxed_purchase(*order), half, programme=replace(TAXABLE, **rules)))
+
+
+def taxed_purchase(*items):
+    """Each item costs 100 and 18 % tax. Lines have gross values."""
+    amounts = {"total_amount": Decimal(118) * len(items), "taxable_amount": Decimal(100) * len(items)}
+    return Purchase(1, "bought", **amounts, lines=lines(**dict.fromkeys(items, 118)))
+
+
+def taxed_return(number, time, *items, original="bought"):
+    amounts = {"total_amount": Decimal(-118) * len(items), "taxable_amount": Decimal(-100) * len(items)}
+    returned = lines(**dict.fromkeys(items, -118))
+    return Purchase(time, number, **amounts, original_invoice_number=original, lines=returned)
+
+
+@pytest.mark.parametrize("times", [(2, 3), (3, 2)])
+@pytest.mark.parametrize("items", ["AB", "ABC"])
+def test_a_taxed_item_is_returned_once(times, items):
+    """Lines have gross values, and the amount is net. The order of the returns does not matter."""
+    first, both = taxed_return("first", times[0], "A"), taxed_return("both", times[1], "A", "B")
+
+    outcome = after(taxed_purchase(*items), first, both, programme=TAXABLE)
+
+    assert 4_00 == sum(taken(outcome))
+
+
+def test_a_taxed_item_without_a_line_is_not_returned():
+    """Lines without a value are no lines here. B has such a line."""
+    purchase = replace(taxed_purchase("A", "B"), lines=lines(A=118))
+
+    assert [2_00] == taken(after(purchase, taxed_return("back", 2, "A"), programme=TAXABLE))
+
+
+def exchanged(number, original, time=1):
+    """A comes back, and a bed for the same money is sold."""
+    return Purchase(time, number, Decimal(0), original_invoice_number=original, lines=lines(A=-50, bed=50))
+
+
+def test_nothing_stays_of_a_taxed_item_that_came_in_an_exchange():
+    exchange = exchanged("exchange", original="bought", time=2)
+    exchange = replace(exchange, lines=lines(A=-118, bed=118), taxable_amount=Decimal(0))
+    bed_back = taxed_return("back", 3, "bed", original="exchange")
+
+    outcome = after(taxed_purchase("A", "B"), exchange, bed_back, programme=TAXABLE)
+
+    assert 0 == outcome.account.purchases["exchange"].earned
+
+
+@pytest.mark.parametrize("number", ["a exchange", "z exchange"])
+def test_exchange_in_the_millisecond_of_the_first_purchase(number):
+    """A till sends its backlog at once. The customer type is not eligible, so only an account counts the exchange."""
+    exchange = replace(exchanged(number, original="bought"), customer_type="NONE")
+
+    assert [1_00] == taken(after(buy("50", lines=lines(A=50)), exchange))
+
+
+@pytest.mark.parametrize("original", [None, "z exchange"])
+def test_exchange_comes_before_a_return_of_the_same_millisecond(original):
+    """The exchange opens the account from which the return takes the points of the bed."""
+    bed_back = Purchase(1, "a return", Decimal(-50), customer_type="PRIME", original_invoice_number=original)
+
+    assert 0 == after(exchanged("z exchange", original="older"), bed_back).account.total

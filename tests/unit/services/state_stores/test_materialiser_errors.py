@@ -1,0 +1,156 @@
+"""The thread of the materialiser: the errors after which it tries again, and the one that ends it."""
+
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import cast
+
+import pytest
+import stamina
+from confluent_kafka import TopicPartition
+
+from schemas.topics import LOYALTY_BALANCES
+from services.messaging.avro import encoder
+from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
+from services.settings import Settings
+from services.state_stores import catalogue
+from services.state_stores.assignment import ChangelogPartition
+from services.state_stores.changelog import Changelog
+from services.state_stores.contract import StoreCorruptError, StoreError, StorePartition
+from services.state_stores.materialiser import Materialiser
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.store import Opener, StateStore
+from services.state_stores.waiters import SequenceWaiters
+from tests.support.waiting import wait_for
+from tests.unit.services.state_stores.materialisers import DEFINITION, RETENTION, TOPIC, Broker, FixedAssignment
+
+
+class OneBalance(Broker):
+    """A consumer of one record. It returns the record again when it is read from its offset again."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+        self.position = 0
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.position = min((each.offset for each in partitions), default=0)
+
+    def poll(self, timeout: float) -> "OneBalance | None":
+        if self.position > 0:
+            return None
+        self.position = 1
+        return self
+
+    def consume(self, number: int, timeout: float) -> list[object]:
+        return []
+
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = 0, *, cached: bool = False
+    ) -> tuple[int, int]:
+        return self.answer
+
+    def close(self) -> None: ...
+
+    def topic(self) -> str:
+        return TOPIC
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 0
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_700_000_000_000
+
+    def key(self) -> bytes:
+        return b"C1"
+
+    def value(self) -> bytes:
+        record = {"CustomerCardNo": "C1", "TotalLoyaltyPoints": Decimal(5), "Sequence": 1, "UpdatedTime": 1}
+        return encoder(LOYALTY_BALANCES, FolderSchemaIds())(record)
+
+    def error(self) -> None:
+        return None
+
+
+class NoEndOffsets:
+    def poll(self, places: Collection[ChangelogPartition]) -> list[None]:
+        return []
+
+    def forget(self) -> None: ...
+
+
+@contextmanager
+def running(store: StateStore, monkeypatch: pytest.MonkeyPatch, open_partition: Opener) -> Iterator[Materialiser]:
+    """A materialiser that owns partition 0, whose changelog has one balance."""
+    module = "services.state_stores.materialiser"
+    monkeypatch.setattr(f"{module}.describe_changelogs", lambda *_: {TOPIC: Changelog("here", 3, RETENTION)})
+    monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEndOffsets())
+    monkeypatch.setattr("services.messaging.clients.consumer", lambda *_, **__: OneBalance())
+    monkeypatch.setattr(f"{module}.clients.admin", lambda *_: Broker(0, 1))
+    assignment = FixedAssignment()
+    assignment.give(0)
+    materialiser = Materialiser(
+        [store], Settings(), open_partition=open_partition, assignment=assignment, waiters=SequenceWaiters()
+    )
+    materialiser.start()
+    try:
+        with stamina.set_testing(True, attempts=1_000_000):
+            yield materialiser
+    finally:
+        materialiser.stop()
+
+
+def test_no_balance_is_lost_while_the_schema_registry_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread stays alive, and applies the balance when the registry answers."""
+    failures: list[int] = []
+    back = threading.Event()
+
+    class Registry(FolderSchemaIds):
+        def writer_schema(self, schema_id: int) -> str:
+            if not back.is_set():
+                failures.append(schema_id)
+                raise SchemaRegistryUnavailableError("the registry does not answer")
+            return super().writer_schema(schema_id)
+
+    store = StateStore(catalogue.stores(Registry())[0])
+    with running(store, monkeypatch, lambda *_: MemoryStorePartition()) as materialiser:
+        wait_for("three failures", lambda: len(failures) > 2)
+        assert materialiser.alive
+        assert (0, 0) == (store.tasks[0].progress.undecodable, store.tasks[0].progress.position)
+        back.set()
+        wait_for("the record", lambda: store.tasks[0].progress.position == 1)
+        assert store.read(0, {b"C1"})[b"C1"] is not None
+
+
+def test_a_write_that_finds_damage_rebuilds_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread stays alive, deletes the damaged copy and reads the changelog again."""
+
+    class Damaged(MemoryStorePartition):
+        def apply(self, *_: object) -> None:
+            self.damage = "Corruption: bad block"
+            raise StoreCorruptError(self.damage)
+
+    opened: list[StorePartition] = [Damaged(), MemoryStorePartition()]
+    store = StateStore(DEFINITION)
+    with running(store, monkeypatch, lambda *_: opened.pop(0)) as materialiser:
+        wait_for("the record", lambda: 0 in store.tasks and store.tasks[0].progress.position == 1)
+        assert materialiser.alive
+        assert store.tasks[0].progress.rebuilt_because == "Corruption: bad block"
+        assert {0: 1} == store.rebuilds
+
+
+def test_a_materialiser_that_fails_leaves_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full. A standby elsewhere takes over, and /livez asks for a restart."""
+
+    class Full(MemoryStorePartition):
+        def apply(self, *_: object) -> None:
+            raise StoreError("IO error: No space left on device")
+
+    store = StateStore(DEFINITION)
+    with running(store, monkeypatch, lambda *_: Full()) as materialiser:
+        wait_for("its end", lambda: not materialiser.alive)
+        assert cast(FixedAssignment, materialiser._assignment).left
+        assert {} == store.tasks

@@ -1,0 +1,153 @@
+"""When the materialiser continues with the data of a store, and when it restores them from the changelog."""
+
+import asyncio
+import time
+
+import pytest
+
+from services.messaging.log_reader import Batch
+from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.store import NotServingError
+from tests.unit.services.state_stores.materialisers import DEFINITION, RETENTION, TOPIC, Scene, made_of, stored
+
+
+@pytest.mark.parametrize(
+    ("local", "low", "high", "why"),
+    [
+        (stored(5, "another topic"), 0, 9, "made of another topic"),
+        # An older release skipped records whose schemas it did not know.
+        (made_of("here", 5), 0, 9, "the changelog is here, schema ids up to"),
+        (stored(10), 0, 9, "outside"),  # the topic has lost its last records
+        (stored(5), 6, 9, "outside"),  # records in between were deleted, perhaps tombstones
+        (stored(5, age=0.95 * RETENTION), 0, 9, "drops deletions"),
+    ],
+)
+def test_data_that_cannot_be_continued_are_deleted(local: StorePartition, low: int, high: int, why: str) -> None:
+    """The origin differs, the offset is unknown, or the data are too old. The store is rebuilt for that reason."""
+    empty = MemoryStorePartition()
+    scene = Scene(local, empty, low=low, high=high)
+
+    assert {0: low} == scene.take(0)
+    task = scene.store.tasks[0]
+    assert task.store is empty
+    assert task.progress.resumed_from is None
+    assert why in str(task.progress.rebuilt_because)
+    assert not scene.materialiser.restored
+
+
+def test_data_younger_than_the_tombstones_are_continued() -> None:
+    """A store that was complete within the tombstone retention resumes at its checkpoint."""
+    scene = Scene(stored(5, age=0.8 * RETENTION), high=9)
+
+    assert {0: 5} == scene.take(0)
+    assert scene.store.tasks[0].progress.rebuilt_because is None
+
+
+def test_a_reconnect_keeps_good_stores() -> None:
+    """After an error the store continues at its position, stays restored, and gets the new end offset."""
+    scene = Scene(stored(5), high=5)
+    scene.take(0)
+    scene.broker.answer = (0, 9)
+
+    assert [5] == scene.reconnect()
+    assert scene.store.tasks[0].progress.restored
+    assert scene.store.tasks[0].progress.lag == 4
+
+
+def test_a_changelog_that_was_created_again_is_read_from_the_start() -> None:
+    """If the topic was deleted and created again, the data of the open store are deleted."""
+    scene = Scene(stored(5), MemoryStorePartition(), high=5)
+    scene.take(0)
+    scene.changelog_is("there")
+    scene.broker.answer = (0, 9)
+
+    assert [0] == scene.reconnect()
+    task = scene.store.tasks[0]
+    assert not task.progress.restored
+    assert task.store.count() == 0
+
+
+def test_a_changelog_that_was_created_again_has_a_new_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer still has the end offset of the old log, and an answer about the old log arrives late."""
+    scene = Scene(stored(1000), MemoryStorePartition(), high=1000)
+    scene.take(0)
+    scene.maintain()
+    scene.broker.answer = (0, 9)
+    scene.connect(monkeypatch, "there")
+    reader, task = scene.materialiser._reader, scene.store.tasks[0]
+    monkeypatch.setattr(reader, "read", lambda *_: Batch({}, {}))
+    monkeypatch.setattr(reader, "end_offset", lambda *_: 1000)
+
+    scene.maintain()
+    assert 9 == task.progress.end_offset
+    scene.materialiser._apply_batch()
+    assert 9 == task.progress.end_offset
+
+    monkeypatch.setattr(reader, "read", lambda *_: Batch({}, {(TOPIC, 0): 9}))
+    monkeypatch.setattr(reader, "end_offset", lambda *_: 12)
+    scene.materialiser._apply_batch()
+    assert (9, 12) == (task.progress.position, task.progress.end_offset)
+
+
+def test_a_store_that_was_suspended_for_too_long_is_rebuilt() -> None:
+    """After a suspend of several days the store may miss deletions. It is rebuilt before it reads on."""
+    scene = Scene(stored(5), MemoryStorePartition(), high=5)
+    scene.take(0)
+    scene.store.tasks[0].caught_up_time -= int(RETENTION.total_seconds() * 1000)
+
+    with pytest.raises(StoreCorruptError):
+        scene.maintain()
+
+    assert [0] == scene.reconnect()
+    assert "drops deletions" in str(scene.store.tasks[0].progress.rebuilt_because)
+
+
+def test_the_store_of_a_quiet_topic_does_not_look_old() -> None:
+    """A store at the end offset is complete at the time of the question. That time is saved."""
+    scene = Scene(stored(5, age=0.8 * RETENTION), high=5)
+    scene.take(0)
+    task, now = scene.store.tasks[0], int(time.time() * 1000)
+
+    task.note_end_offset(5, 1.0, now)
+    scene.maintain()
+
+    assert task.store.checkpoint == Checkpoint(DEFINITION.origin("here"), 5, now)
+
+
+def test_a_damaged_store_is_rebuilt_and_the_others_read_on() -> None:
+    """A read found damage: the copy is read from the start again, and the report says why. Its neighbour stays open."""
+    damaged, kept, empty = stored(5), stored(5), MemoryStorePartition()
+    scene = Scene(damaged, kept, empty, high=5)
+    scene.take(0, 1)
+    scene.broker.reads[1] = 5
+    damaged.damage = "block checksum mismatch"
+
+    scene.materialiser._rebuild_damaged()
+
+    assert {0: 0, 1: 5} == scene.broker.reads
+    task = scene.store.tasks[0]
+    assert task.store is empty
+    assert (False, False) == (task.serving, task.progress.has_reached_active_target(0.0))
+    assert task.progress.rebuilt_because == "block checksum mismatch"
+    assert scene.store.tasks[1].store is kept
+    task.advance(5)
+    assert (True, True) == (task.serving, task.progress.has_reached_active_target(0.0))
+
+
+def test_a_read_that_waits_for_a_damaged_store_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The materialiser finds the damage and rebuilds the store. The caller can then ask another copy."""
+    damaged = stored(5)
+    scene = Scene(damaged, MemoryStorePartition(), high=5)
+    scene.take(0)
+
+    async def wait_for_the_store() -> None:
+        scene.waiters.bind(asyncio.get_running_loop())
+        waiting = asyncio.create_task(scene.waiters.wait(b"C1", lambda: scene.store.serving(0), lambda _: False, 60))
+        await asyncio.sleep(0)  # the request starts to wait
+        damaged.damage = "block checksum mismatch"
+        scene.connect(monkeypatch, "here")
+        with pytest.raises(NotServingError):
+            await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(wait_for_the_store())
