@@ -112,11 +112,20 @@ def test_campaigns_follow_the_receipt_within_the_limit_only():
     assert [6_00, 2_00, 6_00, 6_00] == points
 
 
+def test_a_return_takes_the_points_of_its_own_late_receipt():
+    """Both purchases arrive at noon. The points of the late receipt expire a day earlier."""
+    late, other = sold(MONDAY - DAY, number="sold late"), sold(MONDAY, number="other")
+    back = Purchase(MONDAY + 1, "back", Decimal(-100), original_invoice_number="sold late")
+
+    assert lots_of(TILL, other) == lots_of(TILL, late, other, back)
+
+
 def test_the_cap_of_a_day_counts_the_receipts_of_that_day():
     rules = replace(TILL, cap_per_day=3_00)
     today, yesterday = sold(MONDAY - HOUR, number="today"), sold(MONDAY - DAY, number="yesterday")
 
-    assert 4_00 == played(rules, today, yesterday)[0].total
+    for first, second in (today, yesterday), (yesterday, today):
+        assert 4_00 == played(rules, first, replace(second, append_time=MONDAY + 1))[0].total
     assert 3_00 == played(rules, today, sold(MONDAY - 2 * HOUR, number="also today"))[0].total
 
 

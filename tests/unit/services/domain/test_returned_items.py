@@ -27,6 +27,13 @@ def test_return_of_an_item_takes_its_campaign_s_points():
     assert [1_80, 1_80] == taken(after(bought, back("70"), back("30", number="rest", time=3), programme=programme))
 
 
+def test_return_that_names_no_items_keeps_the_points_of_the_first_ones():
+    """99.00 of 100.00 come back. The rest is the milk, which keeps its campaign."""
+    bought = buy("100", lines=lines(milk=1, bread=99))
+
+    assert [1_98] == taken(after(bought, back("99"), programme=MILK_THREE_TIMES))
+
+
 def test_returned_lines_may_be_negative():
     """The lines of a negative invoice may be negative. The sign has no meaning."""
     bought = buy("100", lines=(MILK, BREAD))
@@ -161,10 +168,11 @@ def test_nothing_stays_of_a_taxed_item_that_came_in_an_exchange():
 
 @pytest.mark.parametrize("number", ["a exchange", "z exchange"])
 def test_exchange_in_the_millisecond_of_the_first_purchase(number):
-    """A till sends its backlog at once. The customer type is not eligible, so only an account counts the exchange."""
+    """A till sends its backlog at once. The customer type is not eligible: The bed gets no entry."""
     exchange = replace(exchanged(number, original="bought"), customer_type="NONE")
+    outcome = after(buy("50", lines=lines(A=50)), exchange)
 
-    assert [1_00] == taken(after(buy("50", lines=lines(A=50)), exchange))
+    assert [1_00, -1_00] == [entry.points for entry in outcome.entries]
 
 
 @pytest.mark.parametrize("original", [None, "z exchange"])
