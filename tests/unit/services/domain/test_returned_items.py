@@ -6,6 +6,8 @@ from decimal import Decimal
 
 import pytest
 
+from services.domain.account.lots import Terms
+from services.domain.account.model import Account, PastPurchase
 from services.domain.events import Line, Purchase
 from services.domain.programme import DAY, Campaign, Programme, TaxBasis
 from tests.unit.services.domain.purchases_and_returns import after, back, buy, lines, taken
@@ -90,6 +92,22 @@ def test_return_of_an_item_beside_a_discount_takes_its_points():
     bought = buy("150", lines=lines(A=100, B=100, discount=-50))
 
     assert [1_50] == taken(after(bought, back("75", lines=lines(A=-75)), programme=B_THREE_TIMES))
+
+
+def test_return_of_an_item_without_a_code_does_not_show_what_is_left():
+    """The same with an item that has no code. At most 75.00 are left, of which 50.00 can be of B."""
+    bought = buy("150", lines=lines(**{"": 100}, B=100, discount=-50))
+
+    assert [3_50] == taken(after(bought, back("75", lines=lines(**{"": -75})), programme=B_THREE_TIMES))
+
+
+def test_purchase_of_release_0_1_knows_the_items_of_campaigns_only():
+    """10.00 of the milk for 40.00 come back, and then 30.00 of the rest."""
+    bought = PastPurchase(1, Decimal(100), 3_60, 0, lines=(MILK,))
+    account = Account(1, lots={Terms(): 3_60}, purchases={"bought": bought})
+    returns = back("10", lines=lines(milk=10)), back("30", number="bread", time=3, lines=lines(bread=30))
+
+    assert [60, 60] == taken(after(*returns, programme=MILK_THREE_TIMES, account=account))
 
 
 @pytest.mark.parametrize("value", ["-100", "-1"])

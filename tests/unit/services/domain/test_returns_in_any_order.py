@@ -62,6 +62,7 @@ def test_a_return_that_is_read_before_its_purchase():
         (Kind.RETURNED, -2_00, "returned", ""),
     ] == facts(entries)
     assert ["returned", "bought", "bought"] == [entry.event_id for entry in entries]
+    assert [-100, 100, -100] == [entry.total_amount for entry in entries]
     assert {""} == {past.original for past in account.returns.values()}
 
 
