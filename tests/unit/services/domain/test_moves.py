@@ -69,7 +69,7 @@ def test_merged_accounts_add_up():
     cards.happen(OLD, move(3, kind=Merge))
     assert (10_00, 0) == (cards.total(NEW), cards.total(OLD))
     assert [Kind.MOVED_IN, Kind.TIER, Kind.RETURNED] == kinds(cards.entries[NEW][-3:])
-    assert "gold" == cards.states[NEW].tier
+    assert ("silver", "gold") == (cards.entries[NEW][-2].reason, cards.states[NEW].tier)
     assert ("merge", None) == (cards.decisions["move"].kind, cards.decisions["move"].refusal)
 
 
