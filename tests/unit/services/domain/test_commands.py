@@ -90,6 +90,7 @@ def test_more_than_is_available_is_refused(command):
     outcome = after(command)
     assert (Kind.REFUSED, 0, 10_00, 0) == last(outcome)
     assert Refusal.INSUFFICIENT_POINTS == outcome.decisions[0].refusal == outcome.entries[-1].reason
+    assert 0 == outcome.decisions[0].points
 
     nobody = process(None, [command], Programmes(), "card")
     assert Refusal.INSUFFICIENT_POINTS == nobody.decisions[0].refusal
