@@ -113,6 +113,23 @@ def test_what_the_record_has_lost_comes_first():
     assert [] == recomputed.not_processed
 
 
+def test_a_record_is_complete_from_the_given_millisecond():
+    """An event of that time must have an entry."""
+    event = bought(1, 3)
+
+    recomputed = recompute(CARD, [event], [], PROGRAMMES, complete_from=event.append_time)
+
+    assert ["I1"] == recomputed.not_processed
+
+
+def test_a_false_opened_time_of_the_record_is_not_taken_over():
+    history = processed([[bought(1, 1)]], PROGRAMMES)
+
+    recomputed = recompute(CARD, history.events, [replace(history.entries[0], opened_time=START)], PROGRAMMES)
+
+    assert history.entries == recomputed.settled.entries
+
+
 def test_an_account_of_before_openings_were_recorded_goes_on_without():
     """Entries from before 2026-11 have the opened time 0, and so has the account that they recompute."""
     history = processed([[bought(1, 1)], [bought(2, 2)]], PROGRAMMES)
