@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from string import whitespace
 from typing import Any
+from unicodedata import category
 
 Record = Mapping[str, Any]
 Row = tuple[tuple[str, Any], ...]
@@ -82,15 +82,20 @@ def is_valid(invoice: Record) -> bool:
         return False
     needed = [invoice.get("InvoiceNumber"), invoice.get("StoreID")]
     if has_value(invoice, "CustomerType", "PRIME"):
-        needed.append(invoice.get("CustomerCardNo"))
+        card = invoice.get("CustomerCardNo")
+        needed.append(card if card is None or card == trimmed(card) else None)
     if has_value(invoice, "DeliveryType", "HOME-DELIVERY"):
         needed += [(address or {}).get(name) for name in ("AddressLine", "ContactNumber")]
     copied = [*(invoice.get(name) for name in COPIED), *((address or {}).get(name) for name in COPIED_OF_ADDRESS)]
     if any(text is not None and len(text) > 128 for text in copied) or len(items or []) > 10_000:  # noqa: PLR2004
         return False
-    return invoice.get("TotalAmount") is not None and all(
-        text is not None and text.strip(whitespace) for text in needed
-    )
+    return invoice.get("TotalAmount") is not None and all(text is not None and trimmed(text) for text in needed)
+
+
+def trimmed(text: str) -> str:
+    """The text without white space and Unicode's format characters at its ends. People do not see them."""
+    hidden = {each for each in text if each.isspace() or category(each) == "Cf"}
+    return text.strip("".join(hidden))
 
 
 def _fits(record: Any, fields: Mapping[str, Any]) -> bool:
@@ -127,7 +132,7 @@ def rows(invoice: Record) -> list[Row]:
 def added_by_pipeline(invoice: Record, item: Record) -> dict[str, Any]:
     """The last fields of a HadoopRecord: the kind of the line, and the number of the returned invoice."""
     original = invoice.get("OriginalInvoiceNumber") or ""
-    names_one = original.strip(whitespace) and len(original) <= 128  # noqa: PLR2004
+    names_one = trimmed(original) and len(original) <= 128  # noqa: PLR2004
     return {
         "LineKind": line_kind(invoice, item),
         "OriginalInvoiceNumber": original if names_one else None,
@@ -137,7 +142,7 @@ def added_by_pipeline(invoice: Record, item: Record) -> dict[str, Any]:
 
 def line_kind(invoice: Record, item: Record) -> str:
     """The expected LineKind of a line. In an exchange the sign decides, otherwise the kind of the invoice."""
-    if not (invoice.get("OriginalInvoiceNumber") or "").strip(whitespace):
+    if not trimmed(invoice.get("OriginalInvoiceNumber") or ""):
         return "return" if (invoice.get("TotalAmount") or 0) < 0 else "sale"
     values = [each.get("TotalValue") or 0 for each in invoice.get("InvoiceLineItems") or [{}]]
     one_sign = min(values) >= 0 or max(values) <= 0
