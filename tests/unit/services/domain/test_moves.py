@@ -151,7 +151,8 @@ def test_an_account_that_does_not_fit_comes_back(old, new):
     cards.happen(OLD, move(2, kind=Merge), delivered=False).happen(OLD, late, delivered=False).deliver()
 
     assert (old.total, new.total) == (cards.total(OLD), cards.total(NEW))
-    assert (Kind.REFUSED, "too-many-points") == (cards.entries[NEW][0].kind, cards.entries[NEW][0].reason)
+    refused = cards.entries[NEW][0]
+    assert (Kind.REFUSED, "too-many-points", OLD) == (refused.kind, refused.reason, refused.counterparty)
     assert ("", ()) == (cards.states[OLD].moved_to, cards.states[NEW].former_cards)
     assert "bought" in cards.states[OLD].returns
 
