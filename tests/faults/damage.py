@@ -13,6 +13,7 @@ from tests.faults.load import Tills
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario, in_turn
 from tests.faults.under_load import RATE, audited_row, load
+from tests.support.failing_disk import flip
 from tests.support.kafka import read_all
 from tests.support.processes import delete_newest_commit
 from tests.support.programs import loyalty, run_module
@@ -20,8 +21,8 @@ from tests.support.programs import loyalty, run_module
 _KINDS = ("offsets/[0-9]*", "commits/[0-9]*", "state/**/*")
 """The kinds of files in the loyalty query's checkpoint that are damaged in turn."""
 
-_BLOCK = slice(32, 96)
-"""Bytes in the first data block of an SST file."""
+_IN_FIRST_BLOCK = 32
+"""A position in the first data block of an SST file."""
 
 _DAMAGE_WORDS = ("Checksum", "CHECKSUM", "orrupt", "CORRUPT", "EOFException", "Malformed", "MALFORMED")
 """The words with which Spark and Hadoop report a damaged file. Other messages are other failures."""
@@ -92,9 +93,7 @@ def damaged_sst_block(name: str, environment: Environment, seed: int) -> Row:
     environment.halt(api)
     files = sorted(api.settings.state_dir.rglob("*.sst"))
     for file in files:
-        content = bytearray(file.read_bytes())
-        content[_BLOCK] = bytes(byte ^ 0xFF for byte in content[_BLOCK])
-        file.write_bytes(content)
+        flip(file, _IN_FIRST_BLOCK)
     environment.resume(api)
     failures = _server_errors(environment, api)
     recovery = environment.recovered()

@@ -16,7 +16,7 @@ from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from api.security.gate import Security
-from schemas.topics import Topic
+from schemas.topics import LOYALTY_DECISIONS, Topic
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member, view_of
 from services.interactive_queries.local import LocalInstance
@@ -170,6 +170,12 @@ class Instance:
                 written = [ChangelogRecord(task.progress.position, append_time, key.encode(), value)]
                 self.waiters.notify(task.apply(written))
         self.waiters.pass_on(topic.name, written)
+
+
+def with_marks(instance: Instance) -> Instance:
+    """The instance shows the mark of a command at once, as a materialiser does."""
+    instance.command_log.on_mark = lambda mark: instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark)
+    return instance
 
 
 def damage(task: StoreTask) -> None:

@@ -17,7 +17,7 @@ from services.domain.entries import Kind
 from services.domain.programme import Programmes
 from services.messaging.avro import Record, encoder
 from tests.support.builders import CARD, IDS, problem_type
-from tests.support.clusters import Instance
+from tests.support.clusters import Instance, with_marks
 from tests.support.loyalty_query import Scene, play
 from tests.support.openapi import assert_responses_are_documented, schema_of
 
@@ -170,7 +170,7 @@ def test_responses_match_the_openapi_document(path: str, method: str, mode: Gene
         for each in outcome.decisions:
             instance.write(LOYALTY_DECISIONS, each.command_id, decision_record(card, each))
 
-    instance.command_log.on_mark = lambda mark: instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark)
+    with_marks(instance)
     instance.command_log.on_send = decide
     with TestClient(instance.app, raise_server_exceptions=False) as client:
         operation = schema_of(client.app)[path][method]

@@ -17,7 +17,7 @@ from services.api_keys.keys import Scope
 from services.commands.log import mark_of
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
-from tests.support.clusters import Instance
+from tests.support.clusters import Instance, with_marks
 from tests.support.secured import SecuredGroup
 
 CARD = "9265846829"
@@ -110,7 +110,7 @@ def decide(instance: Instance, status: str = "done") -> None:
         }
         instance.write(LOYALTY_DECISIONS, command["CommandID"], decision)
 
-    instance.command_log.on_mark = lambda mark: instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark)
+    with_marks(instance)
     instance.command_log.on_send = answer
 
 
@@ -133,7 +133,7 @@ def test_an_action_is_confirmed_and_takes_effect_once(client: TestClient, instan
 
 def test_a_repetition_of_a_command_in_flight_keeps_its_key(client: TestClient, instance: Instance) -> None:
     """Somebody who started again with a new key would change the points twice."""
-    instance.command_log.on_mark = lambda mark: instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark)
+    with_marks(instance)
     client.post(
         f"/v1/customers/{CARD}/adjustments?timeout=0",
         json={"points": "5.00", "reason": "goodwill", "actor": "Ann"},

@@ -14,6 +14,7 @@ from services.state_stores.definition import VersionedValue
 from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
 from tests.support.builders import problem_type
 from tests.support.clusters import Callers, Group, damage, view
+from tests.support.failing_disk import flip
 from tests.unit.api.three_instances import (
     CARD,
     PATH,
@@ -280,10 +281,7 @@ def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
     storage._db.flush()
     storage.close()
     (file,) = (tmp_path / "1").glob("*.sst")
-    content = bytearray(file.read_bytes())
-    middle = len(content) // 2
-    content[middle : middle + 64] = bytes(255 - byte for byte in content[middle : middle + 64])
-    file.write_bytes(content)
+    flip(file)
     owner, standby = copy_at(group, 1), copy_at(group, 2)
     owner.store = RocksDbStorePartition(tmp_path / "1", rocksdb_options())
     standby.store.apply(values, Checkpoint("test", 7, 1))

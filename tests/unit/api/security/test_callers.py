@@ -15,9 +15,8 @@ from services.api_keys.keys import Scope
 from services.audit_trail import details_of
 from services.commands.identity import command_id
 from tests.support.builders import balance, problem_type
-from tests.support.clusters import Instance
+from tests.support.clusters import Instance, with_marks
 from tests.support.secured import BALANCE, EVERYTHING, PSEUDONYMS, SecuredGroup, bearer
-from tests.unit.api.security.conftest import with_marks
 
 
 def test_probes_are_public_and_responses_have_security_headers(instance: Instance) -> None:

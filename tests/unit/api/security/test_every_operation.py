@@ -23,10 +23,10 @@ from api.security.gate import PUBLIC_PATHS
 from services.api_keys.keys import Scope
 from services.ledger.queries import LedgerQueries
 from tests.support.builders import balance
+from tests.support.clusters import with_marks
 from tests.support.examples import examples
 from tests.support.ledger import Ledger
 from tests.support.secured import EVERYTHING, SecuredGroup, bearer, decision
-from tests.unit.api.security.conftest import with_marks
 
 OPERATIONS = [
     (method.upper(), path)

@@ -15,6 +15,7 @@ from services.state_stores.contract import Checkpoint, StoreCorruptError
 from services.state_stores.definition import VersionedValue
 from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
 from services.state_stores.store import NotServingError, StateStore
+from tests.support.failing_disk import flip
 
 KEYS = [f"card{number:06d}".encode() for number in range(5_000)]
 CHANGELOG = Changelog("here", 3, timedelta(days=1))
@@ -29,10 +30,7 @@ def damaged_store(directory: Path) -> RocksDbStorePartition:
     store._db.flush()
     store.close()
     (file,) = directory.glob("*.sst")
-    content = bytearray(file.read_bytes())
-    middle = len(content) // 2
-    content[middle : middle + 64] = bytes(255 - byte for byte in content[middle : middle + 64])
-    file.write_bytes(content)
+    flip(file)
     return RocksDbStorePartition(directory, rocksdb_options())
 
 
