@@ -80,10 +80,10 @@ def is_valid(invoice: Record) -> bool:
         return False
     if not (items is None or (isinstance(items, list) and all(_fits(item, ITEM) for item in items))):
         return False
+    card = invoice.get("CustomerCardNo") or ""
+    if has_value(invoice, "CustomerType", "PRIME") and (not card or card != trimmed(card)):
+        return False
     needed = [invoice.get("InvoiceNumber"), invoice.get("StoreID")]
-    if has_value(invoice, "CustomerType", "PRIME"):
-        card = invoice.get("CustomerCardNo")
-        needed.append(card if card is None or card == trimmed(card) else None)
     if has_value(invoice, "DeliveryType", "HOME-DELIVERY"):
         needed += [(address or {}).get(name) for name in ("AddressLine", "ContactNumber")]
     copied = [*(invoice.get(name) for name in COPIED), *((address or {}).get(name) for name in COPIED_OF_ADDRESS)]

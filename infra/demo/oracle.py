@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from typing import NamedTuple
 
-from infra.demo.invoice_oracle import Record, Row, as_read, has_value, is_valid, line_kind, rows, whole
+from infra.demo.invoice_oracle import Record, Row, as_read, has_value, is_valid, line_kind, rows, trimmed, whole
 
 _DAY = 24 * 60 * 60 * 1000
 
@@ -203,7 +203,7 @@ def _count(expected: Expected, number: int, invoice: Record, sales: Sales) -> No
     expected.hadoop.update(rows(invoice))
     invoices, amount = expected.sales.get(invoice["StoreID"], (0, Decimal(0)))
     expected.sales[invoice["StoreID"]] = invoices + 1, amount + _net_amount(invoice)
-    if card and card.strip() and not has_value(invoice, "CustomerType", "PRIME"):
+    if card and trimmed(card) and not has_value(invoice, "CustomerType", "PRIME"):
         expected.strangers.add(card)
     _count_points(expected, number, invoice, sales)
 

@@ -98,6 +98,12 @@ class LedgerReader:
         return [LedgerEntry(*row[:3], Decimal(row.points) / 100, Decimal(row.total) / 100) for row in rows]
 
 
+def _path_of_balance(card: str) -> str:
+    """Only the route of a store takes a key with a slash."""
+    quoted = quote(card, safe="")
+    return f"/v1/stores/customer-balances/keys/{quoted}" if "/" in card else f"/v1/customers/{quoted}/balance"
+
+
 class BalanceReader:
     """Reads balances from the API."""
 
@@ -172,7 +178,8 @@ class BalanceReader:
         answer = self._get_balance(card)
         if answer.status_code != httpx.codes.OK:
             return None
-        found = answer.json()
+        read = answer.json()
+        found = read.get("value", read)
         expires = found["NextExpiryTime"]
         return Balance(
             Decimal(found["TotalLoyaltyPoints"]),
@@ -190,7 +197,7 @@ class BalanceReader:
 
     def _get(self, card: str, parameters: dict[str, int]) -> httpx.Response:
         while True:
-            answer = self._client.get(f"{self._url}/v1/customers/{quote(card, safe='')}/balance", params=parameters)
+            answer = self._client.get(self._url + _path_of_balance(card), params=parameters)
             if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
                 return answer
             self._ending.wait(float(answer.headers["Retry-After"]))

@@ -4,9 +4,13 @@ from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
+from fastapi.testclient import TestClient
+
 from infra.demo.comparison import LedgerEntry
-from infra.demo.probes import LedgerReader
-from tests.support.builders import entry
+from infra.demo.probes import BalanceReader, LedgerReader
+from tests.support.builders import balance, entry
+from tests.support.clusters import Group
 from tests.support.ledger import Ledger
 
 
@@ -21,3 +25,17 @@ def test_the_ledger_is_read_with_its_positions(tmp_path: Path) -> None:
         found = {each.card: each for each in reader.entries()}
     assert LedgerEntry("1", 1, "earned", Decimal("10.5"), Decimal("10.5")) == found["1"]
     assert Decimal("-0.5") == found["2"].points
+
+
+def test_a_card_with_a_slash_has_a_balance(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group.of(1)
+    group.share(lambda _: 0, lambda _: None)
+    given = [balance("50/03", "1.50"), balance("5003", "2.50")]
+    group.write((topic, card, {**(record or {}), "NextExpiryPoints": Decimal(0)}) for topic, card, record in given)
+    (instance,) = group.instances
+    with TestClient(instance.app) as client:
+        monkeypatch.setattr("infra.demo.probes._client", lambda _: client)
+        with closing(BalanceReader("", 1, None)) as reader:
+            found = reader.balances(["50/03", "5003"])
+            assert {"1/2": 404} == reader.statuses(["1/2"])
+    assert [Decimal("1.50"), Decimal("2.50")] == [each and each.points for each in found.values()]
