@@ -32,6 +32,7 @@ def instance_list(locator: Locator, local: LocalInstance) -> list[dict[str, Any]
             "url": url,
             "self": url == local.url,
             "reachable": locator.why_suspect(url) is None,
+            "kafkaError": report.kafka_error if report else None,
             "partitions": [_body(each) for each in report.partitions] if report else [],
         }
         for url, report in locator.instances()

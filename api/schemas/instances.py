@@ -11,6 +11,10 @@ class Instance(BaseModel):
     url: str = Field(examples=["http://127.0.0.1:8080"])
     is_self: bool = Field(alias="self", description="Whether this instance sent the response.")
     reachable: bool = Field(description="Whether the instance responded to the last request.")
+    kafka_error: str | None = Field(
+        alias="kafkaError",
+        description="Why the instance cannot follow Kafka now, for example a full disk. null: it can.",
+    )
     partitions: list[HeldPartition] = Field(description="From its own report, which is about a second old.")
 
 

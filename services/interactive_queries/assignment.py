@@ -58,6 +58,13 @@ class GroupAssignment:
         own = {partition for partition, owner in view.owners.items() if owner.member_id == member_id}
         return own == self._membership.owned and view.has(member_id or "")
 
+    @property
+    def can_hand_over(self) -> bool:
+        view = self._membership.view
+        peers = view.urls - {self._membership.url} if view else ()
+        reports = [self._reports.of(url) for url in peers if self._reports.why_suspect(url) is None]
+        return any(report is not None and report.kafka_error is None for report in reports)
+
     def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
         # Read the owned partitions first. So each of them has its time.
         own, times = self._membership.owned, self._membership.assigned_at

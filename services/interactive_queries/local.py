@@ -139,7 +139,12 @@ class LocalInstance:
             for name, store in self.stores.by_name.items()
             for _, task in sorted(store.tasks.items())
         ]
-        return InstanceReport(url=self.url, group=self.membership.group, partitions=tuple(copies))
+        return InstanceReport(
+            url=self.url,
+            group=self.membership.group,
+            partitions=tuple(copies),
+            kafka_error=self.stores.materialiser.kafka_error,
+        )
 
 
 def _held_partition(store: str, task: StoreTask, role: Role) -> HeldPartition:

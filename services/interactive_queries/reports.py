@@ -37,6 +37,9 @@ class InstanceReport(BaseModel):
     url: str = Field(examples=["http://127.0.0.1:8080"])
     group: str = Field(description="The consumer group that distributes the partitions.", examples=["loyalty-api"])
     partitions: tuple[HeldPartition, ...]
+    kafka_error: str | None = Field(
+        default=None, description="Why the instance cannot follow Kafka now, for example a full disk. null: it can."
+    )
 
     @cached_property
     def copies(self) -> dict[tuple[str, int], HeldPartition]:

@@ -32,5 +32,9 @@ class Assignment(Protocol):
     def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
         """The partitions that this instance must hold now; ``held`` are those that it holds."""
 
+    @property
+    def can_hand_over(self) -> bool:
+        """Whether another instance follows its changelogs, and can take the partitions of this one."""
+
     def leave(self) -> None:
         """Give all partitions back. Returns when other instances can take them."""

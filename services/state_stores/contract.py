@@ -13,6 +13,10 @@ class StoreClosedError(StoreError):
     """The storage is closed: its partition has moved to another instance, or the process stops."""
 
 
+class StoreFullError(StoreError):
+    """The disk is full. The data are intact and can be read. Writes succeed again after space is free."""
+
+
 class StoreCorruptError(StoreError):
     """The data on disk are damaged. They must be destroyed and rebuilt from the changelog."""
 

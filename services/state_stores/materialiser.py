@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 import structlog
 from confluent_kafka import TopicPartition
@@ -20,7 +21,7 @@ from services.settings import Settings
 from services.state_stores.assignment import Assignment, ChangelogPartition, Role
 from services.state_stores.changelog import Changelog, EndOffsets, describe_changelogs, watermarks
 from services.state_stores.closed import ClosedPartitions
-from services.state_stores.contract import StoreCorruptError, StoreError
+from services.state_stores.contract import StoreCorruptError, StoreError, StoreFullError
 from services.state_stores.store import Opener, StateStore, has_missed_deletions
 from services.state_stores.task import ChangelogRecord, StoreTask
 from services.state_stores.waiters import SequenceWaiters
@@ -35,6 +36,8 @@ _POLL_SECONDS = 0.2
 # Longer than any step. A broker that does not answer delays a step by a few times five seconds.
 _STALLED_SECONDS = 120.0
 _LONGEST_SAVE_INTERVAL = timedelta(seconds=30)
+# If all instances share a disk, each of them finds it full and reports it within this time. Then none hands over.
+_FULL_SECONDS = 5.0
 
 
 class ChangelogMismatchError(RuntimeError):
@@ -70,7 +73,8 @@ class Materialiser:
         self._open_partition = open_partition
         self._observe_freshness = observe_freshness
         # A record cannot be decoded without its schema. To skip the record would lose a balance.
-        self._reader = LogReader(settings, CLIENT_ID, retry_on=(StoreCorruptError, SchemaRegistryUnavailableError))
+        retry_on = (StoreCorruptError, StoreFullError, SchemaRegistryUnavailableError)
+        self._reader = LogReader(settings, CLIENT_ID, retry_on=retry_on)
         self._admin: AdminClient
         self._ends: EndOffsets
         self._changelogs: dict[str, Changelog] = {}
@@ -79,6 +83,7 @@ class Materialiser:
         self._settled = False
         self._restored = self._ready = False
         self._next_save_time = 0.0
+        self._full_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="materialiser", daemon=True)
 
     def start(self) -> None:
@@ -131,13 +136,31 @@ class Materialiser:
 
     def _run(self) -> None:
         try:
-            self._reader.run(self._connect, self._poll_once)
+            self._reader.run(partial(self._step, self._connect), partial(self._step, self._poll_once))
         except Exception:
             log.exception("the materialiser has failed; restart the instance")
         finally:
             # After a failure the others must take over. After ``stop`` this does nothing.
             self._assignment.leave()
             self._close_partitions(list(self._roles))
+
+    def _step(self, step: Callable[[], None]) -> None:
+        """Take a step. While the disk is full, keep the stores open for reads, unless another instance can take over.
+
+        Raises StoreFullError if the step must be repeated, StoreError if the other instance must take over.
+        """
+        try:
+            if self._full_since is not None:
+                for partition in self._roles:
+                    for task in self._tasks(partition):
+                        task.write_again()
+                self._full_since = None
+            step()
+        except StoreFullError as error:
+            self._full_since = self._full_since or time.monotonic()
+            if time.monotonic() > self._full_since + _FULL_SECONDS and self._assignment.can_hand_over:
+                raise StoreError(f"{error}; another instance takes over") from error
+            raise
 
     def _connect(self) -> None:
         """Check each open store against the broker, and continue to read from its position."""

@@ -27,6 +27,7 @@ from services.state_stores.contract import (
     StoreCorruptError,
     StoredValues,
     StoreError,
+    StoreFullError,
     StorePartition,
 )
 from services.state_stores.store import Opener
@@ -38,6 +39,7 @@ _CHECKPOINT = b"c"
 _CHECKPOINT_HEADER = struct.Struct(">qqq")  # offset, caught-up time, count; the origin follows
 
 _CLOSE_DEADLINE_SECONDS = 5.0
+_NO_SPACE = "No space left on device"
 
 
 def rocksdb_options() -> Options:
@@ -187,7 +189,10 @@ class RocksDbStorePartition(StorePartition):
         if isinstance(error, (DbClosedError, RuntimeError)):
             self._check_open()
             return StoreError(str(error))
-        # A full disk or a missing permission is an "IO error" too, but then the data are intact.
+        if _NO_SPACE in str(error):
+            # RocksDB continues by itself a few seconds after the space of one write buffer is free.
+            return StoreFullError(f"the disk of the store {self._directory} is full: free space on it")
+        # A missing permission is an "IO error" too, but then the data are intact.
         damaged = ("Corruption", "Invalid argument", "IO error: No such file or directory")
         message = f"{self._directory}: {error}"
         if not str(error).startswith(damaged):

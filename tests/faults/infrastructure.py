@@ -1,8 +1,7 @@
 """Faults of brokers, drivers and disks, in stacks that have special ones."""
 
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,6 +12,7 @@ from tests.faults.environment import Environment
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario, in_turn
 from tests.faults.under_load import audited_row, load
+from tests.support.failing_disk import fill, small_disk
 from tests.support.hiding_proxy import HidingProxy
 
 _SMALL_DISK = "192m"
@@ -135,28 +135,11 @@ def _grown(environment: Environment, since: int, by: int) -> bool:
 @contextmanager
 def small_disks(names: Iterable[str], directory: Path) -> Iterator[Environment]:
     """A stack with a small file system mounted on each of these folders of its directory."""
-    mounted = []
-    try:
+    with ExitStack() as disks:
         for name in names:
-            folder = directory / name
-            folder.mkdir(parents=True)
-            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SMALL_DISK}", "tmpfs", str(folder)], check=True)
-            mounted.append(folder)
+            disks.enter_context(small_disk(directory / name, _SMALL_DISK))
         with Environment(directory) as environment:
             yield environment
-    finally:
-        for folder in mounted:
-            subprocess.run(["umount", "-l", str(folder)], check=False)
-
-
-def fill(filler: Path) -> None:
-    """Fill the disk completely."""
-    with suppress(OSError), filler.open("wb", buffering=0) as full:
-        while True:
-            full.write(b"\0" * 65_536)
-    with suppress(OSError), filler.open("ab", buffering=0) as full:
-        while True:
-            full.write(b"\0")
 
 
 SCENARIOS: dict[str, Scenario[Any]] = {

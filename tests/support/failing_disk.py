@@ -1,5 +1,8 @@
-"""Damage to files, as a failing disk causes it."""
+"""Disks that fail: damaged files, and a small disk that can be full."""
 
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _DAMAGED_BYTES = 64
@@ -12,3 +15,31 @@ def flip(file: Path, start: int | None = None) -> None:
     part = slice(first, first + _DAMAGED_BYTES)
     content[part] = bytes(byte ^ 0xFF for byte in content[part])
     file.write_bytes(content)
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """Mount a small file system on a folder, which it creates. Only root can do this.
+
+    Args:
+        folder: where to mount it.
+        size: for example ``64m``.
+
+    Raises subprocess.CalledProcessError if this machine does not allow it.
+    """
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def fill(filler: Path) -> None:
+    """Fill the disk of a file completely. Delete the file to free it."""
+    with suppress(OSError), filler.open("wb", buffering=0) as full:
+        while True:
+            full.write(b"\0" * 65_536)
+    with suppress(OSError), filler.open("ab", buffering=0) as full:
+        while True:
+            full.write(b"\0")

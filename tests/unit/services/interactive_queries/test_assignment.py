@@ -174,3 +174,20 @@ def test_a_disconnected_instance_keeps_its_copies(membership: Member, reports: P
     holdings = dict(new_assignment(membership, reports).holdings(PLACES))
 
     assert [0, 1, 2] == numbers(holdings, Role.STANDBY)
+
+
+def test_another_instance_takes_over_only_if_it_answers_and_follows_kafka(
+    membership: Member, reports: PeerReports
+) -> None:
+    """An instance whose own disk is full, or that is away, cannot help."""
+    membership.view = view({URL: PLACES[:1], OTHER: PLACES[1:]})
+    assignment = new_assignment(membership, reports)
+
+    reports.note(serves(URL))
+    assert not assignment.can_hand_over
+    reports.note(serves(OTHER).model_copy(update={"kafka_error": "the disk is full"}))
+    assert not assignment.can_hand_over
+    reports.note(serves(OTHER))
+    assert assignment.can_hand_over
+    reports.suspect(OTHER, "it does not answer")
+    assert not assignment.can_hand_over

@@ -67,6 +67,7 @@ class FixedAssignment:
         self.settled = True
         self.alive = True
         self.left = False
+        self.can_hand_over = False
 
     def attach(self, topics: Mapping[str, int]) -> None: ...
 

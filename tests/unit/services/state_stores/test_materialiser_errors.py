@@ -1,6 +1,7 @@
 """The thread of the materialiser: the errors after which it tries again, and the one that ends it."""
 
 import threading
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -17,7 +18,14 @@ from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import ChangelogPartition
 from services.state_stores.changelog import Changelog
-from services.state_stores.contract import StoreCorruptError, StoreError, StorePartition
+from services.state_stores.contract import (
+    Checkpoint,
+    StoreCorruptError,
+    StoredValues,
+    StoreError,
+    StoreFullError,
+    StorePartition,
+)
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import Opener, StateStore
@@ -83,9 +91,13 @@ class NoEndOffsets:
 
 
 @contextmanager
-def running(store: StateStore, monkeypatch: pytest.MonkeyPatch, open_partition: Opener) -> Iterator[Materialiser]:
+def running(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch, open_partition: Opener, **constants: float
+) -> Iterator[Materialiser]:
     """A materialiser that owns partition 0, whose changelog has one balance."""
     module = "services.state_stores.materialiser"
+    for name, value in constants.items():
+        monkeypatch.setattr(f"{module}.{name}", value)
     monkeypatch.setattr(f"{module}.describe_changelogs", lambda *_: {TOPIC: Changelog("here", 3, RETENTION)})
     monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEndOffsets())
     monkeypatch.setattr("services.messaging.clients.consumer", lambda *_, **__: OneBalance())
@@ -143,14 +155,64 @@ def test_a_write_that_finds_damage_rebuilds_the_store(monkeypatch: pytest.Monkey
 
 
 def test_a_materialiser_that_fails_leaves_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full. A standby elsewhere takes over, and /livez asks for a restart."""
+    """The disk is read-only. A standby elsewhere takes over, and /livez asks for a restart."""
 
-    class Full(MemoryStorePartition):
+    class ReadOnly(MemoryStorePartition):
         def apply(self, *_: object) -> None:
-            raise StoreError("IO error: No space left on device")
+            raise StoreError("IO error: Read-only file system")
 
     store = StateStore(DEFINITION)
-    with running(store, monkeypatch, lambda *_: Full()) as materialiser:
+    with running(store, monkeypatch, lambda *_: ReadOnly()) as materialiser:
         wait_for("its end", lambda: not materialiser.alive)
-        assert cast(FixedAssignment, materialiser._assignment).left
+        assert _assignment_of(materialiser).left
         assert {} == store.tasks
+
+
+class SmallDisk(MemoryStorePartition):
+    """A store whose disk can be full. It counts the writes that fail."""
+
+    is_full = True
+    failures = 0
+
+    def apply(self, writes: StoredValues, checkpoint: Checkpoint, known: StoredValues | None = None) -> None:
+        if self.is_full:
+            self.failures += 1
+            raise StoreFullError("the disk is full")
+        super().apply(writes, checkpoint, known)
+
+
+def test_a_full_disk_serves_reads_and_continues_after_space_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other instance can take over, because it has the same disk. The report gives the reason."""
+    partition, store = SmallDisk(), StateStore(DEFINITION)
+    partition.is_full = False
+    partition.apply({b"C0": b"x"}, Checkpoint(DEFINITION.origin("here"), 0, time.time_ns() // 1_000_000))
+    partition.is_full = True
+    with running(store, monkeypatch, lambda *_: partition, _FULL_SECONDS=0.0) as materialiser:
+        wait_for("three failures", lambda: partition.failures > 2)
+        assert (materialiser.alive, store.tasks[0].store.get(b"C0")) == (True, b"x")
+        assert "the disk is full" in str(materialiser.kafka_error)
+        partition.is_full = False
+        wait_for("the record", lambda: store.tasks[0].progress.position == 1)
+        assert (materialiser.kafka_error, _assignment_of(materialiser).left) == (None, False)
+
+
+def test_another_instance_takes_over_from_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can write, so commands and new balances do not wait for this disk."""
+    store = StateStore(DEFINITION)
+    with running(store, monkeypatch, lambda *_: SmallDisk(), _FULL_SECONDS=0.0) as materialiser:
+        _assignment_of(materialiser).can_hand_over = True
+        wait_for("its end", lambda: not materialiser.alive)
+        assert _assignment_of(materialiser).left
+
+
+def test_the_other_instances_have_time_to_find_the_same_disk_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then their reports say that they can take over."""
+    partition = SmallDisk()
+    with running(StateStore(DEFINITION), monkeypatch, lambda *_: partition, _FULL_SECONDS=3600.0) as materialiser:
+        _assignment_of(materialiser).can_hand_over = True
+        wait_for("three failures", lambda: partition.failures > 2)
+        assert (materialiser.alive, _assignment_of(materialiser).left) == (True, False)
+
+
+def _assignment_of(materialiser: Materialiser) -> FixedAssignment:
+    return cast(FixedAssignment, materialiser._assignment)

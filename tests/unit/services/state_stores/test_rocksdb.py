@@ -15,7 +15,7 @@ import pytest
 from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
 from services.state_stores.changelog import Changelog
-from services.state_stores.contract import Checkpoint, StoreClosedError, StoreCorruptError, StoreError
+from services.state_stores.contract import Checkpoint, StoreClosedError, StoreCorruptError, StoreError, StoreFullError
 from services.state_stores.definition import FORMAT
 from services.state_stores.rocksdb import (
     RocksDbStorePartition,
@@ -24,6 +24,8 @@ from services.state_stores.rocksdb import (
     rocksdb_options,
 )
 from services.state_stores.store import StateStore
+from tests.support.failing_disk import fill, small_disk
+from tests.support.waiting import wait_for
 
 WRITE_FOR_EVER = """
 import sys
@@ -73,6 +75,37 @@ def test_a_crash_leaves_data_and_checkpoint_consistent(tmp_path: Path) -> None:
     assert store.count() == checkpoint.offset + 2
     assert len(store.scan(b"only ", b"only!", 10_000_000)) == checkpoint.offset
     store.close()
+
+
+@pytest.mark.program
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_store_on_a_full_disk_serves_reads_and_continues_after_space_is_free(tmp_path: Path) -> None:
+    """A write fails and changes nothing. After space is free, writes of the open store succeed again."""
+    filler = tmp_path / "disk" / "filler"
+    with small_disk(tmp_path / "disk", "64m"):
+        store = RocksDbStorePartition(tmp_path / "disk" / "0", rocksdb_options())
+        store.apply({b"a": b"1"}, Checkpoint("x", 1, 0))
+        fill(filler)
+
+        with pytest.raises(StoreFullError, match="free space"):
+            store.apply({b"a": b"2", b"b": bytes(100_000)}, Checkpoint("x", 2, 0))
+        assert ([(b"a", b"1")], 1, None) == (store.scan(b"", None, 9), store.count(), store.damage)
+        assert store.checkpoint == Checkpoint("x", 1, 0)
+
+        filler.unlink()
+        wait_for("a write", lambda: _is_written(store))
+        store.close()
+        again = RocksDbStorePartition(tmp_path / "disk" / "0", rocksdb_options())
+        assert (again.checkpoint, again.scan(b"", None, 9)) == (Checkpoint("x", 3, 0), [(b"a", b"3")])
+        again.close()
+
+
+def _is_written(store: RocksDbStorePartition) -> bool:
+    try:
+        store.apply({b"a": b"3"}, Checkpoint("x", 3, 0))
+    except StoreFullError:
+        return False
+    return True
 
 
 def test_destroy_deletes_all_data(tmp_path: Path) -> None:
