@@ -177,3 +177,8 @@ class _StoresCollector(Collector):
             "1 while the materialiser thread works.",
             float(self._stores.materialiser.alive),
         )
+        yield GaugeMetricFamily(
+            "loyalty_changelogs_followed",
+            "0 while the stores cannot follow their changelogs: Kafka does not answer, or the disk is full.",
+            float(self._stores.materialiser.kafka_error is None),
+        )

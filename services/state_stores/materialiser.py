@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 from confluent_kafka import TopicPartition
@@ -35,13 +36,21 @@ _BATCH_RECORDS = 10_000
 _POLL_SECONDS = 0.2
 # Longer than any step. A broker that does not answer delays a step by a few times five seconds.
 _STALLED_SECONDS = 120.0
-_LONGEST_SAVE_INTERVAL = timedelta(seconds=30)
-# If all instances share a disk, each of them finds it full and reports it within this time. Then none hands over.
-_FULL_SECONDS = 5.0
+_LONGEST_SAVE_INTERVAL = timedelta(seconds=3)
+# If all instances share a disk, each of them saves a checkpoint, finds the disk full and reports it within this time.
+# Then none hands over.
+_FULL_SECONDS = 6.0
 
 
 class ChangelogMismatchError(RuntimeError):
     """A changelog and the catalogue differ in the number of partitions, so keys would be read from wrong partitions."""
+
+
+class _FullDisk(NamedTuple):
+    """Since when (``time.monotonic``) a disk is full, and what the error says."""
+
+    since: float
+    reason: str
 
 
 class Materialiser:
@@ -83,7 +92,7 @@ class Materialiser:
         self._settled = False
         self._restored = self._ready = False
         self._next_save_time = 0.0
-        self._full_since: float | None = None
+        self._full: _FullDisk | None = None
         self._thread = threading.Thread(target=self._run, name="materialiser", daemon=True)
 
     def start(self) -> None:
@@ -99,7 +108,7 @@ class Materialiser:
     @property
     def kafka_error(self) -> str | None:
         """Why the stores cannot follow their changelogs now; None if they can."""
-        return self._reader.error
+        return self._full.reason if self._full else self._reader.error
 
     @property
     def alive(self) -> bool:
@@ -134,6 +143,9 @@ class Materialiser:
         topic, number = partition
         return [task for store in self._stores[topic] if (task := store.tasks.get(number))]
 
+    def _all_tasks(self) -> list[StoreTask]:
+        return [task for partition in self._roles for task in self._tasks(partition)]
+
     def _run(self) -> None:
         try:
             self._reader.run(partial(self._step, self._connect), partial(self._step, self._poll_once))
@@ -150,20 +162,22 @@ class Materialiser:
         Raises StoreFullError if the step must be repeated, StoreError if the other instance must take over.
         """
         try:
-            if self._full_since is not None:
-                for partition in self._roles:
-                    for task in self._tasks(partition):
-                        task.write_again()
-                self._full_since = None
             step()
         except StoreFullError as error:
-            self._full_since = self._full_since or time.monotonic()
-            if time.monotonic() > self._full_since + _FULL_SECONDS and self._assignment.can_hand_over:
+            if self._full is None:
+                self._full = _FullDisk(time.monotonic(), str(error))
+            for task in self._all_tasks():
+                # The copy no longer follows its changelog, so it does not serve as that of an owner.
+                task.progress.become(None, boot_seconds())
+            if time.monotonic() > self._full.since + _FULL_SECONDS and self._assignment.can_hand_over:
                 raise StoreError(f"{error}; another instance takes over") from error
             raise
 
     def _connect(self) -> None:
         """Check each open store against the broker, and continue to read from its position."""
+        if self._full:
+            for task in self._all_tasks():
+                task.write_again()
         self._admin = clients.admin(self._settings, CLIENT_ID)  # the former one may have lost all brokers
         self._ends = EndOffsets(self._admin)
         self._changelogs = describe_changelogs(self._admin, self._stores)
@@ -185,6 +199,7 @@ class Materialiser:
         self._rebuild_damaged()
         self._maintain()
         self._apply_batch()
+        self._full = None
 
     def _follow_assignment(self) -> None:
         """Open and close partitions and change roles, as the assignment says now."""

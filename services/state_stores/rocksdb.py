@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import structlog
 from rocksdict import (
     BlockBasedOptions,
     Cache,
@@ -31,6 +32,8 @@ from services.state_stores.contract import (
     StorePartition,
 )
 from services.state_stores.store import Opener
+
+log = structlog.get_logger(__name__)
 
 # Data and checkpoint share one column family, so that one write-ahead log entry and one flush contain both.
 _DATA = b"k"
@@ -78,8 +81,8 @@ class RocksDbStorePartition(StorePartition):
     def __init__(self, directory: Path, options: Options) -> None:
         self._directory = directory
         self._closing = threading.Event()
-        directory.mkdir(parents=True, exist_ok=True)
         with self._translate_errors():
+            directory.mkdir(parents=True, exist_ok=True)
             self._db = Rdict(str(directory), options)
             try:
                 self._checkpoint, self._count = _parse_checkpoint(self._db.get(_CHECKPOINT))
@@ -160,6 +163,10 @@ class RocksDbStorePartition(StorePartition):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.001)
+            except Exception as error:  # noqa: BLE001 - rocksdict raises plain exceptions
+                # It is closed, but could not write its memory to a file. The write-ahead log has the data.
+                log.warning("a store could not be flushed", store=str(self._directory), reason=str(error))
+                return
             else:
                 return
 

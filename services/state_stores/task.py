@@ -224,9 +224,9 @@ class StoreTask:
             self.store.apply({}, checkpoint)
 
     def write_again(self) -> None:
-        """Write the last checkpoint again, to find out whether the disk has space. Raises StoreFullError if not."""
-        if (checkpoint := self.store.checkpoint) and not self.store.damage:
-            self.store.apply({}, checkpoint)
+        """Write the checkpoint again, to find out whether the disk has space. Raises StoreFullError if not."""
+        if not self.store.damage:
+            self.store.apply({}, self._checkpoint(self.progress.position))
 
     def _checkpoint(self, position: int) -> Checkpoint:
         return Checkpoint(self.origin, position, self.caught_up_time)

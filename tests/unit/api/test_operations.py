@@ -53,6 +53,7 @@ def test_readyz_stays_ready_without_kafka_and_says_so(client: TestClient, feed: 
     answer = client.get("/readyz")
 
     assert (answer.status_code, answer.json()["kafkaError"]) == (200, "all brokers down")
+    assert "loyalty_changelogs_followed 0.0" in client.get("/metrics").text
 
 
 def test_metrics_have_templates_never_cards(client: TestClient, feed: Any) -> None:
@@ -74,6 +75,7 @@ def test_metrics_have_templates_never_cards(client: TestClient, feed: Any) -> No
     assert 'loyalty_store_entries{partition="' in text
     assert "# TYPE loyalty_store_rebuilds_total counter" in text
     assert "loyalty_materialiser_alive 1.0" in text
+    assert "loyalty_changelogs_followed 1.0" in text
     assert "loyalty_balance_freshness_seconds_bucket" in text
     assert not [word for word in ("9265846829", "UNKNOWN-CARD", "BREW") if word in text]
 

@@ -190,16 +190,30 @@ def test_a_full_disk_serves_reads_and_continues_after_space_is_free(monkeypatch:
     with running(store, monkeypatch, lambda *_: partition, _FULL_SECONDS=0.0) as materialiser:
         wait_for("three failures", lambda: partition.failures > 2)
         assert (materialiser.alive, store.tasks[0].store.get(b"C0")) == (True, b"x")
+        assert store.tasks[0].progress.active_target is None  # so reads are marked as stale
         assert "the disk is full" in str(materialiser.kafka_error)
         partition.is_full = False
         wait_for("the record", lambda: store.tasks[0].progress.position == 1)
-        assert (materialiser.kafka_error, _assignment_of(materialiser).left) == (None, False)
+        wait_for("the end of the error", lambda: materialiser.kafka_error is None)
+        assert (store.tasks[0].progress.active_target, _assignment_of(materialiser).left) == (1, False)
 
 
 def test_another_instance_takes_over_from_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """It can write, so commands and new balances do not wait for this disk."""
     store = StateStore(DEFINITION)
-    with running(store, monkeypatch, lambda *_: SmallDisk(), _FULL_SECONDS=0.0) as materialiser:
+    with running(store, monkeypatch, lambda *_: SmallDisk(), _FULL_SECONDS=0.05) as materialiser:
+        _assignment_of(materialiser).can_hand_over = True
+        wait_for("its end", lambda: not materialiser.alive)
+        assert _assignment_of(materialiser).left
+
+
+def test_another_instance_takes_over_a_partition_that_a_full_disk_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No write has failed yet, because the partition is new."""
+
+    def open_partition(*_: object) -> StorePartition:
+        raise StoreFullError("the disk is full")
+
+    with running(StateStore(DEFINITION), monkeypatch, open_partition, _FULL_SECONDS=0.05) as materialiser:
         _assignment_of(materialiser).can_hand_over = True
         wait_for("its end", lambda: not materialiser.alive)
         assert _assignment_of(materialiser).left

@@ -100,6 +100,29 @@ def test_a_store_on_a_full_disk_serves_reads_and_continues_after_space_is_free(t
         again.close()
 
 
+@pytest.mark.program
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_store_closes_on_a_full_disk_and_keeps_its_data(tmp_path: Path) -> None:
+    """RocksDB cannot flush its memory to a file. The write-ahead log has the data."""
+    disk = tmp_path / "disk"
+    values = {b"%d" % number: os.urandom(1_000) for number in range(10_000)}
+    with small_disk(disk, "64m"):
+        store = RocksDbStorePartition(disk / "0", rocksdb_options())
+        store.apply(values, Checkpoint("x", 1, 0))
+        fill(disk / "filler")
+
+        store.close()
+        with pytest.raises(StoreClosedError):
+            store.get(b"1")
+        with pytest.raises(StoreFullError):
+            RocksDbStorePartition(disk / "1", rocksdb_options())
+
+        (disk / "filler").unlink()
+        again = RocksDbStorePartition(disk / "0", rocksdb_options())
+        assert (again.checkpoint, dict(again.scan(b"", None, 10_001))) == (Checkpoint("x", 1, 0), values)
+        again.close()
+
+
 def _is_written(store: RocksDbStorePartition) -> bool:
     try:
         store.apply({b"a": b"3"}, Checkpoint("x", 3, 0))
