@@ -37,8 +37,8 @@ _POLL_SECONDS = 0.2
 # Longer than any step. A broker that does not answer delays a step by a few times five seconds.
 _STALLED_SECONDS = 120.0
 _LONGEST_SAVE_INTERVAL = timedelta(seconds=3)
-# If all instances share a disk, each of them saves a checkpoint, finds the disk full and reports it within this time.
-# Then none hands over.
+# Another instance must be able to take over for this time. If all instances share a disk, each of them saves a
+# checkpoint, finds the disk full and reports it within this time. Then none hands over.
 _FULL_SECONDS = 6.0
 
 
@@ -47,10 +47,10 @@ class ChangelogMismatchError(RuntimeError):
 
 
 class _FullDisk(NamedTuple):
-    """Since when (``time.monotonic``) a disk is full, and what the error says."""
+    """A full disk: the error, and since when another instance could take over (``time.monotonic``)."""
 
-    since: float
     reason: str
+    since: float
 
 
 class Materialiser:
@@ -108,7 +108,7 @@ class Materialiser:
     @property
     def kafka_error(self) -> str | None:
         """Why the stores cannot follow their changelogs now; None if they can."""
-        return self._full.reason if self._full else self._reader.error
+        return self._reader.error or (self._full.reason if self._full else None)
 
     @property
     def alive(self) -> bool:
@@ -164,18 +164,20 @@ class Materialiser:
         try:
             step()
         except StoreFullError as error:
-            if self._full is None:
-                self._full = _FullDisk(time.monotonic(), str(error))
             for task in self._all_tasks():
                 # The copy no longer follows its changelog, so it does not serve as that of an owner.
                 task.progress.become(None, boot_seconds())
-            if time.monotonic() > self._full.since + _FULL_SECONDS and self._assignment.can_hand_over:
+            if self._full is None or not self._assignment.can_hand_over:
+                self._full = _FullDisk(str(error), time.monotonic())
+            elif time.monotonic() > self._full.since + _FULL_SECONDS:
                 raise StoreError(f"{error}; another instance takes over") from error
             raise
 
     def _connect(self) -> None:
         """Check each open store against the broker, and continue to read from its position."""
         if self._full:
+            if self._assignment.settled:
+                self._closed.delete_old()  # it may free the space
             for task in self._all_tasks():
                 task.write_again()
         self._admin = clients.admin(self._settings, CLIENT_ID)  # the former one may have lost all brokers

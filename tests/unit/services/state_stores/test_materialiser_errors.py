@@ -26,7 +26,7 @@ from services.state_stores.contract import (
     StoreFullError,
     StorePartition,
 )
-from services.state_stores.materialiser import Materialiser
+from services.state_stores.materialiser import Materialiser, _FullDisk
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import Opener, StateStore
 from services.state_stores.waiters import SequenceWaiters
@@ -217,6 +217,17 @@ def test_another_instance_takes_over_a_partition_that_a_full_disk_cannot_open(mo
         _assignment_of(materialiser).can_hand_over = True
         wait_for("its end", lambda: not materialiser.alive)
         assert _assignment_of(materialiser).left
+
+
+def test_an_instance_that_could_help_for_a_moment_does_not_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a shared disk, one instance can write again before another one, and one that starts has no error yet."""
+    partition = SmallDisk()
+    with running(StateStore(DEFINITION), monkeypatch, lambda *_: partition, _FULL_SECONDS=3600.0) as materialiser:
+        _assignment_of(materialiser).can_hand_over = True
+        wait_for("a failure", lambda: materialiser._full)
+        began = cast(_FullDisk, materialiser._full).since
+        _assignment_of(materialiser).can_hand_over = False
+        wait_for("a new start of the time", lambda: cast(_FullDisk, materialiser._full).since > began)
 
 
 def test_the_other_instances_have_time_to_find_the_same_disk_full(monkeypatch: pytest.MonkeyPatch) -> None:
