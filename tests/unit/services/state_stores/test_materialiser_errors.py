@@ -228,6 +228,7 @@ def test_an_instance_that_could_help_for_a_moment_does_not_take_over(monkeypatch
         began = cast(_FullDisk, materialiser._full).since
         _assignment_of(materialiser).can_hand_over = False
         wait_for("a new start of the time", lambda: cast(_FullDisk, materialiser._full).since > began)
+        assert (materialiser.alive, _assignment_of(materialiser).left) == (True, False)
 
 
 def test_the_other_instances_have_time_to_find_the_same_disk_full(monkeypatch: pytest.MonkeyPatch) -> None:
