@@ -3,6 +3,7 @@
 from pydantic import BaseModel, Field
 
 from api.schemas.fields import CAMEL_CASE
+from services.interactive_queries.reports import KafkaError
 
 
 class Liveness(BaseModel):
@@ -39,5 +40,5 @@ class Readiness(BaseModel):
     model_config = CAMEL_CASE
 
     ready: bool
-    kafka_error: str | None = Field(description="Why the instance cannot follow Kafka now. null: it can.")
+    kafka_error: KafkaError
     partitions: list[StorePartitionReport]

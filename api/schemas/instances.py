@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from services.interactive_queries.reports import HeldPartition
+from services.interactive_queries.reports import HeldPartition, KafkaError
 
 
 class Instance(BaseModel):
@@ -11,10 +11,7 @@ class Instance(BaseModel):
     url: str = Field(examples=["http://127.0.0.1:8080"])
     is_self: bool = Field(alias="self", description="Whether this instance sent the response.")
     reachable: bool = Field(description="Whether the instance responded to the last request.")
-    kafka_error: str | None = Field(
-        alias="kafkaError",
-        description="Why the instance cannot follow Kafka now, for example a full disk. null: it can.",
-    )
+    kafka_error: KafkaError = Field(alias="kafkaError")
     partitions: list[HeldPartition] = Field(description="From its own report, which is about a second old.")
 
 

@@ -12,6 +12,11 @@ from services.state_stores.assignment import Role
 
 _CAMEL_CASE = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 
+KafkaError = Annotated[
+    str | None,
+    Field(description="Why the instance cannot follow Kafka now, for example because its disk is full. null: it can."),
+]
+
 
 class HeldPartition(BaseModel):
     """A copy of one store partition. Offsets are offsets of the changelog."""
@@ -37,9 +42,7 @@ class InstanceReport(BaseModel):
     url: str = Field(examples=["http://127.0.0.1:8080"])
     group: str = Field(description="The consumer group that distributes the partitions.", examples=["loyalty-api"])
     partitions: tuple[HeldPartition, ...]
-    kafka_error: str | None = Field(
-        default=None, description="Why the instance cannot follow Kafka now, for example a full disk. null: it can."
-    )
+    kafka_error: KafkaError = None
 
     @cached_property
     def copies(self) -> dict[tuple[str, int], HeldPartition]:

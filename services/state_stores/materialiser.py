@@ -287,9 +287,8 @@ class Materialiser:
         if time.monotonic() >= self._next_save_time:
             if self._assignment.settled:
                 self._closed.delete_old()
-            for partition in self._roles:
-                for task in self._tasks(partition):
-                    task.save_checkpoint()
+            for task in self._all_tasks():
+                task.save_checkpoint()
             interval = min(
                 [_LONGEST_SAVE_INTERVAL, *(each.tombstone_retention / 10 for each in self._changelogs.values())]
             )
