@@ -189,7 +189,9 @@ class Materialiser:
                 raise ChangelogMismatchError(
                     f"topic {topic} has {found} partitions, and the catalogue says {expected}: create the topic again"
                 )
-        self._reader.consumer.assign(self._open_partitions(self._roles))
+        # Open stores before the instance joins the group. On a full disk this fails, and the other instances keep their
+        # partitions.
+        self._reader.consumer.assign(self._open_partitions(self._global_partitions() | self._roles))
         self._assignment.attach(
             {topic: log.partitions for topic, log in self._changelogs.items() if topic not in self._global_topics}
         )
@@ -206,9 +208,7 @@ class Materialiser:
     def _follow_assignment(self) -> None:
         """Open and close partitions and change roles, as the assignment says now."""
         settled = self._assignment.settled
-        wanted = dict(self._assignment.holdings(self._roles))
-        for topic in self._global_topics:
-            wanted |= {(topic, number): Role.ACTIVE for number in range(self._changelogs[topic].partitions)}
+        wanted = {**self._assignment.holdings(self._roles), **self._global_partitions()}
         if gone := [partition for partition in self._roles if partition not in wanted]:
             self._reader.consumer.incremental_unassign([TopicPartition(*partition) for partition in gone])
             self._close_partitions(gone)
@@ -216,6 +216,13 @@ class Materialiser:
             self._reader.consumer.incremental_assign(self._open_partitions(new))
         self._change_roles({each: role for each, role in wanted.items() if self._roles[each] is not role})
         self._settled = self._settled or settled
+
+    def _global_partitions(self) -> dict[ChangelogPartition, Role]:
+        return {
+            (topic, number): Role.ACTIVE
+            for topic in self._global_topics
+            for number in range(self._changelogs[topic].partitions)
+        }
 
     def _rebuild_damaged(self) -> None:
         """Open damaged stores again: they are deleted and restored. Other stores of their partitions stay open."""

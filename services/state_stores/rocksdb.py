@@ -42,7 +42,7 @@ _CHECKPOINT = b"c"
 _CHECKPOINT_HEADER = struct.Struct(">qqq")  # offset, caught-up time, count; the origin follows
 
 _CLOSE_DEADLINE_SECONDS = 5.0
-_NO_SPACE = "No space left on device"
+_FULL_DISK = ("No space left on device", "Disk quota exceeded")
 
 
 def rocksdb_options() -> Options:
@@ -196,7 +196,7 @@ class RocksDbStorePartition(StorePartition):
         if isinstance(error, (DbClosedError, RuntimeError)):
             self._check_open()
             return StoreError(str(error))
-        if _NO_SPACE in str(error):
+        if any(reason in str(error) for reason in _FULL_DISK):
             # RocksDB continues by itself a few seconds after the space of one write buffer is free.
             return StoreFullError(f"the disk of the store {self._directory} is full: free space on it")
         # A missing permission is an "IO error" too, but then the data are intact.

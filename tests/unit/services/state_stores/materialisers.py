@@ -66,10 +66,11 @@ class FixedAssignment:
         self.roles: dict[ChangelogPartition, Role] = {}
         self.settled = True
         self.alive = True
-        self.left = False
+        self.attached = self.left = False
         self.can_hand_over = False
 
-    def attach(self, topics: Mapping[str, int]) -> None: ...
+    def attach(self, topics: Mapping[str, int]) -> None:
+        self.attached = True
 
     def leave(self) -> None:
         self.left = True

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from typing import cast
 
@@ -217,6 +218,29 @@ def test_another_instance_takes_over_a_partition_that_a_full_disk_cannot_open(mo
         _assignment_of(materialiser).can_hand_over = True
         wait_for("its end", lambda: not materialiser.alive)
         assert _assignment_of(materialiser).left
+
+
+def test_an_instance_that_starts_on_a_full_disk_joins_the_group_after_space_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then, the other instances keep their partitions. A store that each instance has shows that it is full."""
+    attempts: list[bool] = []
+    is_free = threading.Event()
+
+    def open_partition(*_: object) -> StorePartition:
+        attempts.append(is_free.is_set())
+        if not is_free.is_set():
+            raise StoreFullError("the disk is full")
+        return MemoryStorePartition()
+
+    store = StateStore(replace(DEFINITION, is_global=True))
+    with running(store, monkeypatch, open_partition, _FULL_SECONDS=0.0) as materialiser:
+        wait_for("three attempts", lambda: len(attempts) > 2)
+        assert (materialiser.alive, _assignment_of(materialiser).attached) == (True, False)
+        assert "the disk is full" in str(materialiser.kafka_error)
+        is_free.set()
+        wait_for("the record", lambda: 0 in store.tasks and store.tasks[0].progress.position == 1)
+        assert (_assignment_of(materialiser).attached, _assignment_of(materialiser).left) == (True, False)
 
 
 def test_an_instance_that_could_help_for_a_moment_does_not_take_over(monkeypatch: pytest.MonkeyPatch) -> None:
