@@ -10,8 +10,8 @@ visible   ──► the balance shows the decision; only then the client gets it
 import asyncio
 import math
 import time
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.state_stores import catalogue
 from services.state_stores.definition import ReadConsistency, VersionedValue
-from services.state_stores.store import LocalStores
+from services.state_stores.store import LocalStores, StateStore
 
 log = structlog.get_logger(__name__)
 
@@ -133,7 +133,7 @@ class CommandService:
             return await self.await_visibility(decision, deadline, card)
         claim = self._in_flight[command.command_id]
         try:
-            card = card or await self._card_of_redemption(request, command, seconds)
+            card = card or await self._card_of_redemption(request, command, deadline)
             if decision is None and _needs_account(command):
                 await self._require_customer(card, deadline)
             if decision is None and isinstance(command, Replace) and command.counterparty != card:
@@ -271,15 +271,15 @@ class CommandService:
 
     async def _balance(self, card: str, deadline: float) -> KeyValue:
         """The balance of a card. Raises Problem."""
-        try:
-            async with asyncio.timeout(deadline + _GRACE_SECONDS - time.monotonic()):
-                return await self._lookup.value_of(catalogue.BALANCES, card)
-        except TimeoutError as error:
-            raise problems.OwnerTimeout(partition=self._balances.partition_of(card.encode()), tried=[]) from error
+        async with _in_time(self._balances, card, deadline):
+            return await self._lookup.value_of(catalogue.BALANCES, card)
 
-    async def _card_of_redemption(self, request: Request, command: Command, seconds: float) -> str:
-        # A client may end a redemption that is still pending.
-        redemption = await self.find(command.redemption_id, seconds) if isinstance(command, Capture | Void) else None
+    async def _card_of_redemption(self, request: Request, command: Command, deadline: float) -> str:
+        redemption = None
+        if isinstance(command, Capture | Void):
+            async with _in_time(self._decisions, command.redemption_id, deadline):
+                # A client may end a redemption that is still pending.
+                redemption = await self.find(command.redemption_id, max(0.0, deadline - time.monotonic()))
         if redemption is None or redemption["Kind"] != "reserve":
             raise problems.UnknownRedemption
         if redemption["Status"] == PENDING:
@@ -350,6 +350,16 @@ def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> a
     tasks.add(task)
     task.add_done_callback(tasks.discard)
     return task
+
+
+@asynccontextmanager
+async def _in_time(store: StateStore, key: str, deadline: float) -> AsyncIterator[None]:
+    """Ends a lookup of the key after the deadline and the grace. Raises OwnerTimeout."""
+    try:
+        async with asyncio.timeout(deadline + _GRACE_SECONDS - time.monotonic()):
+            yield
+    except TimeoutError as error:
+        raise problems.OwnerTimeout(partition=store.partition_of(key.encode()), tried=[]) from error
 
 
 def location_of(command_id: str) -> str:

@@ -34,6 +34,10 @@ _TOKEN_TOO_LONG = {
     "title": "The token is too long",
     "detail": f"A browser keeps at most {_LARGEST_COOKIE:,} bytes. Use a token with fewer claims, or an API key.",
 }
+_NO_CREDENTIALS = {
+    "title": "This is no key and no token",
+    "detail": "Keys and tokens have printable ASCII characters only. Copy the key again.",
+}
 
 FLOW = (
     ("fan-out", ("pos-invoices",), ("shipment", "hadoop", "dead-letters")),
@@ -45,6 +49,18 @@ FLOW = (
 
 
 router = APIRouter(prefix="/console", include_in_schema=False)
+
+
+class NoCallerError(Exception):
+    """The API cannot say now who the user is.
+
+    Attributes:
+        problem: its reason.
+    """
+
+    def __init__(self, problem: dict[str, Any]) -> None:
+        super().__init__(problem)
+        self.problem = problem
 
 
 class SignInNeededError(Exception):
@@ -75,6 +91,11 @@ def install(app: FastAPI) -> None:
             return Response(headers={"HX-Redirect": "/console/sign-in"})
         return RedirectResponse("/console/sign-in", HTTPStatus.SEE_OTHER)
 
+    @app.exception_handler(NoCallerError)
+    async def show_problem(request: Request, error: NoCallerError) -> Response:
+        template = "problem.html" if "hx-request" in request.headers else "problem_page.html"
+        return page(template, user=None, problem=error.problem)
+
 
 async def _ask(request: Request, method: str, path: str, **arguments: Any) -> Answer:
     """The answer of the API. Raises SignInNeededError if it does not know the user."""
@@ -85,7 +106,11 @@ async def _ask(request: Request, method: str, path: str, **arguments: Any) -> An
 
 
 async def _user(request: Request) -> dict[str, Any]:
-    return (await _ask(request, "GET", "/v1/caller")).body
+    """The caller of the credentials. Raises SignInNeededError or NoCallerError."""
+    answer = await _ask(request, "GET", "/v1/caller")
+    if not answer.is_good:
+        raise NoCallerError(answer.body)
+    return answer.body
 
 
 async def _fields(request: Request) -> list[tuple[str, str]]:
@@ -118,6 +143,8 @@ async def sign_in(request: Request) -> Response:
     answer = await call(Request(request.scope), "GET", "/v1/caller")
     if not answer.is_good:
         return page("problem.html", problem=answer.body)
+    if not text.isascii() or not text.isprintable():
+        return page("problem.html", problem=_NO_CREDENTIALS)
     response = Response(headers={"HX-Redirect": HOME})
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, text, path="/console", httponly=True, samesite="strict", secure=secure)

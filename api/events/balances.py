@@ -259,7 +259,8 @@ class BalanceEvents:
         if last is None:
             return [revisions.current(value, position)]
         gap = Event("gap", orjson.dumps({"after": str(last)}))
-        if last.offset is not None and last.offset < task.progress.end_offset:
+        is_older = value is not None and value.version < last.version  # then the end offset can be old, too
+        if last.offset is not None and (is_older or last.offset < task.progress.end_offset):
             revisions.skip_to(last.offset)
             if last.offset >= position:
                 # This copy is behind the client. The follower delivers what the client has not received yet.

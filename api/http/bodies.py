@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.problems import BodyTooLarge, UnreadableBody
-from api.security.permissions import CHECKS
+from api.security.permissions import checks_of
 
 _COMMAND_BYTES = 16 * 1024
 """A command has only a few short texts."""
@@ -74,7 +74,7 @@ class JsonRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        checks = [each.dependency for each in self.dependencies if each.dependency in CHECKS]
+        checks = checks_of(self)
 
         async def handle_json(request: Request) -> Response:
             for check in checks:

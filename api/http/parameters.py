@@ -12,6 +12,7 @@ from pydantic import AwareDatetime, BeforeValidator
 from api.http.problems import MOST_ERRORS, InvalidParameters
 from api.schemas.fields import LONGEST_CARD
 from api.schemas.stores import LONGEST_KEY
+from api.security.permissions import checks_of
 
 LONGEST_TIMEOUT_SECONDS = 30
 """Shorter than the idle limits of common proxies (60 s), so that this server ends the request."""
@@ -46,7 +47,8 @@ IsBoolean = BeforeValidator(_require_boolean)
 async def refuse_unknown_parameters(request: Request) -> None:
     """Raise InvalidParameters for an unknown query parameter, and for one that is given twice and may be given once.
 
-    Without this check a misspelled parameter would be ignored, and so would the first of two.
+    Without this check a misspelled parameter would be ignored, and so would the first of two. The rights of the caller
+    come first.
     """
     if not request.query_params:
         return
@@ -59,6 +61,8 @@ async def refuse_unknown_parameters(request: Request) -> None:
         if name not in known or (number > 1 and not _takes_several(known[name].annotation))
     ]
     if errors:
+        for check in checks_of(request.scope["route"]):
+            await check(request)
         raise InvalidParameters(errors=errors[:MOST_ERRORS])
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import orjson
 import structlog
@@ -195,8 +196,9 @@ class ScatterGather:
 
 def _local_path(request: Request, partitions: Collection[int]) -> bytes:
     """The path and query of the same request to one instance, for these partitions."""
-    path: bytes = request.scope.get("raw_path") or request.url.path.encode()
-    start = len(b"/v1/stores/") + path[len(b"/v1/stores/") :].index(b"/")
+    # The route has matched the decoded path.
+    path = quote(request.scope["path"]).encode()
+    start = path.index(b"/", len(b"/v1/stores/"))
     parameters = [request.scope["query_string"], *(b"partition=%d" % number for number in partitions)]
     return path[:start] + b"/local" + path[start:] + b"?" + b"&".join(filter(None, parameters))
 

@@ -31,6 +31,7 @@ PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation
 
 _ROUTES = "/v1/"
 _CONSOLE = "/console/"
+_TO_THE_CONSOLE = ("/", "/console")
 """The pages of the console are public. Their data come through this gate, with the credentials of the user."""
 
 _BEARER = "bearer "
@@ -190,7 +191,7 @@ class Gate:
 
         path, security, status = scope["path"], self._security, _FAILED
         is_page = not path.startswith(_ROUTES) and (
-            path == "/" or path.startswith(_CONSOLE) or (path in PUBLIC_PATHS and scope["method"] in _READS)
+            path in _TO_THE_CONSOLE or path.startswith(_CONSOLE) or (path in PUBLIC_PATHS and scope["method"] in _READS)
         )
         more_headers = _PAGE_HEADERS if is_page else _RESPONSE_HEADERS
 

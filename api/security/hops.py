@@ -174,7 +174,7 @@ class Hops:
     def verify(self, text: str, request: HopRequest) -> Hop:
         """The caller of a forwarded request. Raises ForwardRefused."""
         claims = self._claims_of(text)
-        if claims is None or claims["aud"] != self._url or claims["iat"] + 2 * LIFETIME_SECONDS < time.time():
+        if claims is None or claims["aud"] != self._url or abs(claims["iat"] - time.time()) > 2 * LIFETIME_SECONDS:
             log.warning("a forwarded request was refused")
             raise ForwardRefused
         if claims["req"] != list(request):

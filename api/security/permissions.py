@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import orjson
 from fastapi import Depends, Request
+from fastapi.routing import APIRoute
 
 from api.http.problems import CardMoved
 from api.security.caller import EVERYBODY, Caller
@@ -23,7 +24,12 @@ FOLLOWS_COMMANDS = (
 
 
 CHECKS: set[Callable[..., Any]] = set()
-"""The dependencies of routes that check the rights of a caller. They do not read the body."""
+"""All dependencies that check the rights of a caller. They do not read the body."""
+
+
+def checks_of(route: APIRoute) -> list[Callable[..., Any]]:
+    """The dependencies of a route that check the rights of a caller. Each is a coroutine function of the request."""
+    return [each.dependency for each in route.dependencies if each.dependency in CHECKS]
 
 
 def caller_of(request: Request) -> Caller:

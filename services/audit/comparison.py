@@ -24,7 +24,7 @@ from services.domain.recomputation import Recomputed, in_order, recompute
 from services.state_stores.catalogue import balance_body
 
 _TEXTS = ("event_id", "invoice_number", "tier", "reason", "actor", "counterparty")
-_POINTS = {"points", "total", "available", "pending", "reserved", "debt", "earned_in_period", "earned_before"}
+_POINTS = {"points", "total", "available", "pending", "reserved", "debt", "reserved_debt", "earned_in_period"}
 _PERSONAL = {"reason", "actor", "counterparty", "moved_to", "former_cards", "MovedTo", "CustomerCardNo"}
 """Differences do not show the values of these fields, because the topic audit-runs keeps their text."""
 

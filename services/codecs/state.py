@@ -51,6 +51,7 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     moved_to: str = ""
     former_cards: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    reserved_debt: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -82,6 +83,7 @@ def encode_account(account: AccountState) -> bytes:
             account.moved_to,
             account.former_cards,
             account.imports,
+            account.reserved_debt,
         )
     )
 
@@ -116,6 +118,7 @@ def decode_account(state: bytes) -> AccountState:
         stored.moved_to,
         stored.former_cards,
         stored.imports,
+        stored.reserved_debt,
     )
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Collection
-from contextlib import suppress
 
 import structlog
 
@@ -34,18 +33,17 @@ class ClosedPartitions:
         for partition in partitions:
             self._stores.pop(partition, None)
 
-    def delete_old(self) -> None:
-        """Delete the data of partitions that were closed ten minutes ago or earlier."""
+    def delete_old(self, held: Collection[ChangelogPartition]) -> None:
+        """Delete the data of partitions that were closed ten minutes ago or earlier, and that are not held again."""
         latest = time.monotonic() - _CLEANUP_SECONDS
         for partition, (closed_at, stores) in list(self._stores.items()):
-            if closed_at > latest:
+            if closed_at > latest or partition in held:
                 continue
             topic, number = partition
             try:
                 # The first store goes last. A restart asks it which partitions have data.
                 while stores:
-                    with suppress(FileNotFoundError):
-                        stores[-1].destroy()
+                    stores[-1].destroy()
                     stores.pop()
             except OSError as error:
                 log.warning("cannot delete a closed partition", topic=topic, partition=number, reason=str(error))

@@ -177,7 +177,7 @@ class Materialiser:
         """Check each open store against the broker, and continue to read from its position."""
         if self._full:
             if self._assignment.settled:
-                self._closed.delete_old()  # it may free the space
+                self._closed.delete_old(self._roles)  # it may free the space
             for task in self._all_tasks():
                 task.write_again()
         self._admin = clients.admin(self._settings, CLIENT_ID)  # the former one may have lost all brokers
@@ -293,7 +293,7 @@ class Materialiser:
                     raise StoreCorruptError(f"{task.definition.name} {partition[1]} has lagged for too long")
         if time.monotonic() >= self._next_save_time:
             if self._assignment.settled:
-                self._closed.delete_old()
+                self._closed.delete_old(self._roles)
             for task in self._all_tasks():
                 task.save_checkpoint()
             interval = min(

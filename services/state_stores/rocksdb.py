@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import structlog
@@ -42,7 +42,7 @@ _CHECKPOINT = b"c"
 _CHECKPOINT_HEADER = struct.Struct(">qqq")  # offset, caught-up time, count; the origin follows
 
 _CLOSE_DEADLINE_SECONDS = 5.0
-_FULL_DISK = ("No space left on device", "Disk quota exceeded")
+_NO_SPACE = "No space left on device"
 
 
 def rocksdb_options() -> Options:
@@ -172,7 +172,8 @@ class RocksDbStorePartition(StorePartition):
 
     def destroy(self) -> None:
         self.close()
-        shutil.rmtree(self._directory)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._directory)
 
     def _check_open(self) -> None:
         if self._closing.is_set():
@@ -196,8 +197,9 @@ class RocksDbStorePartition(StorePartition):
         if isinstance(error, (DbClosedError, RuntimeError)):
             self._check_open()
             return StoreError(str(error))
-        if any(reason in str(error) for reason in _FULL_DISK):
-            # RocksDB continues by itself a few seconds after the space of one write buffer is free.
+        if _NO_SPACE in str(error):
+            # RocksDB continues by itself a few seconds after the space of one write buffer is free. After any other
+            # error, such as a used-up quota, only a store that is opened again can write.
             return StoreFullError(f"the disk of the store {self._directory} is full: free space on it")
         # A missing permission is an "IO error" too, but then the data are intact.
         damaged = ("Corruption", "Invalid argument", "IO error: No such file or directory")
@@ -235,8 +237,9 @@ class StateDirectory:
                 f"the state directory {path} is in use by another process (pid {owner}): "
                 "start each process with its own --state-dir"
             ) from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # on a full disk the lock works, too; the pid is for people
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         os.close(self._lock)

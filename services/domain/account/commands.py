@@ -61,17 +61,20 @@ def void(posting: Posting, event: Void) -> None:
 
 
 def _cancel_debt(posting: Posting, redemption_id: str) -> None:
-    """Cancels the part of a debt that only this reservation can pay, because its points are spent now.
+    """Cancels the part of a debt of returns that only this reservation can pay, because its points are spent now.
 
-    Within the balance, a return takes back reserved points as a debt. A reservation that is not captured pays it.
+    Within the balance, a return takes back reserved points as a debt. A reservation that is not captured pays it. The
+    debt of an adjustment stays.
     """
     account = posting.account
     reservation = account.reservations.get(redemption_id)
     if reservation is None or posting.programme.spent_returns is not SpentReturns.WITHIN_BALANCE:
         return
-    cancelled = min(reservation.points, max(0, account.debt - (account.reserved - reservation.points)))
+    unpaid = max(0, account.debt - (account.reserved - reservation.points))
+    cancelled = min(reservation.points, unpaid, account.reserved_debt)
     if cancelled:
         account.debt -= cancelled
+        account.reserved_debt -= cancelled
         posting.enter(Kind.RETURNED, cancelled, reason=str(ReturnReason.POINTS_SPENT))
 
 

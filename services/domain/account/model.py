@@ -106,6 +106,7 @@ class Account:
         sequence: number of entries.
         updated_time: the latest time of any entry.
         debt: points that were taken back after they were spent. The next points pay it. With a debt there are no lots.
+        reserved_debt: the part of the debt that returns took from reserved points. The next points pay the rest first.
         lots: spendable and pending points, without reserved points.
         reservations: by redemption id.
         purchases: by invoice number, oldest first, as long as they can be returned or their events are remembered.
@@ -137,6 +138,7 @@ class Account:
     moved_to: str = ""
     former_cards: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    reserved_debt: int = 0
 
     @property
     def available(self) -> int:
@@ -186,6 +188,7 @@ class Account:
             self.moved_to,
             self.former_cards,
             self.imports,
+            self.reserved_debt,
         )
 
 

@@ -119,6 +119,7 @@ def absorb(posting: Posting, event: Absorb) -> None:
         account.former_cards = (*account.former_cards, event.counterparty)
     posting.add(part.lots)
     posting.take_back(part.debt, most_debt=part.debt)
+    account.reserved_debt = min(account.reserved_debt + part.reserved_debt, account.debt)
     account.reservations |= part.reservations
     account.imports += part.imports
     account.purchases = _oldest_first(part.purchases | account.purchases)
@@ -158,7 +159,7 @@ def _empty(account: Account) -> None:
         }
     )
     account.lots, account.reservations, account.purchases = {}, {}, {}
-    account.debt = account.period_start = account.period_end = account.earned_in_period = 0
+    account.debt = account.reserved_debt = account.period_start = account.period_end = account.earned_in_period = 0
     account.tier, account.is_blocked, account.imports = "", False, ()
 
 
@@ -172,6 +173,7 @@ def _parts(account: Account) -> Iterator[Account]:
         period_end=account.period_end,
         earned_in_period=account.earned_in_period,
         imports=account.imports,
+        reserved_debt=account.reserved_debt,
     )
     size = 0
     for field, key, value, weight in _pieces(account):

@@ -89,6 +89,7 @@ class Posting:
         lots.add(account.lots, added)
         if account.debt:
             account.debt -= sum(lots.take_any(account.lots, account.debt).values())
+            account.reserved_debt = min(account.reserved_debt, account.debt)
 
     def take_back(self, points: int, preferred: Terms | None = None, *, most_debt: int) -> int:
         """Takes points from all lots, also pending ones, and returns how many it took.

@@ -67,6 +67,19 @@ def forwarded(posting: Posting, event: Forward) -> None:
         _return(posting, returned, is_half=sold is not None)
 
 
+def expire(posting: Posting, expires_time: int, points: int) -> None:
+    """Takes expired points off the purchases that earned them, so that a return does not take them once more.
+
+    A redemption spends points of the same expiry without an order. Here it spends those of the oldest purchase first.
+    """
+    for number, bought in reversed(posting.account.purchases.items()):
+        programme = posting.programmes.version(bought.programme_version)
+        if points and bought.earned and earned_terms(bought.time, programme).expires_time == expires_time:
+            part = min(points, bought.earned)
+            points -= part
+            posting.account.purchases[number] = bought._replace(earned=bought.earned - part)
+
+
 def forget(account: Account, now: int, programmes: Programmes) -> None:
     """Removes purchases, returns and commands that the account does not have to remember any more."""
     # The oldest are first, so the loops look at few that remain.
@@ -86,14 +99,18 @@ def forget(account: Account, now: int, programmes: Programmes) -> None:
 
 def remembers(account: Account, invoice_number: str, now: int, programmes: Programmes) -> bool:
     """Whether the account still knows the invoice at that time. ``forget`` may remove it later."""
-    past = account.purchases.get(invoice_number) or account.returns.get(invoice_number)
-    return past is not None and _is_remembered(past, now, programmes)
+    pasts = account.purchases.get(invoice_number), account.returns.get(invoice_number)
+    return any(past is not None and _is_remembered(past, now, programmes) for past in pasts)
 
 
 def _is_remembered(past: PastPurchase | PastReturn, now: int, programmes: Programmes) -> bool:
-    window = programmes.version(past.programme_version).return_window
-    memory = RETURN_MEMORY if isinstance(past, PastReturn) else EVENT_MEMORY
-    return now <= past.append_time + max(window, memory)
+    memory = max(EVENT_MEMORY, programmes.version(past.programme_version).return_window)
+    if isinstance(past, PastReturn):
+        memory = max(memory, RETURN_MEMORY)
+        if not past.original:
+            # Its purchase may have come at the end of that time. The copy that the index forwards comes after it.
+            memory += EVENT_MEMORY
+    return now <= past.append_time + memory
 
 
 def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bool:
@@ -234,7 +251,11 @@ def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPu
     is_negative_allowed = posting.programme.spent_returns is SpentReturns.NEGATIVE_ALLOWED
     most_debt = points if is_negative_allowed else max(0, account.reserved - account.debt)
     terms = earned_terms(bought.time, posting.programmes.version(bought.programme_version))
-    return posting.take_back(points, terms, most_debt=most_debt)
+    before = account.debt
+    taken = posting.take_back(points, terms, most_debt=most_debt)
+    if not is_negative_allowed:
+        account.reserved_debt += account.debt - before
+    return taken
 
 
 def _after_return(bought: PastPurchase, returned: PastReturn, programme: Programme) -> PastPurchase:
@@ -263,7 +284,18 @@ def _after_return(bought: PastPurchase, returned: PastReturn, programme: Program
     is_empty = names_items and not left and named >= bought.amount and programme.tax_basis is TaxBasis.TAXABLE
     if amount <= 0 or is_empty:
         return bought._replace(amount=_ZERO, earned=0)
-    again = Purchase(bought.append_time, "", amount, bought.store_id, created_time=bought.created_time, lines=lines)
+    # On the taxable basis the lines have their gross values, and the amount is net.
+    is_net = programme.tax_basis is TaxBasis.TAXABLE and names_items
+    total = sum((line.value for line in lines), _ZERO) if is_net else amount
+    again = Purchase(
+        bought.append_time,
+        "",
+        total or amount,
+        bought.store_id,
+        created_time=bought.created_time,
+        lines=lines,
+        taxable_amount=amount,
+    )
     earned = earnings(again, programme, bought.tier).points
     return bought._replace(amount=amount, earned=min(bought.earned, earned))
 

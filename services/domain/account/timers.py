@@ -1,5 +1,6 @@
 """Changes at due times: lots are released, announced and expire; reservations lapse; tier periods end."""
 
+from services.domain.account import purchases
 from services.domain.account.lots import Terms, soonest_first
 from services.domain.account.model import Account, Outcome
 from services.domain.account.posting import Posting
@@ -47,6 +48,7 @@ def _apply(posting: Posting, due: int) -> None:
 def _change_lot(posting: Posting, terms: Terms, due: int) -> None:
     points = posting.account.lots.pop(terms)
     if terms.expires_time == due:
+        purchases.expire(posting, due, points)
         posting.enter(Kind.EXPIRED, -points, expires_time=due)
     elif terms.available_time == due:
         posting.add({terms._replace(available_time=0): points})

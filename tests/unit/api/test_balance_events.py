@@ -155,6 +155,23 @@ def test_a_store_that_is_built_again_repeats_no_old_erasure(step_seconds: Callab
     run(scenario)
 
 
+def test_a_copy_that_does_not_know_how_far_it_is_behind_repeats_no_erasure(
+    step_seconds: Callable[[float], None],
+) -> None:
+    """The client has the erasure at offset 1 and two balances of the next account. The copy knows only offset 0."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        later = OPENED + 1_000
+        changelog.write(balance(1))
+        step_seconds(0.01)
+        async with client.stream(last=f"{later}.2.3") as stream:
+            await stream.heartbeat()
+            changelog.write(None, balance(1, later), balance(2, later), balance(3, later))
+            assert 3 == await stream.sequence()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("end_offset", [0, 1])
 def test_a_standby_behind_the_client_does_not_say_that_the_account_is_erased(end_offset: int) -> None:
     """The client has the first balance of an account, and the standby does not have it yet.

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from api.commands import service
+from api.routing.lookup import Lookup
 from tests.support.builders import CARD, problem_type
 from tests.support.clusters import damage
 from tests.support.loyalty_query import Scene, play
@@ -87,6 +88,24 @@ def test_a_standby_does_not_prove_that_the_next_read_shows_a_decision() -> None:
         assert 201 == (await scene.redeem("0.01", key, number=1 - owner)).status_code
 
     play(steps, size=2)
+
+
+@pytest.mark.usefixtures("_short_grace")
+def test_a_capture_does_not_wait_longer_than_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """504 if the instance that knows the redemption accepts the request and never answers. Nothing is sent."""
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def steps(scene: Scene) -> None:
+        monkeypatch.setattr(Lookup, "value_of", hang)
+        path = f"{scene.group.instances[0].url}/v1/redemptions/R/capture?timeout=0.1"
+        async with asyncio.timeout(60):
+            answer = await scene.http.post(path, headers={"Idempotency-Key": "1"})
+        assert "owner-timeout" == problem_type(answer, 504)
+        assert [] == scene.sent
+
+    play(steps)
 
 
 def test_a_standby_does_not_prove_that_something_is_unknown() -> None:

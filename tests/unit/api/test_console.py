@@ -227,6 +227,10 @@ def test_the_user_signs_in_with_a_key(guarded: TestClient, secured: SecuredGroup
     assert (200, False) == (typed.status_code, "defect" in typed.text)
     assert COOKIE not in guarded.cookies
 
+    assert (303, "/console/") == (
+        (answer := guarded.get("/console", follow_redirects=False)).status_code,
+        answer.headers["location"],
+    )
     key = secured.key(Scope.BALANCE_READ).text
     accepted = guarded.post("/console/sign-in", data={"credentials": key}, headers=HTMX)
     cookie = accepted.headers["set-cookie"]
@@ -299,6 +303,25 @@ def test_a_balance_of_release_01_is_shown(client: TestClient, instance: Instance
     assert ("417.04" in shown, "blocked" in shown) == (True, False)
     basket = {"TotalAmount": "100", "CustomerCardNo": CARD}
     assert "2.00 points" in client.post("/console/operations/simulate", data=basket, headers=HTMX).text
+
+
+@pytest.mark.parametrize("path", ["/console/", "/console/helpdesk", "/console/operations", "/console/customer?card=1"])
+def test_a_user_whom_the_api_cannot_name_now_sees_the_reason(
+    guarded: TestClient, secured: SecuredGroup, path: str
+) -> None:
+    """The instance still restores its API keys."""
+    guarded.cookies.set(COOKIE, secured.key(Scope.BALANCE_READ).text, path="/console")
+    (task,) = secured.keys.tasks.values()
+    task.progress.restored = False
+    for headers in ({}, HTMX):
+        answer = guarded.get(path, headers=headers)
+        assert (200, True) == (answer.status_code, "Credentials cannot be checked now" in answer.text)
+
+
+def test_text_that_fits_into_no_header_is_refused_as_a_key(client: TestClient) -> None:
+    """An API without credentials accepts every caller, and a cookie has Latin-1 characters only."""
+    answer = client.post("/console/sign-in", data={"credentials": "\u20ac"}, headers=HTMX)
+    assert "This is no key and no token" in answer.text
 
 
 def test_a_token_that_fits_into_no_cookie_is_refused(guarded: TestClient, secured: SecuredGroup) -> None:

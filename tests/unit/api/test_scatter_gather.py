@@ -57,6 +57,17 @@ def test_each_instance_answers_for_all_instances() -> None:
     run(three(), steps)
 
 
+@pytest.mark.parametrize("path", ["/v1/stores/customer-balances%2Fcount", "/v1/%73tores/customer-balances/count"])
+def test_an_encoded_path_is_the_same_path(path: str) -> None:
+    """The peers get the decoded path, as this instance did."""
+
+    async def steps(callers: Callers) -> None:
+        found = (await callers.get(0, path)).json()
+        assert (40, False) == (found["count"], found["partial"])
+
+    run(three(), steps)
+
+
 def test_one_key_is_found_from_anywhere() -> None:
     """Each instance returns the response of the owner with its headers, also for an unknown key."""
 

@@ -118,12 +118,16 @@ def test_an_identity_belongs_to_one_receiver(file: Path) -> None:
         two.verify(signed(file, target="http://three:8080"), REQUEST)
 
 
-def test_an_old_identity_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends after its lifetime and the tolerated difference of clocks."""
+@pytest.mark.parametrize("direction", [1, -1])
+def test_an_identity_of_another_time_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, direction: int) -> None:
+    """It ends after its lifetime and the tolerated difference of clocks.
+
+    One from the future would be valid for longer, and again after a restart of the receiver.
+    """
     two = Hops(TWO, InstanceSecrets(file))
     identity = signed(file)
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 2 * hops.LIFETIME_SECONDS + 1)
+    monkeypatch.setattr(time, "time", lambda: now + direction * (2 * hops.LIFETIME_SECONDS + 1))
 
     with pytest.raises(ForwardRefused):
         two.verify(identity, REQUEST)

@@ -3,6 +3,7 @@
 import asyncio
 
 import httpx
+import pytest
 from fastapi.testclient import TestClient
 
 from services.api_keys.keys import Scope
@@ -52,6 +53,15 @@ def test_the_flood_of_one_caller_leaves_another_alone(secured: SecuredGroup) -> 
         assert {200} == {each.status_code for each in calm}
 
     run_pair(secured, ask, rate="12/minute")
+
+
+@pytest.mark.parametrize(("path", "expected"), [(BALANCE, [422, 422, 429]), ("/v1/instances", [403, 403, 429])])
+def test_an_unknown_parameter_does_not_avoid_the_checks(secured: SecuredGroup, path: str, expected: list[int]) -> None:
+    """A request with it counts, and a caller without the right gets 403."""
+    instance = secured.instance(rate="2/minute")
+    key = secured.key(Scope.BALANCE_READ).text
+    with TestClient(instance.app) as client:
+        assert expected == [client.get(f"{path}?x=1", headers=bearer(key)).status_code for _ in range(3)]
 
 
 def test_long_polls_of_one_caller_are_bounded(secured: SecuredGroup) -> None:

@@ -19,7 +19,7 @@ from services.domain.account.model import (
 )
 from services.domain.account.processor import process
 from services.domain.entries import Kind, Refusal
-from services.domain.events import Absorb, Adjust, Block, Import, Merge, Purchase, Reserve, SentLot
+from services.domain.events import Absorb, Adjust, Block, Capture, Import, Merge, Purchase, Reserve, SentLot
 from services.domain.formats import LAST_TIME
 from services.domain.programme import DAY, Period, Programme, Programmes, SpentReturns, Tier
 from tests.support.examples import examples
@@ -96,6 +96,19 @@ def test_a_merge_takes_a_return_back_once(bought_by, part_size, monkeypatch):
     cards.happen(OLD, move(3, kind=Merge))
     assert before == cards.total() == cards.total(NEW)
     assert 5_00 == before
+
+
+@pytest.mark.parametrize(("owes", "total"), [(Adjust, -2_00), (Purchase, 0)])
+def test_the_kind_of_a_debt_moves(owes, total):
+    """An adjustment or a return takes reserved points. Only the debt of the return ends with the capture."""
+    cards = Cards().happen(OLD, replace(BOUGHT, append_time=1, total_amount=Decimal(100)))
+    cards.happen(OLD, Reserve(append_time=2, command_id="R", points=2_00))
+    adjusted = Adjust(append_time=3, command_id="A", points=-2_00, allow_negative=True)
+    returned = Purchase(3, "back", Decimal(-100), original_invoice_number=BOUGHT.invoice_number)
+    cards.happen(OLD, adjusted if owes is Adjust else returned).happen(OLD, move(4))
+
+    cards.happen(NEW, Capture(append_time=9, command_id="C", redemption_id="R"))
+    assert total == cards.total() == cards.total(NEW)
 
 
 def test_a_debt_moves():

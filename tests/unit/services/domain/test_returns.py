@@ -105,6 +105,22 @@ def test_return_of_points_that_are_spent(policy, points, available):
     assert available + 4_00 == later.account.available == later.account.total
 
 
+@pytest.mark.parametrize(("spent", "points"), [(0, 0), (50, 50), (2_50, 2_00)])
+@pytest.mark.parametrize("policy", SpentReturns)
+def test_return_takes_no_expired_points(policy, spent, points):
+    """Two purchases of one day expire together. Points that were spent before are those of the first purchase."""
+    programme = Programme(valid_for=30 * DAY, spent_returns=policy)
+    redeemed = [Adjust(append_time=3, command_id="spent", points=-spent)] if spent else []
+    later = buy("300", "later", 40 * DAY)
+
+    outcome = after(
+        buy("100"), buy("100", "second", 2), *redeemed, later, back("100", time=50 * DAY), programme=programme
+    )
+
+    assert [points] == taken(outcome)
+    assert 6_00 - points == outcome.account.total
+
+
 @pytest.mark.parametrize("end", [Void, Capture])
 def test_return_takes_back_reserved_points_unless_they_are_spent(end):
     """Otherwise a customer could reserve the points, return the goods and void the redemption."""
@@ -122,6 +138,20 @@ def test_return_takes_back_reserved_points_unless_they_are_spent(end):
     assert expected[end] == [(each.kind, each.points, each.total, each.reason) for each in ended.entries]
     assert (0, 0, 0) == (ended.account.debt, ended.account.available, ended.account.reserved)
     assert 0 == ended.decisions[0].total
+
+
+def test_a_capture_cancels_only_the_debt_of_returns():
+    """An adjustment took 1.50 of the reserved points, and a return took 0.50. The customer owes the 1.50."""
+    reserved = Reserve(append_time=2, command_id="redemption", points=2_00)
+    adjusted = Adjust(append_time=3, command_id="correction", points=-1_50, allow_negative=True)
+    captured = Capture(append_time=5, command_id="end", redemption_id="redemption")
+
+    outcome = after(buy("100"), reserved, adjusted, back("100", time=4), captured)
+
+    assert [50, -50] == [-each.points for each in outcome.entries if each.kind is Kind.RETURNED]
+    assert (-1_50, 1_50) == (outcome.account.total, outcome.account.debt)
+    later = after(buy("100", "next", 6), account=outcome.account)
+    assert (50, 0, 0) == (later.account.total, later.account.debt, later.account.reserved_debt)
 
 
 def test_returns_together_take_no_more_than_is_reserved():

@@ -138,6 +138,21 @@ def test_the_copy_of_a_return_counts_once_after_a_week_without_the_pipeline(wind
     assert [0, 2_00, -1_00] == [entry.points for entry in entries]
 
 
+@pytest.mark.parametrize("sold", [0, 30])
+def test_the_copy_of_a_return_counts_once_if_its_purchase_came_at_the_last_moment(sold):
+    """The return, or the exchange, waited for 18 days. The index forwards it a moment later."""
+    versions = Programme(return_window=90 * DAY), Programme(1, effective_time=5 * DAY, return_window=10 * DAY)
+    lines = (Line("a", Decimal(-50)), *([Line("b", Decimal(sold))] if sold else []))
+    early = Purchase(6 * DAY, "returned", Decimal(sold - 50), original_invoice_number="bought", lines=lines)
+    purchase = Purchase(24 * DAY - 1_000, "bought", Decimal(100), lines=(Line("a", Decimal(100)),))
+    copy = Forward(append_time=24 * DAY + 5_000, command_id="returned/forward", invoice=early)
+    first = Purchase(1, "first", Decimal(10))
+
+    account, _ = played([[first], [early], [purchase], [copy]], Programmes(versions))
+
+    assert 20 + 2 * sold + 1_00 == account.total
+
+
 def test_a_return_after_the_window_says_so():
     late = replace(RETURNED, append_time=7 * DAY)
     programmes = Programmes((Programme(return_window=5 * DAY),))

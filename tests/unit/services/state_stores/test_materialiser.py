@@ -3,14 +3,18 @@
 Tests with a broker are in tests/integration.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaException
 
 from services.state_stores.assignment import Role
+from services.state_stores.contract import StoreFullError, StorePartition
+from services.state_stores.materialiser import _FullDisk
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.rocksdb import StateDirectory, rocksdb_options
+from services.state_stores.store import StateStore
 from tests.unit.services.state_stores.materialisers import DEFINITION, TOPIC, Scene, stored
 
 
@@ -120,6 +124,38 @@ def test_the_data_of_a_partition_that_moved_away_are_deleted_later(
 
     assert {1, 2} == directory.partitions_of(DEFINITION.name)
     assert {1, 2} == set(scene.store.tasks)
+    scene.materialiser._close_partitions(list(scene.materialiser._roles))
+    directory.release()
+
+
+def test_a_store_is_not_deleted_while_another_one_of_its_partition_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition comes back while the disk is full, and the first of its stores is open. Old data are deleted then,
+    because that may free the space.
+    """
+    monkeypatch.setattr("services.state_stores.closed._CLEANUP_SECONDS", 0.0)
+    directory, scene = StateDirectory(tmp_path), Scene()
+    scene.materialiser._open_partition = open_partition = directory.open_rocksdb(rocksdb_options())
+    second = StateStore(replace(DEFINITION, name="second"))
+    scene.materialiser._stores[TOPIC].append(second)
+    scene.take(0)
+    scene.assignment.roles.clear()
+    scene.follow()
+
+    def without_space(name: str, partition: int) -> StorePartition:
+        if name == second.definition.name:
+            raise StoreFullError("the disk is full")
+        return open_partition(name, partition)
+
+    scene.materialiser._open_partition = without_space
+    with pytest.raises(StoreFullError):
+        scene.take(0)
+    scene.materialiser._full = _FullDisk("the disk is full", 0.0)
+    with pytest.raises(StoreFullError):
+        scene.connect(monkeypatch, "here")
+
+    assert {0} == directory.partitions_of(DEFINITION.name)
     scene.materialiser._close_partitions(list(scene.materialiser._roles))
     directory.release()
 

@@ -131,13 +131,6 @@ def test_a_store_closes_on_a_full_disk_and_keeps_its_data(disk: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("reason", ["No space left on device", "Disk quota exceeded"])
-def test_a_used_up_quota_is_a_full_disk(tmp_path: Path, reason: str) -> None:
-    """The errors as RocksDB reports them (ENOSPC and EDQUOT)."""
-    with pytest.raises(StoreFullError), RocksDbStorePartition(tmp_path / "0", rocksdb_options())._translate_errors():
-        raise OSError(f"IO error: {reason}: While appending to file: /state/balances/0/000008.log")
-
-
 def _is_written(store: RocksDbStorePartition) -> bool:
     try:
         store.apply({b"a": b"3"}, Checkpoint("x", 3, 0))
@@ -147,9 +140,10 @@ def _is_written(store: RocksDbStorePartition) -> bool:
 
 
 def test_destroy_deletes_all_data(tmp_path: Path) -> None:
-    """A store that is opened in the same directory is empty."""
+    """A store that is opened in the same directory is empty. The directory may be gone already."""
     store = RocksDbStorePartition(tmp_path / "0", rocksdb_options())
     store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
+    store.destroy()
     store.destroy()
     assert not (tmp_path / "0").exists()
 
