@@ -220,25 +220,27 @@ class Settings(BaseSettings):
     )
     api_ca_file: Path | None = Field(
         None,
-        description="PEM file with the authorities that sign the certificates of instances, for those who ask them. "
-        "Unset: the authorities of the system.",
+        description="PEM file with the authorities that sign the certificates of instances. Programs that send "
+        "requests to an instance use it: other instances, `loyalty audit` and `loyalty status`. Unset: the authorities "
+        "of the system.",
     )
     api_client_ca_file: Path | None = Field(
         None,
         validate_default=True,
-        description="PEM file with authorities. Whoever asks the API then needs a certificate of one of them, also "
-        "probes (mutual TLS). Instances show their own. Unset: nobody needs one.",
+        description="PEM file with authorities. Each caller of the API, probes included, then needs a certificate that "
+        "one of them signed (mutual TLS). Instances send their own certificate. Unset: callers need no certificate.",
     )
     request_timeout: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=20),
         ge=timedelta(seconds=1),
-        description="Time in which a request must arrive completely, head and body (ISO 8601). The connection of a "
-        "slower one is closed. So is that of a client that reads less than 64 KiB of a waiting response in this time.",
+        description="Time in which a request must arrive completely, head and body (ISO 8601). The API closes the "
+        "connection of a slower request. It also closes the connection of a client that reads less than 64 KiB of a "
+        "waiting response in this time.",
     )
     most_connections: PositiveInt = Field(
         1_000,
-        description="How many connections one instance of the API has open at once. One more gets 503 and is closed. "
-        "The limit of open files of the process must be larger.",
+        description="How many connections one instance of the API has open at once. The API answers a further "
+        "connection with 503 and closes it. The limit of open files of the process must be larger.",
     )
     api_key_file: Path = Field(
         Path("var/api.key"),

@@ -15,7 +15,8 @@ from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.domain.formats import to_datetime
 from services.messaging.avro import UndecodableError
-from services.messaging.schema_ids import UnknownSchemaIdError
+from services.messaging.publishing import PublishError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="The API keys that all API instances know.")
@@ -48,7 +49,7 @@ def create(
     scopes = " ".join(sorted(scope))
     with clear_errors(), audited("loyalty keys create", settings, key=made.key.key_id, scopes=scopes):
         if file:
-            write_key(made, file, settings)
+            _write(made, file, settings)
         else:
             publish_key(made.key, settings)
         report(
@@ -128,6 +129,16 @@ def _new(name: str, scopes: list[Scope], stores: list[str], days: int) -> NewKey
     if not name.strip() or len(name) > _LONGEST_NAME:
         stop(f"NAME must have 1 to {_LONGEST_NAME} characters and must not be blank", MISUSED)
     return new_key(name, scopes, stores, _now(), timedelta(days=days) // timedelta(milliseconds=1))
+
+
+def _write(made: NewKey, file: Path, settings: Settings) -> None:
+    """Write the key as ``write_key`` does. The file stays if it fails, because the broker may have the key's record."""
+    try:
+        write_key(made, file, settings)
+    except (PublishError, SchemaRegistryUnavailableError) as error:
+        raise PublishError(
+            f"{error}; {file} has a key that may not be valid: delete this file and try again"
+        ) from error
 
 
 def _read() -> dict[str, ApiKey]:

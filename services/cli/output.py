@@ -10,9 +10,9 @@ import orjson
 import typer
 from confluent_kafka import KafkaException
 from rich.console import Console, RenderableType
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from services import settings
 from services.audit_trail import announce, operator
@@ -25,14 +25,18 @@ from services.settings import Settings
 
 FAILED = 1
 MISUSED = 2
+INTERRUPTED = 130
+
+_NO_LIMIT = 1_000_000
+"""Columns of a console that cuts and wraps no text. Rich makes a table only as wide as its content."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else.")]
 
 
 def stop(message: str, code: int = FAILED) -> NoReturn:
     """End the command with one line on stderr."""
-    line = escape(" ".join(message.split()))
-    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {line}", highlight=False)
+    line = Text.assemble(("error:", "red"), f" {' '.join(message.split())}")
+    console(stderr=True).print(line, highlight=False, soft_wrap=True)
     raise typer.Exit(code)
 
 
@@ -64,9 +68,13 @@ def recorded(action: str, settings: Settings, **details: str) -> None:
         typer.echo(f"warning: the topic audit-trail has no record of this command {record}: {error}", err=True)
 
 
-def console() -> Console:
-    """The console for results. It is wide enough to cut no text if another program reads it."""
-    return Console(width=None if sys.stdout.isatty() else 200)
+def console(*, stderr: bool = False) -> Console:
+    """The console for results, or for messages. It is wide enough to cut no text if another program reads it.
+
+    Texts of users are printed as they are. For Rich, ``:a:`` is an emoji and ``[red]`` is a colour.
+    """
+    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, width=None if is_terminal else _NO_LIMIT, emoji=False, markup=False)
 
 
 def open_input(name: str, opened: ExitStack) -> IO[bytes]:
@@ -92,7 +100,7 @@ def report(value: Any, *text: RenderableType, as_json: bool) -> None:
     if as_json:
         print_json(value)
     for line in () if as_json else text:
-        console().print(line, highlight=False, markup=False, soft_wrap=isinstance(line, str))
+        console().print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
 def print_json(value: Any) -> None:
@@ -101,7 +109,7 @@ def print_json(value: Any) -> None:
 
 def table(*columns: str, rows: Iterable[Iterable[object]], title: str | None = None) -> Table:
     """A table for ``report``. An empty cell is None."""
-    found = Table(*columns, title=title, show_header=any(columns))
+    found = Table(*(Column(name, overflow="fold") for name in columns), title=title, show_header=any(columns))
     for row in rows:
         found.add_row(*("" if cell is None else str(cell) for cell in row))
     return found
@@ -115,7 +123,7 @@ def seconds_text(milliseconds: int) -> str:
 @contextmanager
 def progress(title: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """A progress bar on a terminal. Yields a function that takes the number of completed items."""
-    stderr = Console(stderr=True)
+    stderr = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TaskProgressColumn(show_speed=True))
     with Progress(*columns, TimeElapsedColumn(), console=stderr, disable=quiet or not stderr.is_terminal) as bar:
         task = bar.add_task(title, total=total)

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from services.audit_trail import audited
-from services.cli.output import MISUSED, AsJson, clear_errors, print_json, read_settings, report, stop, table
-from services.domain.formats import to_datetime, to_milliseconds
+from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, report, stop, table
+from services.domain.formats import clamped_time_text, to_milliseconds
 from services.programmes.file import ProgrammeError, parse_programme
 from services.programmes.topic import Version, default_programme, publish_programme, published_versions
 from services.settings import Settings
@@ -123,9 +122,8 @@ def _text_of(file: Path) -> str:
 
 def _stop_with_problems(file: Path, error: ProgrammeError) -> None:
     """Print one line for each problem, so that the user can correct all of them at once."""
-    stderr = Console(stderr=True, soft_wrap=True)
     for problem in error.problems:
-        stderr.print(f"{file}: {problem}", highlight=False, markup=False)
+        console(stderr=True).print(f"{file}: {problem}", highlight=False, soft_wrap=True)
     number = len(error.problems)
     them = "1 problem: correct it" if number == 1 else f"{number} problems: correct them"
     stop(f"{file} has {them} and try again", MISUSED)
@@ -142,7 +140,7 @@ def _milliseconds(time: str) -> int:
 
 
 def _iso(milliseconds: int) -> str:
-    return to_datetime(milliseconds).isoformat().replace("+00:00", "Z")
+    return clamped_time_text(milliseconds).replace(".000Z", "Z")
 
 
 def _json(version: Version) -> dict[str, Any]:

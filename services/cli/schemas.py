@@ -33,18 +33,20 @@ def check(files: Files = None, *, as_json: AsJson = False) -> None:
     The exit status is 1 if a schema is not compatible. The check includes the schemas of the Schema Registry.
     """
     records = sorted({schemas.record_name(path) for path in schemas.ids().values()})
-    drafts = {file.name: _text_of(file) for file in files or ()} or {
-        f"{name}.avsc": schemas.schema_text(f"{name}.avsc") for name in records
-    }
+    drafts = [(file, _text_of(file)) for file in files or ()] or [
+        (Path(f"{name}.avsc"), schemas.schema_text(f"{name}.avsc")) for name in records
+    ]
     ids = schema_ids(read_settings())
     problems = []
-    for file, text in drafts.items():
-        name = schemas.record_name(file)
+    for file, text in drafts:
+        name = schemas.record_name(file.name)
         if name not in records:
             stop(f"{file}: there is no record {name}: use one of {', '.join(records)}", MISUSED)
         with clear_errors():
             problems += [f"{file} {line}" for line in broken_by(name, text, ids)]
-    lines = problems or [f"{', '.join(drafts)}: compatible in both directions with all earlier schemas"]
+    lines = problems or [
+        f"{', '.join(str(file) for file, _ in drafts)}: compatible in both directions with all earlier schemas"
+    ]
     report({"compatible": not problems, "problems": problems}, *lines, as_json=as_json)
     if problems:
         raise typer.Exit(FAILED)

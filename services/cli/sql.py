@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
 
 from services.audit_trail import announce
-from services.cli.output import MISUSED, AsJson, clear_errors, print_json, read_settings, recorded, report, stop, table
+from services.cli.output import (
+    INTERRUPTED,
+    MISUSED,
+    AsJson,
+    clear_errors,
+    console,
+    print_json,
+    read_settings,
+    recorded,
+    report,
+    stop,
+    table,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +66,7 @@ def sql(  # noqa: PLR0913  # one argument for each option
         stop("choose one of --json, --csv and --parquet", MISUSED)
     if follow and (as_csv or parquet or statement is None):
         stop("--follow needs a statement, and prints JSON lines only", MISUSED)
-    with clear_source_errors():
+    with _clear_interrupt(), clear_source_errors():
         from services.sql.database import Database
         from services.sql.questions import QUESTIONS
 
@@ -116,8 +127,8 @@ def _statement(text: str, database: "Database") -> str:
 
 
 def _answer(database: "Database", text: str) -> None:
-    """Answer one statement of the shell. An error does not end the shell."""
-    with suppress(typer.Exit), clear_source_errors():
+    """Answer one statement of the shell. An error or Ctrl-C does not end the shell."""
+    with suppress(typer.Exit), _clear_interrupt(), clear_source_errors():
         _print(database.run(_statement(text, database)), {})
         warn_of_skipped(database)
 
@@ -192,11 +203,19 @@ def _follow(database: "Database", statement: str) -> None:
 
 def warn_of_skipped(database: "Database") -> None:
     """Print for each topic how many records could not be decoded."""
-    stderr = Console(stderr=True, soft_wrap=True)
     for name, reasons in database.skipped.items():
         (reason, _), *_ = sorted(reasons.items(), key=lambda each: -each[1])
         line = f"skipped {sum(reasons.values())} records of {name} that cannot be decoded, for example: {reason}"
-        stderr.print(line, markup=False, highlight=False)
+        console(stderr=True).print(line, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _clear_interrupt() -> Iterator[None]:
+    """Print one line after Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stop("the statement was interrupted", INTERRUPTED)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The shell of `loyalty sql`: statements of several lines, history, completion."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.completion import Completer, WordCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer  # type: ignore[import-untyped]
@@ -76,7 +77,7 @@ def run_shell(database: "Database", answer: Callable[[str], None], history: Path
     """
     session: PromptSession[str] = PromptSession(
         "loyalty> ",
-        history=FileHistory(str(history)),
+        history=_history(history),
         auto_suggest=AutoSuggestFromHistory(),
         completer=completer_of(database),
         lexer=PygmentsLexer(SqlLexer),
@@ -96,6 +97,16 @@ def run_shell(database: "Database", answer: Callable[[str], None], history: Path
             return
         if text:
             answer(text)
+
+
+def _history(file: Path) -> History:
+    """The statements in a file that only its owner can read, because they can contain cards."""
+    try:
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+        file.chmod(0o600)  # an older release created it for all users
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(file)
 
 
 def completer_of(database: "Database") -> Completer:

@@ -1,5 +1,6 @@
 """Messages of recorded invoices from JSON lines."""
 
+import codecs
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -61,6 +62,7 @@ def _message(text: bytes, wanted: Format, encode: Any) -> Recorded:
 
 
 def lines_of(files: Iterable[IO[bytes]]) -> Iterator[bytes]:
-    """The lines of all files in their order."""
+    """The lines of all files in their order, without the byte order mark that some programs write first."""
     for file in files:
+        yield file.readline().removeprefix(codecs.BOM_UTF8)
         yield from file

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
-from services.domain.formats import to_datetime
+from services.domain.formats import clamped_time_text
 from services.domain.programme import Programme, Programmes
 from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
@@ -25,6 +25,7 @@ CLIENT_ID = "loyalty-programmes"
 _PUBLICATION_TIME = 5_000
 _SECOND = 1_000
 _PAUSE_SECONDS = 0.05
+_TEN_YEARS = 3_652 * 24 * 3_600 * _SECOND
 
 _FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001 - its only name
 
@@ -112,8 +113,9 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
         effective_time: the version decides from then on. None is the first time that the notice allows.
 
     Raises ProgrammeError for a file that is not valid, for a time before 1970 or before that of the latest version, for
-    a time that is nearer than the notice by the clock of the broker (without invoices and commands there is no notice),
-    and if another publisher was faster. Raises PublishError if no broker answers or the topic does not exist.
+    a time more than ten years ahead, for a time that is nearer than the notice by the clock of the broker (without
+    invoices and commands there is no notice), and if another publisher was faster. Raises PublishError if no broker
+    answers or the topic does not exist.
     """
     rules = parse_programme(file)
     identity = f"{settings.name_of(topics.LOYALTY_PROGRAMMES)}-publisher"
@@ -184,6 +186,12 @@ def _next(file: str, rules: Programme, before: Sequence[Version], effective_time
             f"version {before[-1].number} takes effect at {_utc(latest)}, and the next version cannot take effect "
             "before it. Nothing was published. Publish with that time or a later one."
         )
+    # The latest version of an older release can have any time. The next version must be able to follow it.
+    if effective_time > max(now + _TEN_YEARS, latest):
+        raise ProgrammeError(
+            f"{_utc(effective_time)} is more than ten years ahead, and no later version could take effect before it. "
+            "Nothing was published. Publish with an earlier time."
+        )
     number = len(before) + 1
     return Version(number, effective_time, now, file, replace(rules, version=number, effective_time=effective_time))
 
@@ -244,7 +252,7 @@ def _now() -> int:
 
 
 def _utc(milliseconds: int) -> str:
-    return to_datetime(milliseconds).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return clamped_time_text(milliseconds).replace(".000Z", "Z")
 
 
 def _has_no_events(settings: Settings) -> bool:

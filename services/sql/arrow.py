@@ -1,6 +1,8 @@
 """Arrow types of Avro records, and tables that DuckDB reads through Arrow when a statement scans them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -77,6 +79,7 @@ class LazyTable:
         planned: whether a statement that DuckDB has planned since ``forget`` scans the table.
         failure: the error of the last reading. DuckDB passes on only the text of an error.
         on_read: is called before the table is read. An error of it stops the reading.
+        interrupted: stops the reading, because nobody waits for the rows any more.
     """
 
     def __init__(self, schema: pa.Schema, read: Callable[[], Iterable[pa.RecordBatch]]) -> None:
@@ -84,6 +87,7 @@ class LazyTable:
         self.planned = False
         self.failure: Exception | None = None
         self.on_read: Callable[[], None] = lambda: None
+        self.interrupted = Event()
         self._read = read
         self._table: pa.Table | None = None
 
@@ -95,7 +99,8 @@ class LazyTable:
         try:
             if self._table is None:
                 self.on_read()
-                self._table = pa.Table.from_batches(list(self._read()), self.schema)
+                found = takewhile(lambda _: not self.interrupted.is_set(), self._read())
+                self._table = pa.Table.from_batches(list(found), self.schema)
         except Exception as error:
             self.failure = error
             raise

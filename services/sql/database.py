@@ -3,10 +3,12 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import count
+from threading import Event
 from typing import Any
 
 import duckdb
@@ -25,6 +27,13 @@ _CONFIGURATION: Mapping[str, Any] = {
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
 }
+_SETTINGS = (
+    # Times of the tables are in UTC. Without this, now() and current_date have the time zone of the machine.
+    "TimeZone = 'UTC'",
+    "allowed_directories = ['.']",
+    "enable_external_access = false",
+    "lock_configuration = true",
+)
 _STANDING = ("AGGREGATE", "GROUP_BY", "WINDOW", "ORDER_BY", "TOP_N", "LIMIT", "DISTINCT")
 """Operators that need all records: parts of their names in DuckDB's plan."""
 
@@ -47,13 +56,15 @@ class Database:
                 have no names and no cards, and anybody who can read the folder can read them without this program.
         """
         self._on_read = on_read
-        self._topics = {table_name(topic): TopicSource(topic, settings) for topic in topics.ALL}
+        self._interrupted = Event()
+        self._topics = {table_name(topic): TopicSource(topic, settings, self._interrupted) for topic in topics.ALL}
         self._lazy = {name: LazyTable(source.schema, source.read) for name, source in self._topics.items()}
         for table in ledger.TABLES:
             self._lazy[table.name] = LazyTable(ledger.ledger_schema(table), partial(ledger.read_table, table, settings))
         self._lazy["customer_keys"] = LazyTable(ledger.KEY_SCHEMA, partial(ledger.read_customer_keys, settings))
         for name, lazy in self._lazy.items():
             lazy.on_read = partial(on_read, name)
+            lazy.interrupted = self._interrupted
         self._connection = duckdb.connect(":memory:", config=dict(_CONFIGURATION))
         self._settings = settings
         self._lazy[LINE_ITEMS.name] = LazyTable(files.SCHEMA, partial(files.refuse, settings))
@@ -63,7 +74,7 @@ class Database:
             self._connection.execute(macro)
         for view in filter(lambda table: table.sql, TABLES):
             self._connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-        for setting in ("allowed_directories = ['.']", "enable_external_access = false", "lock_configuration = true"):
+        for setting in _SETTINGS:
             self._connection.execute(f"SET {setting}")
 
     def close(self) -> None:
@@ -72,7 +83,7 @@ class Database:
     def run(self, statement: str) -> pa.Table:
         """The result of a statement, or of the last of several.
 
-        Raises SqlError, and the error of a source that cannot be read.
+        Ctrl-C ends the statement. Raises SqlError, and the error of a source that cannot be read.
         """
         self._begin()
         for source in self._topics.values():
@@ -116,6 +127,7 @@ class Database:
 
     def _begin(self) -> None:
         """Let the next statement read the sources as they are now. The list of exported files is read here."""
+        self._interrupted.clear()
         for lazy in self._lazy.values():
             lazy.forget()
         exported = None
@@ -126,11 +138,29 @@ class Database:
 
     def _run(self, statement: str) -> pa.Table:
         try:
-            relation: duckdb.DuckDBPyRelation | None = self._connection.sql(statement)
-            return pa.table({}) if relation is None else _with_texts(_with_unique_names(relation.to_arrow_table()))
+            return _with_texts(_with_unique_names(self._found(statement)))
         except duckdb.Error as error:
             # DuckDB passes on only the text of the error of a source.
             raise self._failure() or SqlError(f"{error}{_hint(str(error))}") from error
+
+    def _found(self, statement: str) -> pa.Table:
+        """The result as DuckDB has it. Another thread runs the statement: inside DuckDB, Python sees no Ctrl-C."""
+
+        def find() -> pa.Table:
+            relation: duckdb.DuckDBPyRelation | None = self._connection.sql(statement)
+            return pa.table({}) if relation is None else relation.to_arrow_table()
+
+        with ThreadPoolExecutor(1) as pool:
+            result = pool.submit(find)
+            try:
+                return result.result()
+            except KeyboardInterrupt:
+                self._interrupted.set()
+                # DuckDB forgets an interrupt that arrives before it begins, so one is not enough.
+                while not result.done():
+                    self._connection.interrupt()
+                    wait([result], 0.1)
+                raise
 
     def _failure(self) -> Exception | None:
         return next((lazy.failure for lazy in self._lazy.values() if lazy.failure), None)

@@ -20,7 +20,7 @@ QUESTIONS = (
     ),
     Question(
         "expiring-points",
-        "How many of the points expire in which month, and how many are left after it?",
+        "How many points expire in each month, and how many remain after it?",
         """
         SELECT Expiry, sum(Points) AS Expiring,
             sum(sum(Points)) OVER () - sum(sum(Points)) OVER (ORDER BY Expiry) AS Rest

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from itertools import takewhile
+from threading import Event
 from typing import Any
 
 import orjson
@@ -64,12 +66,14 @@ class TopicSource:
         skipped: the number of records that could not be decoded, by reason.
     """
 
-    def __init__(self, topic: Topic, settings: Settings) -> None:
+    def __init__(self, topic: Topic, settings: Settings, interrupted: Event) -> None:
+        """Name the topic. ``interrupted`` stops the reading, because nobody waits for the rows any more."""
         self.schema = topic_schema(topic)
         self.skipped: Counter[str] = Counter()
         self._topic = topic
         self._name = settings.name_of(topic)
         self._settings = settings
+        self._interrupted = interrupted
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The records that the topic has now. Raises PublishError, DeadLettersError and KafkaException."""
@@ -80,7 +84,7 @@ class TopicSource:
     def _records(self) -> Iterator[Row]:
         require_broker(self._settings)
         with closing(clients.bounded_consumer(self._settings, CLIENT_ID)) as consumer:
-            messages = read_topic(consumer, self._name)
+            messages = takewhile(lambda _: not self._interrupted.is_set(), read_topic(consumer, self._name))
             if self._topic.compacted or self._topic.retention is None:
                 yield from self._newest(messages)
             else:

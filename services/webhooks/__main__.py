@@ -70,6 +70,7 @@ def main(
     try:
         settings = read_settings()
         endpoints = load(settings.webhooks_file)
+        http_client()  # finds wrong proxies and certificates before a thread does
         if check:
             _show(endpoints, as_json=as_json)
             return

@@ -2,8 +2,7 @@
 
 import asyncio
 import email.utils
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -13,6 +12,7 @@ import stamina
 import structlog
 
 from services import tracing
+from services.start_up import StartUpError
 from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message, signed
 from services.webhooks.metrics import Metrics
@@ -141,19 +141,30 @@ def _retry_after(value: str | None) -> float | None:
         return None
 
 
-@asynccontextmanager
-async def http_client() -> AsyncIterator[httpx.AsyncClient]:
+def http_client() -> httpx.AsyncClient:
     """The HTTP client of one endpoint, with connections of its own. It follows no redirects and keeps no cookies.
 
-    The endpoint limits the number of requests and their duration, so the client has no limits.
+    The endpoint limits the number of requests and their duration, so the client has no limits. Raises StartUpError if
+    the proxies or the certificates of the environment do not work.
     """
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-    async with httpx.AsyncClient(
-        follow_redirects=False,
-        timeout=None,  # noqa: S113 - ``Delivery`` limits each attempt
-        limits=limits,
-        cookies=no_cookies,
-    ) as client:
-        client.headers["user-agent"] = "retail-loyalty"
-        yield client
+    try:
+        return httpx.AsyncClient(
+            follow_redirects=False,
+            timeout=None,  # noqa: S113 - ``Delivery`` limits each attempt
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            headers={"user-agent": "retail-loyalty"},
+        )
+    except OSError as error:
+        # OpenSSL does not name the file.
+        file = os.environ.get("SSL_CERT_FILE") or "certificates"
+        reason = f"{file}: {error.strerror or error}"
+    except ImportError as error:
+        reason = str(error).rstrip(".")
+    except (httpx.InvalidURL, ValueError):
+        # The text of the error can contain a part of a proxy's password.
+        reason = "a proxy is no URL, or NO_PROXY has a wrong entry (write for example ::1, and not ::1/128 or [::1])"
+    raise StartUpError(
+        f"cannot make an HTTP client ({reason}): correct the proxies in HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and "
+        "NO_PROXY, or the file of certificates in SSL_CERT_FILE"
+    )

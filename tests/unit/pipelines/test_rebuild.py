@@ -117,22 +117,22 @@ def test_a_rebuild_does_not_send_a_return_that_a_former_card_has_settled() -> No
     ((_, absorb),) = process(former.state, [move], RULES, "former").commands
     events: list[Event] = [
         replace(absorb, append_time=START + 7 * DAY + 1),
-        Purchase(START + 30 * DAY, "Q", Decimal(100)),
+        Purchase(START + 40 * DAY, "Q", Decimal(100)),
     ]
 
     bought, known = rebuilt_customer(events, process(None, events, RULES, CARD))
 
     assert "R" not in known
-    assert START + 6 * DAY < START + 16 * DAY == bought["P"].since
+    assert START + 6 * DAY < START + 26 * DAY == bought["P"].since
 
 
 def test_events_that_a_rebuild_processes_do_not_hide_a_lost_return() -> None:
-    """The query stood still for 40 days. The new events make the account forget returns of these days.
+    """The query stood still for 48 days. The new events make the account forget returns of these days.
 
     A return of another card in these days was never sent. A return of its own card is among the new events.
     """
     recorded = process(None, [BOUGHT], RULES, CARD)
-    new: list[Event] = [returned("R", 20), Purchase(START + 42 * DAY, "Q", Decimal(100))]
+    new: list[Event] = [returned("R", 20), Purchase(START + 50 * DAY, "Q", Decimal(100))]
     assert "R" not in (process(recorded.state, new, RULES, CARD).account or Account(0)).returns
 
     bought, known = rebuilt_customer([BOUGHT, *new], recorded)

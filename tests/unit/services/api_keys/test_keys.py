@@ -105,6 +105,18 @@ def test_the_file_of_a_key_is_private(tmp_path: Path, monkeypatch: pytest.Monkey
     assert text not in result.output
 
 
+def test_a_file_without_a_published_key_is_explained(tmp_path: Path):
+    """The file stays, because the broker may have the record. The error says what to do, and then a new key works."""
+    file = tmp_path / "key"
+
+    result = loyalty("create", "till", "--scope", "operate", "--file", str(file))
+
+    assert (1, 1) == (result.exit_code, result.stderr.count("\n"))
+    assert key_id_of(file.read_text().strip())
+    assert f"no Kafka broker answers at {NOBODY}" in result.stderr
+    assert f"{file} has a key that may not be valid: delete this file and try again" in result.stderr
+
+
 def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A key that is valid for 30 days stays.
 

@@ -7,6 +7,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from services.cli import app
+from services.domain.formats import LAST_TIME
+from services.domain.programme import Programme
+from services.programmes.topic import Version
 from tests.support.kafka import NO_BROKER, NOBODY
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "programme-example.yaml"
@@ -98,3 +101,16 @@ def test_no_broker_is_one_clear_line(arguments: list[str]) -> None:
     result = loyalty(*arguments)
 
     assert (1, NO_BROKER) == (result.exit_code, result.stderr)
+
+
+@pytest.mark.parametrize("arguments", [["--json"], ["--version", "1", "--json"], []])
+def test_a_version_after_the_year_9999_is_shown(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older release can have published it. It is shown with the last time that has a text."""
+    late = Version(1, LAST_TIME + 18_000_000, 1_500, BAD, Programme())
+    monkeypatch.setattr("services.cli.programme.published_versions", lambda _: [late])
+
+    result = loyalty("show", *arguments)
+
+    assert 0 == result.exit_code
+    assert "9999-12-31T23:59:59.999Z" in result.stdout
+    assert "1970-01-01T00:00:01.500Z" in result.stdout

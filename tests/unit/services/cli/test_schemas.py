@@ -91,3 +91,17 @@ def test_what_is_no_schema_is_said(tmp_path):
     unknown = tmp_path / "Coupon.avsc"
     unknown.write_text("{}")
     assert 2 == check(str(unknown)).exit_code
+
+
+def test_files_of_the_same_name_are_all_checked(tmp_path):
+    """Each problem names the path of its file. So does the line without problems."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    wrong = draft(tmp_path / "a", "Balance", lambda _, all_: all_.append({"name": "X", "type": "int"}))
+    good = draft(tmp_path / "b", "Balance", lambda *_: None)
+
+    result = check(wrong, good, "--json")
+
+    problems = json.loads(result.stdout)["problems"]
+    assert (1, {wrong}) == (result.exit_code, {problem.split()[0] for problem in problems})
+    assert f"{good}, {good}: compatible in both directions with all earlier schemas\n" == check(good, good).stdout

@@ -3,8 +3,13 @@
 import csv
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,18 +18,29 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from pyarrow import parquet
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from services.cli import app
+from services.cli.output import table
+from services.cli.sql import _answer
 from services.cli.sql_shell import completer_of, ends, run_shell
 from services.ledger.database import migrate, writing_engine
-from services.settings import Settings
+from services.settings import Settings, read_settings
 from services.sql.database import Database
 from services.sql.questions import QUESTIONS
 from tests.support.kafka import NOBODY
 
 STATEMENT = """
     SELECT 1 AS a, 'x,"y' AS b, 1.50::DECIMAL(9,2) AS c, NULL AS d, DATE '2026-11-22' AS e, '\\xFF'::BLOB AS f, [1] AS g
+"""
+
+ENDLESS = "SELECT sum(sqrt(range)) FROM range(1_000_000_000_000), (SELECT count(*) FROM ledger_entry)"
+# The tests can run in the background, where a shell lets programs ignore SIGINT.
+PROGRAM = """
+import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
+from services.messaging import publishing; publishing.BROKER_TIMEOUT = 0.1
+from services.cli import app; app()
 """
 
 
@@ -38,14 +54,9 @@ def loyalty(*arguments: str, text: str | None = None) -> Result:
     return CliRunner().invoke(app, ["sql", *arguments], env={"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": NOBODY}, input=text)
 
 
-def test_reads_of_the_ledger_are_recorded_and_go_on_without_kafka(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("a_ledger")
+def test_reads_of_the_ledger_are_recorded_and_go_on_without_kafka() -> None:
     """Each table of the ledger and of a topic is recorded before it is read. Without Kafka the line is on stderr."""
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    monkeypatch.setenv("LOYALTY_LEDGER_URL", url)
-    migrate(writing_engine(url))
-
     result = loyalty("--json", "SELECT count(*) AS n FROM ledger_entry")
 
     assert 0 == result.exit_code, result.output
@@ -83,6 +94,24 @@ def test_a_table_shows_the_first_rows_only() -> None:
     assert "│ 499 │" in result.stdout
     assert "│ 500 │" not in result.stdout
     assert result.stdout.endswith("1500 more rows: use --csv, --json or --parquet to get all\n")
+
+
+def test_a_table_has_the_texts_as_they_are() -> None:
+    """Another program gets each text complete. Rich makes no emoji of ``:a:``, no colour of a tag, and no ellipsis."""
+    address, long = "2001:db8:a:b::1 [red]x[/red]", "x" * 300
+    result = loyalty(f"SELECT '{address}' AS \":id:\", '{long}' AS b, '{long}' AS c")
+    assert f"│ {address} │ {long} │ {long} │" in result.stdout
+    assert "┃ :id: " in result.stdout
+    assert "no ready question has the name" in loyalty("a").stderr
+    assert "':x: [red]'" in loyalty("SELECT ':x: [red]'::INTEGER").stderr
+
+
+def test_a_table_on_a_narrow_terminal_has_the_whole_texts() -> None:
+    """A text that is too long for its column goes on in the next line."""
+    terminal = Console(width=20, file=io.StringIO(), record=True)
+    terminal.print(table("a", "b", rows=[("x" * 30, "y" * 30)]))
+    shown = terminal.export_text()
+    assert (30, 30) == (shown.count("x"), shown.count("y"))
 
 
 def test_stdin_is_a_statement() -> None:
@@ -146,6 +175,15 @@ def test_an_error_is_one_clear_line(arguments: list[str], status: int, error: st
 
 
 @pytest.fixture
+def a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty ledger. There is no Kafka."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    monkeypatch.setenv("LOYALTY_LEDGER_URL", url)
+    monkeypatch.setenv("LOYALTY_KAFKA_BOOTSTRAP_SERVERS", NOBODY)
+    migrate(writing_engine(url))
+
+
+@pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     with closing(Database(Settings(export_dir=str(tmp_path)))) as database:
         yield database
@@ -168,6 +206,58 @@ def test_the_shell_ends_with_its_input(database: Database, tmp_path: Path) -> No
         keys.send_text("SELECT 1\x03SELECT 2;\n\x04")
         run_shell(database, asked.append, tmp_path / "history", input=keys, output=DummyOutput())
     assert ["SELECT 2"] == asked
+
+
+@pytest.mark.usefixtures("a_ledger")
+def test_ctrl_c_ends_a_statement_and_not_the_shell(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One line says that the statement was interrupted. The shell answers the next statement."""
+    with (
+        closing(Database(read_settings(), lambda _: os.kill(os.getpid(), signal.SIGINT))) as database,
+        create_pipe_input() as keys,
+    ):
+        keys.send_text(f"{ENDLESS};\nSELECT 'later' AS a;\n\x04")
+        run_shell(database, partial(_answer, database), tmp_path / "history", input=keys, output=DummyOutput())
+    output, errors = capfd.readouterr()
+    assert "error: the statement was interrupted\n" == errors
+    assert "later" in output
+
+
+@pytest.mark.program
+@pytest.mark.usefixtures("a_ledger")
+def test_ctrl_c_ends_the_command_with_130() -> None:
+    """DuckDB has begun, and one line follows the warning that there is no record of the command."""
+    arguments = [sys.executable, "-c", PROGRAM, "sql", ENDLESS]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as command:
+        try:
+            assert command.stderr
+            assert command.stderr.readline().startswith("warning: ")
+            command.send_signal(signal.SIGINT)
+            _, errors = command.communicate(timeout=60)
+        finally:
+            command.kill()
+    assert (130, "error: the statement was interrupted\n") == (command.returncode, errors)
+
+
+def test_only_its_owner_can_read_the_history(database: Database, tmp_path: Path) -> None:
+    """Statements can contain cards. A file of an older release, which all users could read, is restricted too."""
+    older = tmp_path / "older"
+    older.touch(0o644)
+    for history in (tmp_path / "new", older):
+        with create_pipe_input() as keys:
+            keys.send_text("SELECT 1;\nquit\n")
+            run_shell(database, lambda _: None, history, input=keys, output=DummyOutput())
+        assert "0o600" == oct(history.stat().st_mode & 0o777)
+        assert "+SELECT 1;" in history.read_text()
+
+
+@pytest.mark.timeout(60)  # a shell that waits for a key waits for ever
+def test_the_shell_works_without_a_file_for_its_history(database: Database, tmp_path: Path) -> None:
+    """The history ends with the shell then."""
+    asked: list[str] = []
+    with create_pipe_input() as keys:
+        keys.send_text("SELECT 1;\nquit\n")
+        run_shell(database, asked.append, tmp_path / "no folder" / "history", input=keys, output=DummyOutput())
+    assert ["SELECT 1"] == asked
 
 
 @pytest.mark.parametrize(

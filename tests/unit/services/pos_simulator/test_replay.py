@@ -1,9 +1,12 @@
+import codecs
+from io import BytesIO
+
 import pytest
 
 from schemas import topics
 from services.messaging import avro
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator.replay import Format, Recorded, Written, recorded
+from services.pos_simulator.replay import Format, Recorded, Written, lines_of, recorded
 
 IDS = FolderSchemaIds()
 INVOICE = b'{"InvoiceNumber": "7", "StoreID": "STR1", "TotalAmount": 5}'
@@ -76,3 +79,14 @@ def test_without_a_store_there_is_no_key(store: bytes) -> None:
 def test_blank_lines_are_no_messages() -> None:
     """Blank lines, for example at the end of a file, are ignored."""
     assert [] == replayed(b"\n", b"  \r\n", b"")
+
+
+@pytest.mark.parametrize("wanted", Format)
+def test_a_byte_order_mark_is_no_part_of_an_invoice(wanted: Format) -> None:
+    """Each file can begin with one. Elsewhere it is a part of the line, which is then no invoice."""
+    marked = codecs.BOM_UTF8 + INVOICE + b"\n"
+
+    messages = replayed(*lines_of([BytesIO(marked + marked), BytesIO(b""), BytesIO(marked)]), wanted=wanted)
+
+    good = replayed(INVOICE, wanted=wanted)
+    assert [*good, Recorded(None, marked.rstrip(), Written.RAW), *good] == messages

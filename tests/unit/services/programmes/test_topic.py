@@ -1,13 +1,42 @@
 """Versions of the programme without a broker. tests/integration/test_programmes.py has the other tests."""
 
+import re
+
 import pytest
 
+from services.domain.formats import LAST_TIME
 from services.domain.programme import Programme
 from services.programmes.file import ProgrammeError
-from services.programmes.topic import _next
+from services.programmes.topic import Version, _next, _now
+
+FILE = "loyalty-factor: 0.02\n"
 
 
 def test_no_version_takes_effect_before_1970() -> None:
     """The first version has no latest one that the error could name."""
     with pytest.raises(ProgrammeError, match=r"before 1970\. Nothing was published\. Publish with a later time"):
-        _next("loyalty-factor: 0.02\n", Programme(), [], effective_time=-1, notice=0)
+        _next(FILE, Programme(), [], effective_time=-1, notice=0)
+
+
+@pytest.mark.parametrize(
+    ("time", "text"),
+    [(7_453_641_600_000, "2206-03-14T00:00:00Z"), (LAST_TIME + 18_000_000, "9999-12-31T23:59:59.999Z")],
+)
+def test_no_version_takes_effect_after_more_than_ten_years(time: int, text: str) -> None:
+    """A mistyped year would block all later versions. Times without a text have the last one that has a text."""
+    with pytest.raises(ProgrammeError, match=f"^{re.escape(text)} is more than ten years ahead.*Nothing was published"):
+        _next(FILE, Programme(), [], effective_time=time, notice=0)
+    nine_years = _now() + 9 * 365 * 86_400_000
+    assert nine_years == _next(FILE, Programme(), [], effective_time=nine_years, notice=0).effective_time
+
+
+def test_a_version_can_follow_one_that_takes_effect_too_late() -> None:
+    """An older release can have published any time. The next version takes effect at that time, and not later."""
+    far = LAST_TIME + 18_000_000
+    before = [Version(1, far, 0, FILE, Programme())]
+
+    assert [far, far] == [_next(FILE, Programme(), before, time, notice=0).effective_time for time in (None, far)]
+    with pytest.raises(ProgrammeError, match=r"version 1 takes effect at 9999-12-31T23:59:59\.999Z, and the next"):
+        _next(FILE, Programme(), before, far - 1, notice=0)
+    with pytest.raises(ProgrammeError, match="more than ten years ahead"):
+        _next(FILE, Programme(), before, far + 1, notice=0)

@@ -1,9 +1,12 @@
 """The tables of the catalogue: their columns, their rows, and their sums."""
 
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -82,6 +85,37 @@ def test_the_catalogue_describes_the_tables(opened: Callable[..., Database]) -> 
     for table in TABLES:
         assert [(column.name, column.type) for column in table.columns] == columns[table.name], table.name
         assert all(column.meaning.endswith(".") for column in table.columns), table.name
+
+
+@pytest.fixture
+def machine_in_kiritimati() -> Iterator[None]:
+    """The zone of this process is 14 hours before UTC."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "Pacific/Kiritimati")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("machine_in_kiritimati")
+def test_statements_are_in_utc_on_every_machine(opened: Callable[..., Database]) -> None:
+    """`now()` and the times of the tables are comparable. A time with a zone becomes a text and a day in UTC."""
+    database = opened()
+    ((now, today),) = rows(database, "SELECT now()::TIMESTAMP, current_date")
+    assert timedelta(minutes=5) > abs(datetime.now(UTC).replace(tzinfo=None) - now)
+    assert now.date() == today
+    statement = "SELECT strftime(t, '%m-%d %H'), t::DATE FROM (SELECT TIMESTAMPTZ '2026-11-30 20:00+00' AS t)"
+    assert [("11-30 20", date(2026, 11, 30))] == rows(database, statement)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_ctrl_c_stops_a_statement(tmp_path: Path) -> None:
+    """DuckDB gives up its work, and the database answers the next statement."""
+    settings = Settings(ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}", export_dir=str(tmp_path / "export"))
+    with closing(Database(settings, lambda _: os.kill(os.getpid(), signal.SIGINT))) as database:
+        with pytest.raises(KeyboardInterrupt):
+            database.run("SELECT sum(sqrt(range)) FROM range(1_000_000_000_000), (SELECT count(*) FROM ledger_entry)")
+        assert [(1,)] == rows(database, "SELECT 1")
 
 
 def test_line_items_are_the_rows_of_all_files(opened: Callable[..., Database], tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The endpoints file: its values, and errors that show no secret."""
 
 import base64
+import errno
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -145,3 +147,41 @@ def test_wrong_contents_are_no_reason_to_repeat(
 
     assert (2, 1) == (wrong.value.exit_code, missing.value.exit_code)
     assert "missing.yaml: does not exist: write the endpoints into it, or set LOYALTY_" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("NO_PROXY", "localhost,127.0.0.1/8,::1/128", "NO_PROXY has a wrong entry (write for example ::1, and not"),
+        ("HTTPS_PROXY", "http://user:s3cret/x@proxy.example:3128", "a proxy is no URL"),
+        ("HTTPS_PROXY", "ftp://user:s3cret@proxy.example", "a proxy is no URL"),
+        ("ALL_PROXY", "socks5://localhost:1080", "the 'socksio' package is not installed"),
+        ("SSL_CERT_FILE", "/missing/ca.pem", f"/missing/ca.pem: {os.strerror(errno.ENOENT)}"),
+    ],
+)
+def test_wrong_proxies_and_certificates_are_wrong_settings(  # noqa: PLR0913 - each part of a case is a parameter
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+    value: str,
+    says: str,
+    *,
+    check: bool,
+) -> None:
+    """One line names the variables but no password, and the exit status is 2. ``--check`` finds it too."""
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("LOYALTY_WEBHOOKS_FILE", str(written(tmp_path, f"endpoints: [{{{LEAST}}}]")))
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(typer.Exit) as stopped:
+        main(check=check)
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert 2 == stopped.value.exit_code
+    assert says in line
+    assert "correct the proxies in HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, or the file" in line
+    assert "s3cret" not in line
