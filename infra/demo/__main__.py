@@ -63,7 +63,7 @@ _KNOWN_ERRORS = (
     jars.JarsError,
 )
 
-console = Console()
+console = Console(emoji=False)
 
 
 class ExportFormat(StrEnum):

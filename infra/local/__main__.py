@@ -42,7 +42,7 @@ _KNOWN_ERRORS = (
     jars.JarsError,
 )
 
-console = Console()
+console = Console(emoji=False)
 
 
 @app.command()

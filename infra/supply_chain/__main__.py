@@ -55,7 +55,7 @@ def audit(
         raise typer.Exit(_UNREADABLE) from error
     findings = [each for component in checked for each in advisories.about(component)]
     refused = [each for each in findings if not accepted & {*each.ids}]
-    console = Console(width=200)
+    console = Console(width=200, emoji=False)
     if refused:
         console.print(_table(refused))
     count = (
