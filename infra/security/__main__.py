@@ -23,7 +23,7 @@ def main(
     """Create the authority, the certificate of the broker and a password for each service, if they are missing."""
     created = SecurityFolder(folder).complete(host or LOCAL_HOSTS)
     for path in created:
-        Console(emoji=False).print(f"created: {path}", highlight=False, soft_wrap=True)
+        Console(emoji=False, markup=False).print(f"created: {path}", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -251,7 +251,7 @@ def _is_possible(part: Account) -> bool:
     times += [past.decided_time for past in part.purchases.values()]
     lot_points = [each for lot in lots for each in lot.values()]
     points = [part.debt, part.reserved_debt, part.earned_in_period, *lot_points]
-    points += [past.earned for past in part.purchases.values()]
+    points += [each for past in part.purchases.values() for each in (past.earned, past.expired)]
     amounts = [amount for past in pasts for amount in (past.amount, *(past.items or {}).values())]
     amounts += [past.taxable_amount for past in part.returns.values() if past.taxable_amount is not None]
     return (

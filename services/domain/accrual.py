@@ -2,7 +2,7 @@
 
     base            total amount x loyalty factor
     tax             with the basis taxable: (taxable amount - total amount) x loyalty factor
-    excluded-items  minus the lines of excluded items x loyalty factor; with the basis taxable, without their tax
+    excluded-items  minus the lines of excluded items x loyalty factor
     minimum-spend   minus all of it if less is left than the minimum spend; tier and campaigns then add nothing
     tier            what is left x (multiplier - 1)
     campaigns       (multiplier - 1) x (what is left + tier) of the invoice or of the lines, and the bonus
@@ -97,11 +97,7 @@ def earnings(purchase: Purchase, programme: Programme, tier: str) -> Accrual:
         return Accrual(0)
     factor, total = programme.loyalty_factor, purchase.total_amount
     basis = spend(total, purchase.taxable_amount, programme)
-    lines = purchase.lines
-    if basis != total:
-        # The values of lines contain tax.
-        lines = [Line(line.item_code, line.value * basis / total) for line in lines]
-    excluded = sum((line.value for line in lines if line.item_code in programme.excluded_items), Decimal(0))
+    excluded = sum((line.value for line in purchase.lines if line.item_code in programme.excluded_items), Decimal(0))
     amount = basis - excluded
     shares = [(BASE, total * factor)]
     if amount != total:
@@ -113,8 +109,8 @@ def earnings(purchase: Purchase, programme: Programme, tier: str) -> Accrual:
         if multiplier != 1:
             shares.append((tier, amount * factor * (multiplier - 1)))
         if programme.campaigns:
-            earning = tuple(line for line in lines if line.item_code not in programme.excluded_items)
-            rest = replace(purchase, total_amount=amount, lines=earning)
+            lines = tuple(line for line in purchase.lines if line.item_code not in programme.excluded_items)
+            rest = replace(purchase, total_amount=amount, lines=lines)
             shares += _campaign_shares(rest, programme, factor * multiplier)
     earned = _rounded(shares, programme)
     return earned if programme.cap_per_invoice is None else _capped(earned, CAP_PER_INVOICE, programme.cap_per_invoice)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from services.domain.account.model import RETURN_MEMORY, Account, AccountState, Outcome
+from services.domain.account.model import EVENT_MEMORY, RETURN_MEMORY, Account, AccountState, Outcome
 from services.domain.account.processor import process
 from services.domain.account.timers import apply_next_change
 from services.domain.entries import Entry, Kind
@@ -51,7 +51,9 @@ def recompute(
     record = in_order(recorded)
     copies = _Copies(events)
     last_times = dict(sorted((entry.event_id, entry.time) for entry in record if not is_from_timer(entry)))
-    unknown = copies.without(last_times, max(RETURN_MEMORY, *(each.return_window for each in programmes.versions)))
+    # The longest memory of an account is that of a decided return.
+    memory = max(RETURN_MEMORY, *(each.return_window for each in programmes.versions)) + EVENT_MEMORY
+    unknown = copies.without(last_times, memory)
     settled, without_event, taken = Outcome(None), [], set()
     if old := [event for event in unknown if event.append_time < complete_from]:
         _add(settled, process(None, old, programmes, card))

@@ -13,8 +13,9 @@ EVENT_MEMORY = 10 * DAY
 """An account remembers each event for at least this long. The query that feeds it drops duplicates for longer."""
 
 RETURN_MEMORY = 18 * DAY
-"""An account remembers each return for at least this long. A return can come a week before its purchase, and the copy
-that the index of invoices then forwards can come another week later: the topics keep events for seven days.
+"""An account remembers each return for at least this long, and a decided one for ``EVENT_MEMORY`` longer. A return can
+come a week before its purchase, and the copy that the index of invoices then forwards can come another week later: the
+topics keep events for seven days.
 """
 
 LARGEST_TOTAL = 10**17
@@ -50,6 +51,7 @@ class PastPurchase(NamedTuple):
         items: for each item code the value that is not returned yet; None if the till sent no lines, and in purchases
             of release 0.1.
         decided_time: the time of the receipt; 0 if the rules used the append time.
+        expired: the part of the points that has expired. A return does not take it back.
     """
 
     append_time: int
@@ -62,6 +64,12 @@ class PastPurchase(NamedTuple):
     lines: tuple[Line, ...] = ()
     items: dict[str, Decimal] | None = None
     decided_time: int = 0
+    expired: int = 0
+
+    @property
+    def remaining(self) -> int:
+        """The points that returns can take back."""
+        return max(0, self.earned - self.expired)
 
     @property
     def time(self) -> int:

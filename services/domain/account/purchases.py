@@ -68,28 +68,30 @@ def forwarded(posting: Posting, event: Forward) -> None:
 
 
 def expire(posting: Posting, expires_time: int, points: int) -> None:
-    """Takes expired points off the purchases that earned them, so that a return does not take them once more.
+    """Notes expired points in the purchases that earned them, so that a return does not take them once more.
 
-    A redemption spends points of the same expiry without an order. Here it spends those of the oldest purchase first.
+    A redemption spends points of the same expiry without an order. Here it spends those of adjustments first, and then
+    those of the oldest purchase.
     """
     for number, bought in reversed(posting.account.purchases.items()):
         programme = posting.programmes.version(bought.programme_version)
-        if points and bought.earned and earned_terms(bought.time, programme).expires_time == expires_time:
-            part = min(points, bought.earned)
+        if points and bought.remaining and earned_terms(bought.time, programme).expires_time == expires_time:
+            part = min(points, bought.remaining)
             points -= part
-            posting.account.purchases[number] = bought._replace(earned=bought.earned - part)
+            posting.account.purchases[number] = bought._replace(expired=bought.expired + part)
 
 
 def forget(account: Account, now: int, programmes: Programmes) -> None:
     """Removes purchases, returns and commands that the account does not have to remember any more."""
-    # The oldest are first, so the loops look at few that remain.
-    invoices: dict[str, PastPurchase] | dict[str, PastReturn]
-    for invoices in (account.purchases, account.returns):
-        while invoices:
-            number = next(iter(invoices))
-            if _is_remembered(invoices[number], now, programmes):
-                break
-            del invoices[number]
+    # The oldest are first, so the loops look at few that remain. But a return that waits is forgotten earlier than one
+    # that is decided.
+    while account.purchases:
+        number = next(iter(account.purchases))
+        if _is_remembered(account.purchases[number], now, programmes):
+            break
+        del account.purchases[number]
+    for number in [each for each, past in account.returns.items() if not _is_remembered(past, now, programmes)]:
+        del account.returns[number]
     while account.commands:
         command_id, decided = next(iter(account.commands.items()))
         if decided.append_time + EVENT_MEMORY >= now:
@@ -247,6 +249,7 @@ def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPu
     counted = posting.programmes.version(bought.programme_version).tier_period is not None
     if counted and account.period_end and bought.append_time >= account.period_start:
         account.earned_in_period = max(0, account.earned_in_period - points)
+    points = bought.remaining - left.remaining
     # Reserved points are not spent yet. If the redemption ends without a capture, they pay the debt.
     is_negative_allowed = posting.programme.spent_returns is SpentReturns.NEGATIVE_ALLOWED
     most_debt = points if is_negative_allowed else max(0, account.reserved - account.debt)
@@ -284,18 +287,7 @@ def _after_return(bought: PastPurchase, returned: PastReturn, programme: Program
     is_empty = names_items and not left and named >= bought.amount and programme.tax_basis is TaxBasis.TAXABLE
     if amount <= 0 or is_empty:
         return bought._replace(amount=_ZERO, earned=0)
-    # On the taxable basis the lines have their gross values, and the amount is net.
-    is_net = programme.tax_basis is TaxBasis.TAXABLE and names_items
-    total = sum((line.value for line in lines), _ZERO) if is_net else amount
-    again = Purchase(
-        bought.append_time,
-        "",
-        total or amount,
-        bought.store_id,
-        created_time=bought.created_time,
-        lines=lines,
-        taxable_amount=amount,
-    )
+    again = Purchase(bought.append_time, "", amount, bought.store_id, created_time=bought.created_time, lines=lines)
     earned = earnings(again, programme, bought.tier).points
     return bought._replace(amount=amount, earned=min(bought.earned, earned))
 

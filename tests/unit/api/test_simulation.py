@@ -54,14 +54,14 @@ def parts(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def test_the_parts_say_what_rules_take(client: TestClient, instance: Instance) -> None:
-    """Tax, the net value of excluded items (20.00 x 100 / 118) and the cap are negative parts."""
+    """Tax, excluded items and the cap are negative parts."""
     rules = "loyalty-factor: 0.02\ntax-basis: taxable\nexcluded-items: ['458']\ncap-per-invoice: 1.00\n"
     publish(instance, 1, NOW - 1_000, rules)
     lines = [{"ItemCode": "458", "TotalValue": 20.0}, {"TotalValue": 98.0}]
 
     earned = simulate(client, TotalAmount=118.0, TaxableAmount=100.0, InvoiceLineItems=lines)
 
-    assert {"base": "2.36", "tax": "-0.36", "excluded-items": "-0.34", "cap-per-invoice": "-0.66"} == parts(earned)
+    assert {"base": "2.36", "tax": "-0.36", "excluded-items": "-0.40", "cap-per-invoice": "-0.60"} == parts(earned)
     assert "1.00" == earned["EarnedLoyaltyPoints"]
     little = simulate(client, TotalAmount=118.0, TaxableAmount=0.0)
     assert {"base": "2.36", "tax": "-2.36"} == parts(little)

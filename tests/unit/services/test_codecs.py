@@ -72,11 +72,13 @@ def test_account_survives_the_state_store(events, programmes):
             account,
             commands={name: PastCommand(past.append_time) for name, past in account.commands.items()},
             purchases={
-                number: bought._replace(items=None, decided_time=0) for number, bought in account.purchases.items()
+                number: bought._replace(items=None, decided_time=0, expired=0)
+                for number, bought in account.purchases.items()
             },
             returns={},
             is_blocked=False,
             moved_to="",
+            reserved_debt=0,
         )
         assert old == decode_account(written("LoyaltyAccount", avro_record(account)))
 

@@ -151,24 +151,6 @@ def taxed_return(number, time, *items, original="bought"):
     return Purchase(time, number, **amounts, original_invoice_number=original, lines=returned)
 
 
-@pytest.mark.parametrize("first", "AB")
-def test_the_tax_of_an_excluded_item_is_removed_once(first):
-    """A is excluded, and costs 100.00 and tax. B and C earn 2.00 each, whichever item comes back first."""
-    programme = replace(TAXABLE, excluded_items=frozenset("A"))
-    bought, second = taxed_purchase("A", "B", "C"), "BA"["AB".index(first)]
-    assert [4_00] == [entry.points for entry in after(bought, programme=programme).entries]
-
-    outcome = after(bought, taxed_return("1", 2, first), taxed_return("2", 3, second), programme=programme)
-
-    assert {"A": [0, 2_00], "B": [2_00, 0]}[first] == taken(outcome)
-
-
-def test_an_item_of_a_campaign_earns_without_its_tax():
-    """B earns three times 2.00."""
-    programme = replace(TAXABLE, campaigns=B_THREE_TIMES.campaigns)
-    assert 8_00 == after(taxed_purchase("A", "B"), programme=programme).account.total
-
-
 @pytest.mark.parametrize("times", [(2, 3), (3, 2)])
 @pytest.mark.parametrize("items", ["AB", "ABC"])
 def test_a_taxed_item_is_returned_once(times, items):

@@ -121,6 +121,20 @@ def test_return_takes_no_expired_points(policy, spent, points):
     assert 6_00 - points == outcome.account.total
 
 
+def test_return_of_a_part_of_expired_points():
+    """The first half takes what the purchase still has, with and without its number. The tier loses all points."""
+    programme = Programme(valid_for=30 * DAY, tier_period=Period.YEAR, tiers=(Tier("gold", 100_00),))
+    spent = Adjust(append_time=2, command_id="spent", points=-50)
+    given = Adjust(append_time=40 * DAY, command_id="given", points=5_00)
+    first = back("50", number="first", time=50 * DAY)
+
+    for half in (first, replace(first, original_invoice_number=None)):
+        outcome = after(buy("100"), spent, given, half, programme=programme)
+        assert ([50], 1_00) == (taken(outcome), outcome.account.earned_in_period)
+        rest = after(back("50", time=51 * DAY), programme=programme, account=outcome.account)
+        assert ([0], 0, 4_50) == (taken(rest), rest.account.earned_in_period, rest.account.total)
+
+
 @pytest.mark.parametrize("end", [Void, Capture])
 def test_return_takes_back_reserved_points_unless_they_are_spent(end):
     """Otherwise a customer could reserve the points, return the goods and void the redemption."""

@@ -153,6 +153,19 @@ def test_the_copy_of_a_return_counts_once_if_its_purchase_came_at_the_last_momen
     assert 20 + 2 * sold + 1_00 == account.total
 
 
+def test_a_waiting_return_is_forgotten_before_an_older_decided_one():
+    """A purchase that comes later is too late for it, and a copy of the index then counts once."""
+    programmes = Programmes((Programme(return_window=14 * DAY),))
+    decided = Purchase(2, "decided", Decimal(-10), original_invoice_number="first")
+    waits = Purchase(DAY, "waits", Decimal(-50), original_invoice_number="bought")
+    copy = Forward(append_time=21 * DAY, command_id="waits/forward", invoice=waits)
+    events = [Purchase(1, "first", Decimal(100)), decided, waits, Purchase(20 * DAY, "bought", Decimal(100)), copy]
+
+    account, _ = played([[each] for each in events], programmes)
+
+    assert 1_80 + 2_00 - 1_00 == account.total
+
+
 def test_a_return_after_the_window_says_so():
     late = replace(RETURNED, append_time=7 * DAY)
     programmes = Programmes((Programme(return_window=5 * DAY),))
