@@ -10,7 +10,7 @@ from services.domain.accrual import accrual, base_points, earnings, spend
 from services.domain.entries import RECEIPT_TOO_OLD, Kind, Refusal, ReturnReason
 from services.domain.events import Forward, Line, Purchase, halves
 from services.domain.local_time import end_of_day, period_of
-from services.domain.programme import Programme, Programmes, SpentReturns, TaxBasis
+from services.domain.programme import DAY, Programme, Programmes, SpentReturns, TaxBasis
 from services.domain.receipt_time import Decided, as_decided, decided
 from services.domain.returns import InvoiceKind
 
@@ -75,10 +75,18 @@ def expire(posting: Posting, expires_time: int, points: int) -> None:
     """
     for number, bought in reversed(posting.account.purchases.items()):
         programme = posting.programmes.version(bought.programme_version)
-        if points and bought.remaining and earned_terms(bought.time, programme).expires_time == expires_time:
+        if points and bought.remaining and _expired(bought, programme, expires_time):
             part = min(points, bought.remaining)
             points -= part
             posting.account.purchases[number] = bought._replace(expired=bought.expired + part)
+
+
+def _expired(bought: PastPurchase, programme: Programme, expires_time: int) -> bool:
+    """Whether the points of the purchase expire at that time."""
+    # They expire at the end of a day. Most purchases need no calendar to know that it is another day.
+    if programme.valid_for is None or not 0 <= expires_time - bought.time - programme.valid_for < 2 * DAY:
+        return False
+    return earned_terms(bought.time, programme).expires_time == expires_time
 
 
 def forget(account: Account, now: int, programmes: Programmes) -> None:
