@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -34,6 +34,7 @@ _SETTINGS = (
     "enable_external_access = false",
     "lock_configuration = true",
 )
+_POLL_SECONDS = 0.1
 _STANDING = ("AGGREGATE", "GROUP_BY", "WINDOW", "ORDER_BY", "TOP_N", "LIMIT", "DISTINCT")
 """Operators that need all records: parts of their names in DuckDB's plan."""
 
@@ -145,22 +146,30 @@ class Database:
 
     def _found(self, statement: str) -> pa.Table:
         """The result as DuckDB has it. Another thread runs the statement: inside DuckDB, Python sees no Ctrl-C."""
+        ended = Event()
 
         def find() -> pa.Table:
-            relation: duckdb.DuckDBPyRelation | None = self._connection.sql(statement)
-            return pa.table({}) if relation is None else relation.to_arrow_table()
-
-        with ThreadPoolExecutor(1) as pool:
-            result = pool.submit(find)
             try:
-                return result.result()
-            except KeyboardInterrupt:
-                self._interrupted.set()
-                # DuckDB forgets an interrupt that arrives before it begins, so one is not enough.
-                while not result.done():
-                    self._connection.interrupt()
-                    wait([result], 0.1)
-                raise
+                relation: duckdb.DuckDBPyRelation | None = self._connection.sql(statement)
+                return pa.table({}) if relation is None else relation.to_arrow_table()
+            finally:
+                ended.set()
+
+        pool = ThreadPoolExecutor(1)
+        try:
+            result = pool.submit(find)
+            # A Ctrl-C that arrives just before a wait does not end it. Python raises it after the wait.
+            while not ended.wait(_POLL_SECONDS):
+                pass
+            return result.result()
+        except KeyboardInterrupt:
+            self._interrupted.set()
+            # DuckDB forgets an interrupt that arrives before it begins, so one is not enough.
+            while not ended.wait(_POLL_SECONDS):
+                self._connection.interrupt()
+            raise
+        finally:
+            pool.shutdown()
 
     def _failure(self) -> Exception | None:
         return next((lazy.failure for lazy in self._lazy.values() if lazy.failure), None)
