@@ -31,8 +31,8 @@ PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation
 
 _ROUTES = "/v1/"
 _CONSOLE = "/console/"
-_TO_THE_CONSOLE = ("/", "/console")
 """The pages of the console are public. Their data come through this gate, with the credentials of the user."""
+_TO_THE_CONSOLE = ("/", "/console")
 
 _BEARER = "bearer "
 _AUTHORIZATION, _IDEMPOTENCY_KEY = b"authorization", b"idempotency-key"

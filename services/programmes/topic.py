@@ -10,7 +10,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
 from services.domain.formats import clamped_time_text
-from services.domain.programme import Programme, Programmes
+from services.domain.programme import DAY, Programme, Programmes
 from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError, find_topic
@@ -25,7 +25,7 @@ CLIENT_ID = "loyalty-programmes"
 _PUBLICATION_TIME = 5_000
 _SECOND = 1_000
 _PAUSE_SECONDS = 0.05
-_TEN_YEARS = 3_652 * 24 * 3_600 * _SECOND
+_TEN_YEARS = 3_652 * DAY
 
 _FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001 - its only name
 

@@ -91,8 +91,8 @@ def _expired(bought: PastPurchase, programme: Programme, expires_time: int) -> b
 
 def forget(account: Account, now: int, programmes: Programmes) -> None:
     """Removes purchases, returns and commands that the account does not have to remember any more."""
-    # The oldest are first, so the loops look at few that remain. But a return that waits is forgotten earlier than one
-    # that is decided.
+    # The oldest are first, so these loops look at few that remain. But an account can forget a return that waits before
+    # an older one that is decided. So the loop over the returns looks at all of them.
     while account.purchases:
         number = next(iter(account.purchases))
         if _is_remembered(account.purchases[number], now, programmes):

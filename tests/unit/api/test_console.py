@@ -227,10 +227,8 @@ def test_the_user_signs_in_with_a_key(guarded: TestClient, secured: SecuredGroup
     assert (200, False) == (typed.status_code, "defect" in typed.text)
     assert COOKIE not in guarded.cookies
 
-    assert (303, "/console/") == (
-        (answer := guarded.get("/console", follow_redirects=False)).status_code,
-        answer.headers["location"],
-    )
+    typed = guarded.get("/console", follow_redirects=False)
+    assert (303, "/console/") == (typed.status_code, typed.headers["location"])
     key = secured.key(Scope.BALANCE_READ).text
     accepted = guarded.post("/console/sign-in", data={"credentials": key}, headers=HTMX)
     cookie = accepted.headers["set-cookie"]
