@@ -37,6 +37,7 @@ from services.domain.events import (
     derived_id,
 )
 from services.domain.formats import LAST_TIME, to_points
+from services.domain.programme import DAY
 from services.domain.validation import BLANKS
 from services.messaging.avro import Record, UndecodableError, header, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
@@ -48,6 +49,9 @@ _PURCHASE_HEADERS = {
 _decode_purchase = record_decoder("Purchase", _IDS.writer_schema)
 ARCHIVED = "\0"
 """The actor of a command in the archive, which keeps neither actors nor reasons. No caller can have this name."""
+
+LAST_INVOICE_TIME = LAST_TIME - 40_000 * DAY
+"""The latest time of an invoice in a part of an account. Its points expire at most a century later."""
 
 _REDIRECT = "redirect"
 """The kind of the command that brings an invoice of a replaced card here. It becomes a Purchase."""
@@ -246,9 +250,10 @@ def _is_possible(part: Account) -> bool:
     lots = [part.lots, *(reservation.lots for reservation in part.reservations.values())]
     times = [time for each in lots for terms in each for time in terms]
     times += [reservation.lapses_time for reservation in part.reservations.values()]
-    times += [part.opened_time, part.updated_time, part.period_end, *(past.append_time for past in pasts)]
+    times += [part.opened_time, part.updated_time, part.period_end]
     times += [past.append_time for past in part.commands.values()]
-    times += [past.decided_time for past in part.purchases.values()]
+    invoice_times = [past.append_time for past in pasts]
+    invoice_times += [past.decided_time for past in part.purchases.values()]
     lot_points = [each for lot in lots for each in lot.values()]
     points = [part.debt, part.reserved_debt, part.earned_in_period, *lot_points]
     points += [each for past in part.purchases.values() for each in (past.earned, past.expired)]
@@ -256,6 +261,7 @@ def _is_possible(part: Account) -> bool:
     amounts += [past.taxable_amount for past in part.returns.values() if past.taxable_amount is not None]
     return (
         all(0 <= time <= LAST_TIME for time in times)
+        and all(0 <= time <= LAST_INVOICE_TIME for time in invoice_times)
         and all(abs(each) <= LARGEST_RETURNED_TOTAL for each in points)
         and all(each > 0 for each in lot_points)
         and all(amount.is_finite() for amount in amounts)

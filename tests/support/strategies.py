@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from services.codecs.events import LAST_INVOICE_TIME
 from services.domain.account.lots import Terms
 from services.domain.account.model import Account, PastPurchase
 from services.domain.events import (
@@ -185,6 +186,21 @@ COMMANDS = st.one_of(
 )
 """Commands of the customer ``card``, without erasures."""
 ERASURES = st.builds(Erase, **_COMMAND)
+_OPTIONAL_TIMES = st.just(0) | _EVENT_TIMES
+_PAST_PURCHASES = st.builds(
+    PastPurchase,
+    append_time=_EVENT_TIMES,
+    amount=_MONEY,
+    earned=_POINTS,
+    programme_version=st.just(0),
+    tier=st.sampled_from(["", "gold"]),
+    created_time=_OPTIONAL_TIMES,
+    store_id=st.sampled_from(["", "here"]),
+    lines=_LINES,
+    items=st.none() | st.dictionaries(st.sampled_from(ACCOUNT_ITEMS), _MONEY, max_size=2),
+    decided_time=_OPTIONAL_TIMES | st.just(LAST_INVOICE_TIME),
+    expired=st.just(0) | _POINTS,
+)
 MOVES = st.one_of(
     st.builds(Replace, **_COMMAND, counterparty=st.sampled_from(["card", "other"])),
     st.builds(Merge, **_COMMAND, counterparty=st.just("third")),
@@ -195,12 +211,10 @@ MOVES = st.one_of(
         part=st.builds(
             Account,
             st.just(1),
-            lots=st.dictionaries(st.builds(Terms, st.just(0) | _EVENT_TIMES), _POINTS, max_size=2),
-            purchases=st.dictionaries(
-                _INVOICE_NUMBERS.map("moved-{}".format),
-                st.builds(PastPurchase, _EVENT_TIMES, _MONEY, _POINTS, st.just(0)),
-                max_size=2,
+            lots=st.dictionaries(
+                st.builds(Terms, _OPTIONAL_TIMES, _OPTIONAL_TIMES, _OPTIONAL_TIMES), _POINTS, max_size=2
             ),
+            purchases=st.dictionaries(_INVOICE_NUMBERS.map("moved-{}".format), _PAST_PURCHASES, max_size=2),
         ),
     ),
 )

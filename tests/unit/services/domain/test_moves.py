@@ -214,6 +214,8 @@ def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
         Account(1, reservations={"r": Reservation(5, {Terms(available_time=-1): 1})}),
         Account(1, purchases={"i": PastPurchase(1, Decimal("NaN"), 0, 0)}),
         Account(1, purchases={"i": PastPurchase(1, Decimal(1), 2**63, 0)}),
+        Account(1, purchases={"i": PastPurchase(LAST_TIME, Decimal(1), 1, 0)}),
+        Account(1, purchases={"i": PastPurchase(1, Decimal(1), 1, 0, decided_time=LAST_TIME)}),
         Account(1, period_end=2**60),
         Account(1, debt=2**63),
     ],
