@@ -2,6 +2,7 @@
 
 import sys
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,18 @@ def test_an_action_runs_once_for_the_same_content(environment: Path) -> None:  #
         setup.run_once("step", b"2", fails)
     setup.run_once("step", b"1", lambda: done.append("after a failure"))
     assert ["first", "after a failure"] == done
+
+
+def test_pip_installs_what_uv_cannot(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A company can have its index in pip's configuration, which uv does not read."""
+    commands: list[str] = []
+
+    def run(command: Sequence[str]) -> None:
+        commands.append(Path(command[0]).name)
+        if command[0] == str(environment / "bin" / "uv"):
+            raise setup.SetupError("no index")
+
+    monkeypatch.setattr(setup, "run", run)
+    monkeypatch.setattr(setup, "PIP", ["pip"])
+    setup.install_locked(setup.REQUIREMENTS / "all.txt")
+    assert ["pip", "uv", "pip"] == commands
