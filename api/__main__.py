@@ -134,7 +134,8 @@ def serve(settings: Settings) -> None:
     # All objects of the start live until the end. So the garbage collector need not examine them again.
     gc.freeze()
     # Any client can cause a warning with each request.
-    logging.getLogger("uvicorn.error").addFilter(WarningLimit())
+    for name in ("uvicorn.error", "api.security.hops"):
+        logging.getLogger(name).addFilter(WarningLimit())
     # Without credentials, a web page in the user's browser must not send requests.
     entry = OwnMachineOnly(app, settings.advertised_url) if settings.api_access == "loopback" else app
 

@@ -74,11 +74,14 @@ class WarningLimit(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno != logging.WARNING:
             return True
-        text, now = str(record.msg), time.monotonic()
+        # structlog's messages are dictionaries with the text and, among others, the time.
+        event = record.msg if isinstance(record.msg, dict) else {"event": record.msg}
+        text, now = str(event["event"]), time.monotonic()
         if now < self._next.get(text, now):
             self._left_out[text] += 1
             return False
         self._next[text] = now + self._seconds
         if left_out := self._left_out.pop(text, 0):
-            record.msg = f"{text} Since the last such line, {left_out} more were left out."
+            more = f"{text.rstrip('.')}. Since the last such line, {left_out} more were left out."
+            record.msg = {**event, "event": more} if event is record.msg else more
         return True

@@ -25,7 +25,7 @@ from fastapi import Request
 from api.http import problems
 from api.routing.lookup import KeyValue, Lookup
 from api.routing.owner_only import OwnerOnly
-from api.routing.peer_client import PeerResponse
+from api.routing.peer_client import PeerResponse, seconds_left
 from api.security.permissions import caller_of
 from services.codecs.events import command_record
 from services.commands.identity import keyed_hash
@@ -47,7 +47,7 @@ MOST_IN_FLIGHT = 256
 """Commands that an instance executes at the same time."""
 
 # A client that waits for t seconds gets a response after t + 1 seconds at most. The last second is for two writes to
-# Kafka, for the read of the mark, or for the balance that follows the decision.
+# Kafka, for the read of the mark, or for the balance that follows the decision. Lookups before them get half of it.
 _GRACE_SECONDS = 0.9
 # Reads of a balance that only a standby shows. Do not wait long for an owner that is dead, because waiting commands
 # keep others out.
@@ -124,7 +124,7 @@ class CommandService:
         key = command.command_id.encode()
         if response := await self._owner_only.forward(request, self._decisions, key, seconds + _PATIENCE_SECONDS):
             return response
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + wait_seconds(request, seconds)
         former_hash = command.request_hash
         if self._is_keyed:
             command = replace(command, request_hash=keyed_hash(former_hash, request.headers["idempotency-key"]))
@@ -157,12 +157,17 @@ class CommandService:
             else:
                 del self._in_flight[command.command_id]
 
-    async def find(self, command_id: str, seconds: float) -> Decision | None:
+    async def find(self, request: Request, command_id: str, seconds: float) -> Decision | None:
         """The decision of a command, from any instance that has it; None for an unknown command. Raises Problem.
 
         Args:
+            request: may have a deadline.
             seconds: how long to wait while the decision is pending.
         """
+        async with _at_most(min(seconds + _PATIENCE_SECONDS, seconds_left(request)), self._decisions, command_id):
+            return await self._find(command_id, seconds)
+
+    async def _find(self, command_id: str, seconds: float) -> Decision | None:
         decision, stale = await self._lookup.value_of(catalogue.DECISIONS, command_id)
         if decision is None and stale:
             # A standby may lag. A client that believes that its command is unknown would send it as a new one.
@@ -192,7 +197,8 @@ class CommandService:
         for _ in range(_MOST_READS):
             seconds = deadline + _GRACE_SECONDS - time.monotonic()
             try:
-                found = await self._lookup.value_of(catalogue.BALANCES, card, changed, seconds)
+                async with _at_most(seconds, self._balances, card):
+                    found = await self._lookup.value_of(catalogue.BALANCES, card, changed, seconds)
             except problems.Problem:
                 break
             if not found.stale:
@@ -271,15 +277,16 @@ class CommandService:
 
     async def _balance(self, card: str, deadline: float) -> KeyValue:
         """The balance of a card. Raises Problem."""
-        async with _in_time(self._balances, card, deadline):
+        async with _at_most(deadline + _GRACE_SECONDS / 2 - time.monotonic(), self._balances, card):
             return await self._lookup.value_of(catalogue.BALANCES, card)
 
     async def _card_of_redemption(self, request: Request, command: Command, deadline: float) -> str:
         redemption = None
         if isinstance(command, Capture | Void):
-            async with _in_time(self._decisions, command.redemption_id, deadline):
-                # A client may end a redemption that is still pending.
-                redemption = await self.find(command.redemption_id, max(0.0, deadline - time.monotonic()))
+            # A client may end a redemption that is still pending.
+            left = max(0.0, deadline - time.monotonic())
+            async with _at_most(left + _GRACE_SECONDS / 2, self._decisions, command.redemption_id):
+                redemption = await self._find(command.redemption_id, left)
         if redemption is None or redemption["Kind"] != "reserve":
             raise problems.UnknownRedemption
         if redemption["Status"] == PENDING:
@@ -352,11 +359,16 @@ def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> a
     return task
 
 
+def wait_seconds(request: Request, timeout: float) -> float:
+    """Seconds that a request may wait for a decision: its timeout, or less if it has an earlier deadline."""
+    return max(0.0, min(timeout, seconds_left(request) - 1.0))
+
+
 @asynccontextmanager
-async def _in_time(store: StateStore, key: str, deadline: float) -> AsyncIterator[None]:
-    """Ends a lookup of the key after the deadline and the grace. Raises OwnerTimeout."""
+async def _at_most(seconds: float, store: StateStore, key: str) -> AsyncIterator[None]:
+    """Ends a lookup of the key after that time. Raises OwnerTimeout."""
     try:
-        async with asyncio.timeout(deadline + _GRACE_SECONDS - time.monotonic()):
+        async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
         raise problems.OwnerTimeout(partition=store.partition_of(key.encode()), tried=[]) from error

@@ -532,7 +532,9 @@ class InternalError(
     """The request failed because of a defect. The log of the server has the cause. Report it to the operator."""
 
 
-ANOTHER_MAY_ANSWER = frozenset(each.code for each in (NotTheOwner, Starting, Restoring, Stopping, TooStale))
+ANOTHER_MAY_ANSWER = frozenset(
+    each.code for each in (NotTheOwner, Starting, Restoring, Stopping, TooStale, TooManyConnections)
+)
 """Codes of the problems for which another instance may have an answer."""
 
 

@@ -96,11 +96,12 @@ class LocalRead(NamedTuple):
         """The JSON body of the entry. 304 if the client has this version. Raises ``not_found`` if there is no entry."""
         if self.value is None:
             raise self.with_freshness(not_found())
+        # It may raise a problem. RFC 9110, 13.2.1: then no precondition counts.
+        content = body(self.value)
         etag = etag_of(self.value)
         headers = [(b"etag", etag.encode()), _CACHING]
         if if_none_match is not None and matches(if_none_match, etag):
             return EncodedResponse(304, headers + self.freshness())
-        content = body(self.value)
         headers += [(b"content-length", b"%d" % len(content)), _JSON]
         return EncodedResponse(200, headers + self.freshness(), content)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Header, Path, Request, Response
 
-from api.commands.service import CommandService, Decision, location_of
+from api.commands.service import CommandService, Decision, location_of, wait_seconds
 from api.dependencies import CommandsDep
 from api.http import problems
 from api.http.bodies import JsonRoute
@@ -344,8 +344,9 @@ async def command(
     request: Request, command: CommandId, commands: CommandsDep, timeout_seconds: Timeout = 0
 ) -> Response:
     """200 with the decision, done or refused. 202 while there is no decision or the balance does not show it."""
-    deadline = time.monotonic() + timeout_seconds
-    decision = await commands.find(command, timeout_seconds)
+    seconds = wait_seconds(request, timeout_seconds)
+    deadline = time.monotonic() + seconds
+    decision = await commands.find(request, command, seconds)
     if decision is None:
         raise problems.UnknownCommand
     _require_own(caller_of(request), decision)

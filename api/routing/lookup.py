@@ -233,6 +233,8 @@ class Lookup:
                 refusals.append(found)
             elif not is_rediscovered:
                 raise _OwnerChangedError
+        if not (refusals or failures or read.seconds_left):
+            raise problems.OwnerTimeout(partition=read.partition, tried=[])
         if not refusals:
             raise no_answer(read.partition, dict(sorted(failures.items())))
         return refusals[0]  # the response of the instance that is nearest to the owner

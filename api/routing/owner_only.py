@@ -25,6 +25,9 @@ from services.state_stores.contract import StoreError
 from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 
+# A live owner needs up to a second for Kafka, whatever the deadline of the client is.
+_ENOUGH_SECONDS = 2.0
+
 
 class OwnerOnly:
     """Forwards requests to the owner of a key."""
@@ -97,9 +100,8 @@ class OwnerOnly:
                 # A dead owner must not cost the whole time of the client. A live one reports within milliseconds.
                 await self._peers.report(owner, self._local.membership.group)
             left = max(0.0, deadline - time.monotonic())
-            response = await self._peers.forward(
-                await PeerRequest.from_client(request), Target(owner, Role.ACTIVE), left, left
-            )
+            sent = await PeerRequest.from_client(request)
+            response = await self._peers.forward(sent, Target(owner, Role.ACTIVE), left, left, _ENOUGH_SECONDS)
         except PeerError as error:
             raise no_answer(partition, {owner: error}) from error
         return None if response.problem_code == problems.NotTheOwner.code else response

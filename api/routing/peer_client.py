@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from ssl import SSLContext
@@ -49,7 +50,8 @@ _RESPONSE_HEADERS = frozenset(
 REPORT_PATH = "/v1/instances/local"
 
 _CONNECT_SECONDS = 0.5
-_REPORT_SECONDS = 1.0
+REPORT_SECONDS = 1.0
+"""A live peer sends its report, or answers a read that need not wait, within this time."""
 KEEP_ALIVE_SECONDS = 30.0
 """An idle connection to a peer is not used after this time. It is shorter than the time of the server."""
 
@@ -72,11 +74,12 @@ def received(request: Request, name: str) -> str | None:
 
 
 def seconds_left(request: Request) -> float:
-    """Seconds until the deadline that a peer sent; infinity if there is none."""
+    """Seconds until the deadline that a peer or a client sent; infinity if there is none."""
     try:
-        return max(0.0, float(received(request, DEADLINE) or "inf"))
+        seconds = float(received(request, DEADLINE) or "inf")
     except ValueError:
-        return float("inf")
+        return math.inf
+    return math.inf if math.isnan(seconds) else max(0.0, seconds)
 
 
 class PeerError(Exception):
@@ -188,18 +191,26 @@ class PeerClient:
         client = partial(httpx.AsyncClient, trust_env=False, follow_redirects=False, verify=tls or True)
         self._client, self._streams = client(limits=_LIMITS), client(limits=_STREAM_LIMITS)
 
-    async def forward(self, request: PeerRequest, target: Target, seconds_left: float, patience: float) -> PeerResponse:
-        """Send a request to a peer. It becomes a suspect if it does not answer within a patience of a second or more.
+    async def forward(
+        self,
+        request: PeerRequest,
+        target: Target,
+        seconds_left: float,
+        patience: float,
+        enough: float = REPORT_SECONDS,
+    ) -> PeerResponse:
+        """Send a request to a peer.
 
         Args:
             target: the peer, and the role in which it reads.
             seconds_left: time until the deadline of the client. The peer receives it.
             patience: seconds to wait for the response.
+            enough: the peer becomes a suspect if it does not respond within so many seconds or more.
 
         Raises:
             PeerError: there is no response.
         """
-        response = await self._send(self._client, request, target, seconds_left, patience)
+        response = await self._send(self._client, request, target, seconds_left, patience, enough)
         return self._answer(response, target)
 
     async def open_stream(self, request: PeerRequest, target: Target) -> AsyncGenerator[bytes] | PeerResponse:
@@ -227,7 +238,13 @@ class PeerClient:
         return parts()
 
     async def _send(
-        self, client: httpx.AsyncClient, request: PeerRequest, target: Target, seconds_left: float, patience: float
+        self,
+        client: httpx.AsyncClient,
+        request: PeerRequest,
+        target: Target,
+        seconds_left: float,
+        patience: float,
+        enough: float = REPORT_SECONDS,
     ) -> httpx.Response:
         """Send a request and wait for the response; for a stream, wait for its headers only. Raises PeerError."""
         url = httpx.URL(target.url).copy_with(raw_path=_escape_dots(request.path))
@@ -257,7 +274,7 @@ class PeerClient:
             if isinstance(error, httpx.ConnectTimeout):
                 reason = f"{target.url} did not accept a connection within {min(patience, _CONNECT_SECONDS):.1f} s"
             # A client can send a deadline of a millisecond, which says nothing about the peer.
-            if patience >= _REPORT_SECONDS:
+            if patience >= enough:
                 self._reports.suspect(target.url, reason)
             raise PeerTimeoutError(reason) from error
         except httpx.HTTPError as error:
@@ -287,9 +304,9 @@ class PeerClient:
     async def report(self, url: str, group: str) -> InstanceReport:
         """The report of the instance at a URL. Raises PeerError, also if another process listens at the URL."""
         try:
-            async with asyncio.timeout(_REPORT_SECONDS):
+            async with asyncio.timeout(REPORT_SECONDS):
                 signed = {HOP: self._hops.sign(None, url, HopRequest("GET", REPORT_PATH))} if self._hops else {}
-                response = await self._client.get(url + REPORT_PATH, headers=signed, timeout=_REPORT_SECONDS)
+                response = await self._client.get(url + REPORT_PATH, headers=signed, timeout=REPORT_SECONDS)
             report = InstanceReport.model_validate_json(response.content)
         except (httpx.HTTPError, TimeoutError, ValidationError) as error:
             raise PeerUnreachableError(f"{url}: {type(error).__name__}") from error

@@ -1,6 +1,7 @@
 """Requests that wait for changes: long polls until a store contains one, and streams of all records of a key."""
 
 import asyncio
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -66,18 +67,17 @@ class SequenceWaiters:
         result = read()
         if is_enough(result) or seconds <= 0:
             return result
-        written = asyncio.Event()
+        written, end = asyncio.Event(), time.monotonic() + seconds
         self._waiting[key].add(written)
         try:
-            async with asyncio.timeout(seconds):
-                # The event is registered before the next read, so no write between them is missed.
-                while not is_enough(result := read()):
-                    # A result can become sufficient without a write, when the broker reports the end of the topic.
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(written.wait(), _PAUSE_SECONDS)
-                    written.clear()
-        except TimeoutError:
-            return read()
+            # The event is registered before the next read, so no write between them is missed.
+            while not is_enough(result := read()) and (left := end - time.monotonic()) > 0:
+                # A result can become sufficient without a write, when the broker reports the end of the topic.
+                # In Python 3.11, asyncio.wait_for can lose the cancellation of a request that ends at this moment.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, _PAUSE_SECONDS)):
+                        await written.wait()
+                written.clear()
         finally:
             self._waiting[key].discard(written)
             if not self._waiting[key]:

@@ -90,12 +90,64 @@ def test_a_standby_does_not_prove_that_the_next_read_shows_a_decision() -> None:
     play(steps, size=2)
 
 
+async def hang(*_: object) -> None:
+    """A lookup at an instance that accepts the request and never answers."""
+    await asyncio.Event().wait()
+
+
+@pytest.mark.usefixtures("_short_grace")
+def test_a_command_does_not_wait_for_a_balance_longer_than_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """202 if the owner of the balance hangs. Kafka has the command, so its state is not 503."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        monkeypatch.setattr(Lookup, "value_of", hang)
+        async with asyncio.timeout(60):
+            answer = await scene.redeem(query="?timeout=0.1")
+        assert (202, "done") == (answer.status_code, answer.json()["Status"])
+
+    play(steps)
+
+
+def test_a_command_ends_before_the_deadline_of_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeout can be longer. The path of the command keeps the deadline, too, if the owner hangs."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        url, headers = scene.group.instances[0].url, {"Idempotency-Key": "1", "Loyalty-Deadline": "1.2"}
+        path = f"{url}/v1/customers/{CARD}/redemptions?timeout=30"
+        async with asyncio.timeout(25):
+            answer = await scene.http.post(path, json={"points": "1.00"}, headers=headers)
+            assert 202 == answer.status_code
+            monkeypatch.setattr(Lookup, "value_of", hang)
+            command = f"{url}{answer.headers['location']}?timeout=30"
+            found = await scene.http.get(command, headers=headers | {"Loyalty-Deadline": "0.2"})
+            assert "owner-timeout" == problem_type(found, 504)
+
+    play(steps)
+
+
+def test_a_short_deadline_of_a_command_makes_no_suspect() -> None:
+    """A live owner needs up to a second for Kafka. A client with an earlier deadline says nothing about it."""
+
+    async def steps(scene: Scene) -> None:
+        owner, key = await with_standbys(scene)
+        asked, url = scene.group.instances[1 - owner], scene.group.instances[owner].url
+        scene.group.mute.add(asked.url)
+        path = f"{url}/v1/customers/{CARD}/redemptions"
+        for deadline, is_suspect in (("1.5", False), ("5", True)):
+            headers = {"Idempotency-Key": key, "Loyalty-Deadline": deadline}
+            answer = await scene.http.post(path, json={"points": "0.01"}, headers=headers)
+            assert "owner-timeout" == problem_type(answer, 504)
+            assert is_suspect == bool(scene.group.instances[owner].reports.why_suspect(asked.url))
+
+    play(steps, size=2)
+
+
 @pytest.mark.usefixtures("_short_grace")
 def test_a_capture_does_not_wait_longer_than_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """504 if the instance that knows the redemption accepts the request and never answers. Nothing is sent."""
-
-    async def hang(*_: object) -> None:
-        await asyncio.Event().wait()
 
     async def steps(scene: Scene) -> None:
         monkeypatch.setattr(Lookup, "value_of", hang)

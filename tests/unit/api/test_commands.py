@@ -187,6 +187,9 @@ def test_a_replaced_card_says_where_its_account_is() -> None:
 
         gone = await scene.ask("GET", f"/v1/customers/{CARD}/balance", key=None)
         assert ("card-replaced", "new") == (problem_type(gone, 410), gone.json()["newCard"])
+        old = f"{scene.group.instances[0].url}/v1/customers/{CARD}/balance"
+        known = await scene.http.get(old, headers={"If-None-Match": "*"})
+        assert "card-replaced" == problem_type(known, 410), "a client with the old version learns it, too"
         assert "card-replaced" == problem_type(await scene.redeem("1.00", key="late"), 409)
         balance = await scene.balance("new")
         assert ("25.00", "10.00", None) == (

@@ -5,7 +5,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.routing.peer_client import PeerTimeoutError
+from api.http.problems import TooManyConnections
+from api.routing.locator import Target
+from api.routing.peer_client import PeerRequest, PeerResponse, PeerTimeoutError
 from api.routing.report_collector import ReportCollector
 from services.boot_clock import boot_seconds
 from services.state_stores.catalogue import PROGRAMMES
@@ -155,6 +157,39 @@ def test_a_short_deadline_of_a_client_makes_no_suspect() -> None:
         assert group.instances[0].reports.why_suspect(URLS[1]) is None
         await callers.get(0, PATH)
         assert group.instances[0].reports.why_suspect(URLS[1])
+
+    run(group, steps)
+
+
+def test_a_read_without_time_says_so() -> None:
+    """504 if the deadline has passed. The partition does not move. A deadline that is no number does not count."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        answer = await callers.http.get(URLS[0] + PATH, headers={"loyalty-deadline": "0"})
+        assert "owner-timeout" == problem_type(answer, 504)
+        answer = await callers.http.get(URLS[0] + PATH, headers={"loyalty-deadline": "nan"})
+        assert (200, "1", "active", "false") == summary(answer)
+
+    run(group, steps)
+
+
+def test_a_standby_serves_while_the_owner_has_too_many_connections() -> None:
+    """The next copy answers, as it does for a dead owner."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        peers = group.instances[0].app.state.dependencies.peers
+        forward = peers.forward
+
+        async def refused(request: PeerRequest, target: Target, *seconds: float) -> PeerResponse:
+            if target.url == URLS[1]:
+                return PeerResponse.from_problem(TooManyConnections())
+            found: PeerResponse = await forward(request, target, *seconds)
+            return found
+
+        peers.forward = refused
+        assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
 
     run(group, steps)
 

@@ -70,6 +70,24 @@ def test_while_kafka_is_away_a_process_logs_one_line_and_only_json(tmp_path: Pat
         assert (AWAY, "127.0.0.1:1", "warning") == (away["event"], away["brokers"], away["level"])
 
 
+def test_warnings_of_structlog_that_clients_cause_are_seldom(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their messages differ in the time, and are limited by their texts."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    logger = logging.getLogger("tests.limit")
+    logger.addFilter(limit := WarningLimit())
+    for number in range(3):
+        logger.warning({"event": "refused", "timestamp": number})
+    now += 60
+    logger.warning({"event": "refused", "timestamp": 4})
+    logger.removeFilter(limit)
+
+    last = {"event": "refused. Since the last such line, 2 more were left out.", "timestamp": 4}
+    assert [{"event": "refused", "timestamp": 0}, last] == [record.msg for record in caplog.records]
+
+
 def test_a_warning_that_clients_cause_is_seldom(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,30 @@ def test_after_the_timeout_the_last_value_is_returned() -> None:
     assert 0.05 <= time.monotonic() - started < 5
 
 
+def test_a_write_at_the_moment_of_the_timeout_does_not_keep_a_waiter() -> None:
+    """A thread wakes 200 waiters all the time, so also in the moment in which the time of each is over."""
+
+    async def scenario() -> None:
+        waiters = SequenceWaiters()
+        waiters.bind(asyncio.get_running_loop())
+        is_over = threading.Event()
+
+        def write() -> None:
+            while not is_over.is_set():
+                waiters.notify([b"A"])
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            timeouts = [0.05 + number / 1_000 for number in range(200)]
+            await asyncio.gather(*(waiters.wait(b"A", lambda: None, bool, seconds) for seconds in timeouts))
+        finally:
+            is_over.set()
+            thread.join()
+
+    asyncio.run(asyncio.wait_for(scenario(), LONG))
+
+
 def test_all_waiters_of_a_key_wake_after_a_write() -> None:
     """A thread writes as fast as it can. 50 waiters of each key, started at any moment, all get their values."""
     store = {key: VersionedValue(0, 0, 0, b"") for key in (b"A", b"B")}
