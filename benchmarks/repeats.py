@@ -41,12 +41,12 @@ from pipelines.columns.avro import HEADERS_TYPE
 from pipelines.runtime.query import QueryContext
 from pipelines.runtime.query_table import QUERIES
 from pipelines.runtime.session import spark_session
-from pipelines.sources.kafka import Offsets
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging.administration import create_topics
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.topic_reader import Offsets
 from services.settings import Settings, read_settings
 from tests.support.builders import invoice
 from tests.support.processes import SMALL_JVM

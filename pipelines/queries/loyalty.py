@@ -23,9 +23,9 @@ from pipelines.runtime.query_metrics import RETURN_STEPS, RETURNS
 from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sinks.kafka import write_stream
 from pipelines.sources.clock import clock_rows
-from pipelines.sources.kafka import Offsets
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.messaging.administration import is_empty
+from services.messaging.topic_reader import Offsets
 from services.programmes.topic import load_programmes
 from services.pseudonyms import pseudonyms
 from services.settings import Settings

@@ -15,11 +15,12 @@ from pipelines.columns.decoding import decode_avro
 from pipelines.columns.returns import names_original
 from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY
 from pipelines.reconciliation.context import ArchiveError, Context
-from pipelines.sources.kafka import Offsets, read_batch
+from pipelines.sources.kafka import read_batch
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.audit.extent import TopicExtent, extent_of
 from services.domain.formats import to_datetime
 from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.topic_reader import Offsets
 from services.pseudonyms import Pseudonyms
 
 _PURCHASES = Topic("purchases", key="InvoiceNumber", value="Purchase")

@@ -12,10 +12,11 @@ from pipelines.checkpoints import manifest, retention
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns import traces
 from pipelines.runtime import query_metrics
-from pipelines.sources.kafka import Offsets, read_stream
+from pipelines.sources.kafka import read_stream
 from schemas.topics import Topic
 from services.messaging.administration import max_record_age
 from services.messaging.schema_ids import SchemaIds
+from services.messaging.topic_reader import Offsets
 from services.settings import Settings
 
 SHUFFLE_PARTITIONS = "shuffle_partitions"

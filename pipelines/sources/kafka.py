@@ -1,7 +1,6 @@
 """The Kafka source of all pipelines: streams for the queries, batches for the reconciliation, secured or not."""
 
 import json
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -9,10 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.runtime.kafka_connection import kafka_connection
 from schemas.topics import Topic
+from services.messaging.topic_reader import Offsets
 from services.settings import Settings
-
-Offsets = Mapping[int, int]
-"""Partition to offset."""
 
 _FETCH_WAIT_MS = "20"
 """How long the broker holds a fetch at the end of a partition. Kafka's default is 500 ms.

@@ -1,18 +1,14 @@
 """Finds which part of a topic exists now: the first offsets after retention, and the end offsets."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException
 
 from schemas.topics import Topic
 from services.messaging import clients
-from services.messaging.topic_reader import read_range, watermarks_of
+from services.messaging.topic_reader import Offsets, read_range, watermarks_of
 from services.settings import Settings
-
-Offsets = Mapping[int, int]
-"""Partition to offset."""
 
 
 class NoTopicError(RuntimeError):
@@ -40,19 +36,22 @@ class TopicExtent:
 def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
     """Find the extent of a topic. ``now`` is the current time in milliseconds. Raises NoTopicError."""
     name = settings.name_of(topic)
-    with _consumer(settings, name) as consumer:
-        spans = watermarks_of(consumer, name)
-        lost = {partition: low for partition, (low, _) in spans.items() if low > 0}
-        times = [
-            first_append_time(consumer, name, partition, low, spans[partition][1], now)
-            for partition, low in lost.items()
-        ]
-        return TopicExtent(
-            topic,
-            {partition: low for partition, (low, _) in spans.items()},
-            {partition: high for partition, (_, high) in spans.items()},
-            max(times, default=0),
-        )
+    with closing(clients.bounded_consumer(settings, "loyalty-audit")) as consumer:
+        try:
+            spans = watermarks_of(consumer, name)
+            times = [
+                first_append_time(consumer, name, partition, low, high, now)
+                for partition, (low, high) in spans.items()
+                if low > 0
+            ]
+        except KafkaException as error:
+            raise NoTopicError(f"topic {name}: {error.args[0].str()}") from error
+    return TopicExtent(
+        topic,
+        {partition: low for partition, (low, _) in spans.items()},
+        {partition: high for partition, (_, high) in spans.items()},
+        max(times, default=0),
+    )
 
 
 def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
@@ -62,12 +61,3 @@ def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, 
     """
     first = next(read_range(consumer, topic, {partition: low}, {partition: high}), None)
     return now if first is None else first.timestamp()[1]
-
-
-@contextmanager
-def _consumer(settings: Settings, topic: str) -> Iterator[Consumer]:
-    with closing(clients.bounded_consumer(settings, "loyalty-audit")) as consumer:
-        try:
-            yield consumer
-        except KafkaException as error:
-            raise NoTopicError(f"topic {topic}: {error.args[0].str()}") from error

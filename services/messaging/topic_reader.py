@@ -9,6 +9,9 @@ from services.messaging import clients
 from services.messaging.publishing import BROKER_TIMEOUT, PublishError, find_topic
 from services.settings import Settings
 
+Offsets = Mapping[int, int]
+"""Partition to offset."""
+
 
 def watermarks_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     """The first offset and the end offset of each partition. Raises PublishError if there is no such topic."""
@@ -42,7 +45,7 @@ def _read_spans(consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, i
     return read_range(consumer, topic, starts, ends)
 
 
-def read_range(consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Message]:
+def read_range(consumer: Consumer, topic: str, starts: Offsets, ends: Offsets) -> Iterator[Message]:
     """The records of partitions from a first offset to the one before an end offset.
 
     The consumer reports the ends of partitions (``enable.partition.eof``). Raises KafkaException, also if the broker
