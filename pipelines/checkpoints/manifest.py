@@ -49,11 +49,6 @@ def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], re
         files.write(MANIFEST, json.dumps(before, indent=2))
 
 
-def is_new(spark: SparkSession, checkpoint: str) -> bool:
-    """Whether the checkpoint has no manifest yet."""
-    return not Files(spark, checkpoint).exists(MANIFEST)
-
-
 def read(spark: SparkSession, checkpoint: str) -> dict[str, str]:
     """The manifest, empty if there is none. Raises CheckpointMismatchError if it is damaged."""
     files = Files(spark, checkpoint)

@@ -94,8 +94,8 @@ class Query:
         for source in self.sources:
             _check_repeat_horizon(source, settings)
         checkpoint = self.checkpoint(settings)
-        self.check(spark, checkpoint, settings, manifest.is_new(spark, checkpoint))
         before = manifest.read(spark, checkpoint)
+        self.check(spark, checkpoint, settings, not before)
         if SHUFFLE_PARTITIONS in before and SHUFFLE_PARTITIONS not in settings.model_fields_set:
             settings = settings.model_copy(update={SHUFFLE_PARTITIONS: int(before[SHUFFLE_PARTITIONS])})
         spark.conf.set("spark.sql.shuffle.partitions", settings.shuffle_partitions)
