@@ -4,17 +4,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.columns import traces
+from pipelines.columns.decoding import judge, read_bodies
 from pipelines.columns.deduplication import deduplicate, invoice_identity
 from pipelines.queries.branches import BRANCHES, branch_records
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.kafka import write_stream
-from pipelines.sources.invoices import judge_invoices, read_invoices
 from schemas.topics import POS_INVOICES
 
 
 def _fan_out(context: QueryContext) -> DataStreamWriter:
     records = context.read(POS_INVOICES)
-    judged = judge_invoices(records, context.ids)
+    judged = judge(records, POS_INVOICES, context.ids)
     rows = judged.select(
         *("timestamp", "key", "topic", "partition", "offset", "reason", "body"),
         invoice_identity().alias("identity"),
@@ -23,7 +23,7 @@ def _fan_out(context: QueryContext) -> DataStreamWriter:
         *(F.when(F.col("reason").isNotNull(), F.col(name)).alias(name) for name in ("value", "headers")),
     )
     unique = deduplicate(rows, context)
-    invoices = read_invoices(unique, context.ids)
+    invoices = read_bodies(unique, POS_INVOICES, context.ids, into="invoice")
     outputs = branch_records(BRANCHES, invoices, context.ids, context.settings)
     return write_stream(outputs, context.settings)
 

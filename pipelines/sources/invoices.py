@@ -7,16 +7,6 @@ from schemas.topics import POS_INVOICES
 from services.messaging.schema_ids import SchemaIds
 
 
-def judge_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
-    """Add ``reason``, ``invoice_number`` and ``body``; see ``columns.decoding``."""
-    return judge(records, POS_INVOICES, ids)
-
-
-def read_invoices(judged: DataFrame, ids: SchemaIds) -> DataFrame:
-    """Replace ``body`` by ``invoice`` (struct PosInvoice); see ``columns.decoding``."""
-    return read_bodies(judged, POS_INVOICES, ids, into="invoice")
-
-
 def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
-    """Add ``reason``, ``invoice_number`` and ``invoice``."""
-    return read_invoices(judge_invoices(records, ids), ids)
+    """Add ``reason``, ``invoice_number`` and ``invoice`` (struct PosInvoice); see ``columns.decoding``."""
+    return read_bodies(judge(records, POS_INVOICES, ids), POS_INVOICES, ids, into="invoice")
