@@ -34,8 +34,8 @@ def read_stream(
     spark: SparkSession,
     topic: Topic,
     settings: Settings,
-    start: Offsets | None = None,
-    longest_wait: timedelta = timedelta(0),
+    start: Offsets | None,
+    longest_wait: timedelta,
 ) -> DataFrame:
     """Stream the records of a topic: key, value, topic, partition, offset, timestamp, timestampType, headers.
 
@@ -43,7 +43,7 @@ def read_stream(
 
     Args:
         start: the first offsets that a new checkpoint reads; None reads from the beginning of the topic.
-        longest_wait: how long records may wait for a full micro-batch.
+        longest_wait: how long records may wait for a full micro-batch; zero: not at all.
     """
     limits = {"maxOffsetsPerTrigger": str(settings.max_offsets_per_trigger)}
     if longest_wait:
