@@ -103,7 +103,8 @@ def count(serving: ServingPartitions) -> int:
 def window_keys(definition: StoreDefinition, key: str, first: int, last: int) -> list[bytes]:
     """The keys of the windows that start from ``first`` to ``last``, both included, in milliseconds since the epoch.
 
-    The keys are computed, so a similar key of another subject is never found.
+    The keys are computed, so a similar key of another subject is never found. Raises ValueError if the store has no
+    windows.
     """
     if definition.window is None:
         raise ValueError(f"{definition.name} has no windows")

@@ -67,7 +67,7 @@ class LogReader:
 
         Args:
             settings: where the brokers are.
-            client_id: the client id, and the group id of a reader that is not a member of a group.
+            client_id: the client id, which logs of brokers show.
             retry_on: errors after which ``run`` reconnects, besides KafkaException.
             options: options of librdkafka, for example ``enable.partition.eof``.
         """

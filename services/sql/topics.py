@@ -91,7 +91,11 @@ class TopicSource:
                 yield from self._rows(_once(messages))
 
     def follow(self) -> Iterator[list[pa.RecordBatch]]:
-        """The records that arrive from now on, in batches, for ever. An empty list: nothing has arrived for a while."""
+        """The records that arrive from now on, in batches, for ever. An empty list: nothing has arrived for a while.
+
+        Raises PublishError if no broker answers or the topic does not exist, and KafkaException if the broker reports
+        an error.
+        """
         require_broker(self._settings)
         with closing(clients.consumer(self._settings, CLIENT_ID)) as consumer:
             ends = {partition: end for partition, (_, end) in watermarks_of(consumer, self._name).items()}
