@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 _SEGMENT = timedelta(days=1)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class Topic:
             "max.message.bytes": str(self.largest_batch),
         }
         if self.retention:
-            config["retention.ms"] = str(int(self.retention.total_seconds() * 1000))
+            config["retention.ms"] = str(self.retention // _MILLISECOND)
             # Kafka deletes whole segments, so a record can stay one segment longer than its retention.
-            config["segment.ms"] = str(int(_SEGMENT.total_seconds() * 1000))
+            config["segment.ms"] = str(_SEGMENT // _MILLISECOND)
         return config
 
 

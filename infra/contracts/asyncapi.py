@@ -3,6 +3,7 @@
 https://www.asyncapi.com/docs/reference/specification/v3.1.0, and version 0.5.0 of its Kafka bindings.
 """
 
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
@@ -72,7 +73,7 @@ def _channel(topic: Topic) -> dict[str, Any]:
         "max.message.bytes": topic.largest_batch,
     }
     if topic.retention:
-        settings["retention.ms"] = int(topic.retention.total_seconds() * 1000)
+        settings["retention.ms"] = topic.retention // timedelta(milliseconds=1)
     binding = {
         "topic": topic.name,
         "partitions": topic.partitions,

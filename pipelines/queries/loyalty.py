@@ -6,6 +6,7 @@ domain decides about each event; pipelines.accounts moves accounts into and out 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +74,7 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
     )
     clock = clock_rows(context.spark, EVENT_TYPE, address, settings)
     layout = layout_of(LOYALTY.checkpoint(settings), context.formats)
-    interval = int(settings.timer_interval.total_seconds() * 1000)
+    interval = settings.timer_interval // timedelta(milliseconds=1)
     operator = AccountOperator(versions, writer_ids(ids), interval, pseudonyms(settings.pseudonym_key_file), layout)
     rows = process_events(events, clock, operator, settings, seed.state if seed else None)
     records = kafka_records(_with_steps_counted(rows), settings).union(dead_letters(commands, settings))

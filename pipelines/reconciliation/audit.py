@@ -8,6 +8,7 @@ customer again until the sources agree or no longer change. ``python -m pipeline
 import dataclasses
 import time
 from collections.abc import Callable, Collection
+from datetime import timedelta
 
 import typer
 from pyspark.sql import DataFrame
@@ -136,7 +137,7 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     # Read the progress first. Every event that is committed now must have its entries.
     reader = CheckpointReader(context.spark, checkpoint)
     # Timers are rounded up to the interval. A timer that is set for the past fires one batch later.
-    delay = 3 * int(settings.timer_interval.total_seconds() * 1000)
+    delay = 3 * (settings.timer_interval // timedelta(milliseconds=1))
     progress = Progress(reader.positions(), max(0, reader.clock_time() - delay))
     reads: dict[Source, Read] = {
         Source.LEDGER: lambda: facts.from_python(context, Source.LEDGER, ledger_entries(settings, context.ids)),

@@ -86,7 +86,7 @@ def effective_events(records: DataFrame, recorded: DataFrame, repeated: DataFram
 
 def counted_twice(events: DataFrame, settings: Settings) -> DataFrame:
     """Identities with entries in several accounts within the horizon: identity, pseudonyms. Each is an error."""
-    horizon = int(settings.repeat_horizon.total_seconds() * 1000)
+    horizon = settings.repeat_horizon // _MILLISECOND
     several = (
         events.where("is_recorded")
         .groupBy("identity")

@@ -8,6 +8,7 @@ after the other, or no batch without new data.
 
 import time
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from multiprocessing.connection import Client
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,6 @@ def clock_rows(spark: SparkSession, schema: T.StructType, address: str, settings
         address: of ``runtime.read_progress``, which knows the time.
     """
     spark.dataSource.register(Clock)
-    interval = int(settings.timer_interval.total_seconds() * 1000)
+    interval = settings.timer_interval // timedelta(milliseconds=1)
     options = {_INTERVAL: str(interval), _ADDRESS: address}
     return spark.readStream.format(Clock.name()).options(**options).schema(schema).load()

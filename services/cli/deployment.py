@@ -1,5 +1,7 @@
 """`loyalty topics` and `loyalty settings`."""
 
+from datetime import timedelta
+
 import typer
 
 from schemas import topics as catalogue
@@ -35,7 +37,7 @@ def list_topics(*, as_json: AsJson = False) -> None:
             "value": topic.value,
             "partitions": topic.partitions,
             "cleanup_policy": topic.cleanup_policy,
-            "retention_ms": topic.retention and int(topic.retention.total_seconds() * 1000),
+            "retention_ms": topic.retention and topic.retention // timedelta(milliseconds=1),
         }
         for topic in catalogue.ALL
     ]

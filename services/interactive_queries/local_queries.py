@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
 from itertools import islice
 from typing import NamedTuple
 
@@ -108,7 +109,7 @@ def window_keys(definition: StoreDefinition, key: str, first: int, last: int) ->
     """
     if definition.window is None:
         raise ValueError(f"{definition.name} has no windows")
-    length = int(definition.window.total_seconds() * 1000)
+    length = definition.window // timedelta(milliseconds=1)
     return [window_key(key, start) for start in range(-(-first // length) * length, last + 1, length)]
 
 

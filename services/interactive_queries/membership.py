@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -144,7 +145,7 @@ class GroupMembership:
         return True
 
     def _consumer(self) -> Consumer:
-        session = int(self._settings.session_timeout.total_seconds() * 1000)
+        session = self._settings.session_timeout // timedelta(milliseconds=1)
         overrides: dict[str, clients.Option] = {
             "group.id": self.group,
             "partition.assignment.strategy": "cooperative-sticky",

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
@@ -126,7 +127,7 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
         # This call fences other publishers, so the versions that are read next stay the latest.
         producer.init_transactions(DELIVERY_TIMEOUT)
         before = published_versions(settings)
-        notice = 0 if _has_no_events(settings) else int(settings.programme_notice.total_seconds() * _SECOND)
+        notice = 0 if _has_no_events(settings) else settings.programme_notice // timedelta(milliseconds=1)
         version = _next(file, rules, before, effective_time, notice)
         producer.begin_transaction()
         try:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import NamedTuple
 
 import structlog
@@ -282,7 +283,7 @@ class StoreTask:
         # Nobody reads the store before the restore ends, and the search would make the restore slower.
         if retention is None or not self.progress.restored or time.monotonic() < self._next_expiry:
             return
-        oldest = _now() - int(retention.total_seconds() * 1000)
+        oldest = _now() - retention // timedelta(milliseconds=1)
         page = self.store.scan(self._expiry_start, None, _EXPIRY_PAGE)
         expired = {key: None for key, stored in page if VersionedValue.unpack(stored).append_time < oldest}
         if expired:

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -121,7 +122,7 @@ class EndpointDispatcher:
         options: dict[str, clients.Option] = {
             "group.id": f"{settings.topic_prefix}loyalty-webhooks-{self._endpoint.name}",
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": int(settings.session_timeout.total_seconds() * _MILLISECONDS),
+            "session.timeout.ms": settings.session_timeout // timedelta(milliseconds=1),
             "enable.partition.eof": False,
         }
         return LogReader(settings, "loyalty-webhooks", retry_on=(), **options)
