@@ -7,11 +7,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from api.schemas.fields import EXACT, LONGEST_CARD, PointsText
 from services.domain.events import Line, Purchase
+from services.domain.formats import LAST_TIME
 from services.domain.invoice import PRIME
 from services.domain.validation import BLANKS, LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS, is_in_seconds
-
-_LARGEST_TIME = 253_402_300_799_999
-"""The end of the year 9999, in milliseconds since the epoch."""
 
 Amount = Annotated[float, Field(strict=True, ge=0, lt=LARGEST_AMOUNT, allow_inf_nan=False)]
 SignedAmount = Annotated[float, Field(strict=True, gt=-LARGEST_AMOUNT, lt=LARGEST_AMOUNT, allow_inf_nan=False)]
@@ -70,7 +68,7 @@ class Basket(BaseModel):
         None,
         strict=True,
         ge=0,
-        le=_LARGEST_TIME,
+        le=LAST_TIME,
         description="The clock of the till, in milliseconds since the epoch. Campaigns use it. Default: now. Ten "
         "digits are seconds, as on invoices.",
         examples=[1_769_851_800_000],
@@ -92,7 +90,7 @@ class Basket(BaseModel):
             total_amount=_money(self.TotalAmount),
             store_id=self.StoreID,
             customer_type=self.CustomerType,
-            created_time=_milliseconds(self.CreatedTime),
+            created_time=self.CreatedTime * 1000 if is_in_seconds(self.CreatedTime) else self.CreatedTime,
             lines=lines,
             taxable_amount=None if self.TaxableAmount is None else _money(self.TaxableAmount),
         )
@@ -117,10 +115,6 @@ class Simulation(BaseModel):
     Eligible: bool = Field(description="Whether customers of this type take part in the programme.")
     Tier: str | None = Field(description="The tier of the customer; null: none.", examples=["gold"])
     ProgrammeVersion: int = Field(description="The version that decides; 0: no version is published.", examples=[3])
-
-
-def _milliseconds(created_time: int | None) -> int | None:
-    return created_time * 1000 if created_time is not None and is_in_seconds(created_time) else created_time
 
 
 def _money(amount: float) -> Decimal:

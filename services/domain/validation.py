@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeGuard
 from unicodedata import category
 
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
@@ -114,7 +114,7 @@ def first_violation(invoice: PosInvoice) -> str | None:
     return None
 
 
-def is_in_seconds(created_time: int | None) -> bool:
+def is_in_seconds(created_time: int | None) -> TypeGuard[int]:
     """Whether the pipeline takes a CreatedTime for seconds."""
     return created_time is not None and SECONDS[0] <= created_time <= SECONDS[1]
 
@@ -122,7 +122,7 @@ def is_in_seconds(created_time: int | None) -> bool:
 def in_milliseconds(invoice: PosInvoice) -> PosInvoice:
     """The invoice with its CreatedTime in milliseconds. Some tills send seconds, which would be a day of early 1970."""
     time = invoice["CreatedTime"]
-    return {**invoice, "CreatedTime": time * 1000} if time is not None and is_in_seconds(time) else invoice
+    return {**invoice, "CreatedTime": time * 1000} if is_in_seconds(time) else invoice
 
 
 _CHECKS: dict[Requirement, Callable[[Any], bool]] = {
