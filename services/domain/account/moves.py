@@ -150,13 +150,9 @@ def _send(posting: Posting, event: Replace | Absorb, suffix: str, part: Account)
 
 def _empty(account: Account) -> None:
     """Keeps only what recognises duplicates, and the numbers that the index of invoices must forget later."""
-    pasts: list[PastPurchase | PastReturn] = [*account.purchases.values(), *account.returns.values()]
-    numbers = [*account.purchases, *account.returns]
+    pasts: dict[str, PastPurchase | PastReturn] = {**account.purchases, **account.returns}
     account.returns = _oldest_first(
-        {
-            number: PastReturn(past.append_time, past.programme_version)
-            for number, past in zip(numbers, pasts, strict=True)
-        }
+        {number: PastReturn(past.append_time, past.programme_version) for number, past in pasts.items()}
     )
     account.lots, account.reservations, account.purchases = {}, {}, {}
     account.debt = account.reserved_debt = account.period_start = account.period_end = account.earned_in_period = 0
