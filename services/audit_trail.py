@@ -124,7 +124,7 @@ class KafkaAuditTrail:
                 self._settings.name_of(AUDIT_TRAIL),
                 value,
                 record["Actor"].encode(),
-                _headers(record),
+                list(cloud_event(record["EventID"], str(AUDIT_TRAIL.value)).items()),
                 partial(self._on_delivery, record),
             )
         except UnicodeEncodeError as error:
@@ -201,7 +201,3 @@ def read_trail(settings: Settings) -> Iterator[Record]:
     """The records that the topic has now, partition by partition. Raises PublishError and UndecodableError."""
     decode = decoder(AUDIT_TRAIL, schema_ids(settings))
     return map(decode, values_of(settings, settings.name_of(AUDIT_TRAIL), CLIENT_ID))
-
-
-def _headers(record: Record) -> list[tuple[str, str | bytes | None]]:
-    return list(cloud_event(record["EventID"], str(AUDIT_TRAIL.value)).items())

@@ -99,7 +99,7 @@ def command_record(card: str, command: Command | Purchase, issued_time: int = 0)
     }
 
 
-def credit_record(card: str, credit: Credit, issued_time: int = 0) -> Record:
+def credit_record(card: str, credit: Credit) -> Record:
     """Returns the record of the command that adds the points of a transfer from ``card`` to ``credit.to_card``."""
     received = Receive(
         append_time=0,
@@ -109,7 +109,7 @@ def credit_record(card: str, credit: Credit, issued_time: int = 0) -> Record:
         counterparty=card,
         lots=credit.lots,
     )
-    return command_record(credit.to_card, received, issued_time)
+    return command_record(credit.to_card, received)
 
 
 def forward_record(card: str, append_time: int, invoice: bytes) -> Record:
@@ -194,14 +194,10 @@ def _command(append_time: int, record: Record) -> Event:
         event: Event = command(append_time=append_time, **{name: _FIELDS[name](record) for name in names})
     except (UndecodableError, UnknownSchemaIdError):
         if command is Absorb:
-            return _unreadable(append_time, record)
+            # The schema of a command says nothing about its payload. An error would stop the query.
+            return Unreadable(append_time=append_time, command_id=_FIELDS["command_id"](record))
         raise
     return event
-
-
-def _unreadable(append_time: int, record: Record) -> Unreadable:
-    # The schema of a command says nothing about its payload. An error would stop the query.
-    return Unreadable(append_time=append_time, command_id=_FIELDS["command_id"](record))
 
 
 def _text(name: str) -> Callable[[Record], str]:
