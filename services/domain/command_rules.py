@@ -7,14 +7,9 @@ from typing import Any
 from services.domain.formats import LAST_TIME
 from services.domain.validation import LARGEST_AMOUNT, LONGEST_REASON, LONGEST_TEXT, MOST_LINE_ITEMS
 
+_SHORT = ("CommandID", "CustomerCardNo", "RequestHash", "RedemptionID", "Counterparty", "OriginID", "Actor")
 # This keeps records that follow from a command, such as the credit of a transfer, far below a topic's limit.
-_LONGEST_TEXTS = {
-    **dict.fromkeys(("CommandID", "CustomerCardNo", "RequestHash", "RedemptionID"), LONGEST_TEXT),
-    "Counterparty": LONGEST_TEXT,
-    "OriginID": LONGEST_TEXT,
-    "Actor": LONGEST_TEXT,
-    "Reason": LONGEST_REASON,
-}
+_LONGEST_TEXTS = {**dict.fromkeys(_SHORT, LONGEST_TEXT), "Reason": LONGEST_REASON}
 _POSITIVE = ("reserve", "transfer", "receive", "import")
 _WITH_COUNTERPARTY = ("transfer", "receive", "replace", "merge", "absorb")
 _WITH_LOTS = ("receive", "import")

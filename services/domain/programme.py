@@ -5,7 +5,7 @@ rules as at Square, pending points and expiry as at Talon.One, tiers by points i
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_HALF_UP, Decimal
 from enum import StrEnum
@@ -183,7 +183,7 @@ class Programme:
 class Programmes:
     """All versions of the programme, at least one."""
 
-    versions: tuple[Programme, ...] = field(default=(Programme(),))
+    versions: tuple[Programme, ...] = (Programme(),)
 
     @classmethod
     def of(cls, versions: Iterable[Programme]) -> "Programmes":
