@@ -1,5 +1,6 @@
 """`loyalty programme`: check a programme file, publish it as the next version, and show the versions."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,8 +28,7 @@ def check(file: File, *, as_json: AsJson = False) -> None:
         parse_programme(text)
     except ProgrammeError as error:
         if as_json:
-            problems = [{"line": each.line, "path": each.path, "message": each.message} for each in error.problems]
-            print_json({"valid": False, "problems": problems})
+            print_json({"valid": False, "problems": [asdict(each) for each in error.problems]})
             raise typer.Exit(MISUSED) from error
         _stop_with_problems(file, error)
     report({"valid": True, "problems": []}, f"{file}: valid", as_json=as_json)
