@@ -12,8 +12,7 @@ import typer
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
 from services.api_keys.topic import REST_DAYS, keep_key, publish_key, read_keys, write_key
 from services.audit_trail import audited
-from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
-from services.domain.formats import to_datetime
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, seconds_text, stop, table
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
@@ -22,7 +21,6 @@ from services.settings import Settings
 app = typer.Typer(no_args_is_help=True, help="The API keys that all API instances know.")
 
 _LONGEST_NAME = 100
-_MILLISECONDS = 1_000
 
 
 NameArgument = Annotated[str, typer.Argument(help="Who uses the key, for example: till of shop STR8919.")]
@@ -161,7 +159,7 @@ def _now() -> int:
 
 
 def _iso(milliseconds: int) -> str:
-    return to_datetime(milliseconds // _MILLISECONDS * _MILLISECONDS).isoformat().replace("+00:00", "Z")
+    return seconds_text(milliseconds).replace("+00:00", "Z")
 
 
 def _state(key: ApiKey) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, report, stop, table
-from services.domain.formats import clamped_time_text, to_milliseconds
+from services.domain.formats import short_time_text, to_milliseconds
 from services.programmes.file import ProgrammeError, parse_programme
 from services.programmes.topic import Version, default_programme, publish_programme, published_versions
 from services.settings import Settings
@@ -58,7 +58,7 @@ def publish(
             if error.problems:
                 _stop_with_problems(file, error)
             stop(str(error))
-    text = f"version {version.number} takes effect at {_iso(version.effective_time)}"
+    text = f"version {version.number} takes effect at {short_time_text(version.effective_time)}"
     report(_json(version), text, as_json=as_json)
 
 
@@ -101,8 +101,8 @@ def _table(known: list[Version]) -> Table:
     rows = (
         (
             each.number,
-            _iso(each.effective_time) if each.number else None,
-            _iso(each.published_time) if each.number else "from the settings",
+            short_time_text(each.effective_time) if each.number else None,
+            short_time_text(each.published_time) if each.number else "from the settings",
             "in force" if each.number == in_force else "planned" if each.number > in_force else None,
         )
         for each in known
@@ -139,14 +139,10 @@ def _milliseconds(time: str) -> int:
     return to_milliseconds(found)
 
 
-def _iso(milliseconds: int) -> str:
-    return clamped_time_text(milliseconds).replace(".000Z", "Z")
-
-
 def _json(version: Version) -> dict[str, Any]:
     return {
         "version": version.number,
-        "effective_time": _iso(version.effective_time),
-        "published_time": _iso(version.published_time) if version.number else None,
+        "effective_time": short_time_text(version.effective_time),
+        "published_time": short_time_text(version.published_time) if version.number else None,
         "programme": version.text,
     }

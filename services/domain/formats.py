@@ -45,3 +45,8 @@ def time_text(milliseconds: int) -> str:
 def clamped_time_text(milliseconds: int) -> str:
     """Returns the same as ``time_text``. Outside of these years it returns the nearest time that has a text."""
     return time_text(min(max(milliseconds, FIRST_TIME), LAST_TIME))
+
+
+def short_time_text(milliseconds: int) -> str:
+    """Returns the same as ``clamped_time_text``, but a full second has no fraction."""
+    return clamped_time_text(milliseconds).replace(".000Z", "Z")

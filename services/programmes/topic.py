@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
-from services.domain.formats import clamped_time_text
+from services.domain.formats import short_time_text
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
@@ -184,14 +184,14 @@ def _next(file: str, rules: Programme, before: Sequence[Version], effective_time
         )
     if effective_time < latest:
         raise ProgrammeError(
-            f"version {before[-1].number} takes effect at {_utc(latest)}, and the next version cannot take effect "
-            "before it. Nothing was published. Publish with that time or a later one."
+            f"version {before[-1].number} takes effect at {short_time_text(latest)}, and the next version cannot take "
+            "effect before it. Nothing was published. Publish with that time or a later one."
         )
     # The latest version of an older release can have any time. The next version must be able to follow it.
     if effective_time > max(now + _TEN_YEARS, latest):
         raise ProgrammeError(
-            f"{_utc(effective_time)} is more than ten years ahead, and no later version could take effect before it. "
-            "Nothing was published. Publish with an earlier time."
+            f"{short_time_text(effective_time)} is more than ten years ahead, and no later version could take effect "
+            "before it. Nothing was published. Publish with an earlier time."
         )
     number = len(before) + 1
     return Version(number, effective_time, now, file, replace(rules, version=number, effective_time=effective_time))
@@ -237,9 +237,10 @@ def _refuse_too_soon(version: Version, append_time: int, notice: int) -> None:
     """Raises ProgrammeError if the notice is too short by the clock of the broker, which also times the events."""
     if notice and version.effective_time < append_time + notice:
         raise ProgrammeError(
-            f"{_utc(version.effective_time)} is too soon: every process must know a version {notice / _SECOND:.0f} s "
-            f"before it takes effect (LOYALTY_PROGRAMME_NOTICE). The earliest time is now {_utc(_earliest(notice))}. "
-            "Nothing was published. Publish with a later time, or without a time."
+            f"{short_time_text(version.effective_time)} is too soon: every process must know a version "
+            f"{notice / _SECOND:.0f} s before it takes effect (LOYALTY_PROGRAMME_NOTICE). The earliest time is now "
+            f"{short_time_text(_earliest(notice))}. Nothing was published. Publish with a later time, or without a "
+            "time."
         )
 
 
@@ -250,10 +251,6 @@ def _earliest(notice: int) -> int:
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _utc(milliseconds: int) -> str:
-    return clamped_time_text(milliseconds).replace(".000Z", "Z")
 
 
 def _has_no_events(settings: Settings) -> bool:
