@@ -12,6 +12,8 @@ import structlog
 from services import tracing
 from services.settings import Settings
 
+_WARNING_SECONDS = 60.0
+
 
 def configure_logging(settings: Settings) -> None:
     """Configure structlog and the loggers of the standard library."""
@@ -60,14 +62,13 @@ def _console_renderer() -> structlog.dev.ConsoleRenderer:
 
 
 class WarningLimit(logging.Filter):
-    """Logs a warning with the same text at most once in ``seconds``, and counts the omitted ones.
+    """Logs a warning with the same text at most once a minute, and counts the omitted ones.
 
     Use it for warnings that any client can cause at any rate.
     """
 
-    def __init__(self, seconds: float = 60.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._seconds = seconds
         self._next: dict[str, float] = {}
         self._left_out: Counter[str] = Counter()
 
@@ -80,7 +81,7 @@ class WarningLimit(logging.Filter):
         if now < self._next.get(text, now):
             self._left_out[text] += 1
             return False
-        self._next[text] = now + self._seconds
+        self._next[text] = now + _WARNING_SECONDS
         if left_out := self._left_out.pop(text, 0):
             more = f"{text.rstrip('.')}. Since the last such line, {left_out} more were left out."
             record.msg = {**event, "event": more} if event is record.msg else more
