@@ -61,7 +61,7 @@ def _part(field: Any) -> Part:
     if field["name"] == "InvoiceLineItems":
         return _lines(field["type"][1]["items"])
     if field["name"] == "DeliveryAddress":
-        return _Shared(write).__call__
+        return _shared(write)
     return cache(write) if field["name"] in _RECURRING_SCALARS else write
 
 
@@ -75,7 +75,7 @@ def _writer(schema: Any) -> Part:
 
 
 def _lines(item_schema: Any) -> Part:
-    line = _Shared(_writer(item_schema))
+    line = _shared(_writer(item_schema))
     count = cache(_writer("long"))
 
     def write(items: list[LineItem] | None) -> bytes:
@@ -88,16 +88,15 @@ def _lines(item_schema: Any) -> Part:
     return write
 
 
-class _Shared:
-    """The encoded bytes of records, found by the identity of the record."""
+def _shared(write: Part) -> Part:
+    """A function that encodes each record once, and finds its bytes by the identity of the record."""
+    # This keeps the record alive. Otherwise Python could give its identity to another object.
+    encoded: dict[int, tuple[Any, bytes]] = {}
 
-    def __init__(self, write: Part) -> None:
-        self._write = write
-        # This keeps the record alive. Otherwise Python could give its identity to another object.
-        self._known: dict[int, tuple[Any, bytes]] = {}
-
-    def __call__(self, record: Any) -> bytes:
-        known = self._known.get(id(record))
+    def write_once(record: Any) -> bytes:
+        known = encoded.get(id(record))
         if known is None:
-            known = self._known[id(record)] = (record, self._write(record))
+            known = encoded[id(record)] = (record, write(record))
         return known[1]
+
+    return write_once
