@@ -39,6 +39,9 @@ class GroupMembership:
     session timeout. This process may not notice, because it may be paused or disconnected. So this instance is the
     owner only if the coordinator has listed it as a member within half of that time. A session timeout has four
     heartbeats. The second half of it is for responses that are on their way.
+
+    Attributes:
+        owned: the partitions that the group has given to this instance, as far as it knows.
     """
 
     def __init__(self, settings: Settings, url: str) -> None:
@@ -48,7 +51,7 @@ class GroupMembership:
         self.member_id: str | None = None
         self._settings = settings
         self.lease_seconds = settings.session_timeout.total_seconds() / 2
-        self._owned: frozenset[ChangelogPartition] = frozenset()
+        self.owned: frozenset[ChangelogPartition] = frozenset()
         self.assigned_at: Mapping[ChangelogPartition, float] = {}
         self._confirmed_at = float("-inf")
         self._described = True
@@ -63,11 +66,6 @@ class GroupMembership:
     def partitions(self) -> list[ChangelogPartition]:
         """All partitions that the group distributes."""
         return [(topic, number) for topic, count in self._topics.items() for number in range(count)]
-
-    @property
-    def owned(self) -> frozenset[ChangelogPartition]:
-        """The partitions that the group has given to this instance, as far as it knows."""
-        return self._owned
 
     @property
     def lease_holds(self) -> bool:
@@ -112,7 +110,7 @@ class GroupMembership:
                 if self._is_in_doubt_for_long():
                     before, consumer = consumer, clients.replaced_if_lost(consumer, self._consumer, self._settings)
                     if consumer is not before:
-                        self._owned = frozenset()
+                        self.owned = frozenset()
                 message = consumer.poll(_POLL_SECONDS)
                 if message is not None and (error := message.error()):
                     log.warning("the group member received an error from Kafka", error=error.str())
@@ -129,7 +127,7 @@ class GroupMembership:
         except Exception:
             log.exception("the group membership has failed; restart the instance")
         finally:
-            self._owned = frozenset()
+            self.owned = frozenset()
             self._confirmed_at = float("-inf")
             consumer.close()
             self._on_change()
@@ -189,20 +187,20 @@ class GroupMembership:
         consumer.incremental_assign(ends)
         consumer.pause(ends)
         self.assigned_at = {**self.assigned_at, **dict.fromkeys(_keys(partitions), boot_seconds())}
-        self._set_owned("partitions assigned", partitions, self._owned | _keys(partitions))
+        self._set_owned("partitions assigned", partitions, self.owned | _keys(partitions))
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         # Give up the ownership first. No other member gets the partitions before this callback returns.
-        self._set_owned("partitions revoked", partitions, self._owned - _keys(partitions))
+        self._set_owned("partitions revoked", partitions, self.owned - _keys(partitions))
         consumer.incremental_unassign(partitions)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._set_owned("partitions lost", partitions, self._owned - _keys(partitions))
+        self._set_owned("partitions lost", partitions, self.owned - _keys(partitions))
         consumer.incremental_unassign(partitions)
 
     def _set_owned(self, event: str, partitions: list[TopicPartition], owned: frozenset[ChangelogPartition]) -> None:
         log.info(event, partitions=sorted(f"{each.topic}-{each.partition}" for each in partitions))
-        self._owned = owned
+        self.owned = owned
         self.refresh()
         self._on_change()
 
