@@ -229,7 +229,7 @@ def default_urls(settings: Settings) -> dict[str, str]:
 def _spans(settings: Settings) -> tuple[_Spans, str | None]:
     """The first offset and the end offset of each partition of each topic, and why they are not known."""
     diagnosis = clients.ConnectionDiagnosis()
-    with closing(clients.bounded_consumer(settings, "loyalty-dead-letters", error_cb=diagnosis.on_error)) as consumer:
+    with closing(clients.bounded_consumer(settings, "loyalty-status", error_cb=diagnosis.on_error)) as consumer:
         try:
             consumer.list_topics(timeout=_SECONDS)
             return {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}, None
