@@ -82,7 +82,7 @@ class StateStore:
     def serving(self, partition: int) -> StoreTask:
         """The task of the partition. Raises NotServingError if it is restoring, damaged or not on this instance."""
         task = self._tasks.get(partition)
-        if task is None or not task.progress.restored or task.store.damage:
+        if task is None or not task.serving:
             raise NotServingError(partition, task)
         return task
 

@@ -3,7 +3,6 @@
 import base64
 import binascii
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -175,10 +174,9 @@ class _EndpointsFile(FileModel):
     def _apart(cls, endpoints: list[_Endpoint], info: ValidationInfo) -> list[_Endpoint]:
         if not endpoints:
             raise ValueError("is an empty list; add an endpoint")
-        counted = Counter(each.name for each in endpoints)
         seen: set[str] = set()
         for number, each in enumerate(endpoints):
-            if counted[each.name] > 1 and each.name in seen:
+            if each.name in seen:
                 cast(Notes, info.context).append(
                     (("endpoints", number, "name"), f"{each.name!r} is the name of another endpoint too")
                 )
