@@ -21,6 +21,8 @@ _TYPES: dict[str, pa.DataType] = {
 BATCH_ROWS = 10_000
 
 Row = dict[str, Any]
+Read = Callable[[], Iterable[pa.RecordBatch]]
+"""Reads all rows of a table."""
 
 
 def record_fields(name: str) -> "list[pa.Field[Any]]":
@@ -78,17 +80,29 @@ class LazyTable:
     Attributes:
         planned: whether a statement that DuckDB has planned since ``forget`` scans the table.
         failure: the error of the last reading. DuckDB passes on only the text of an error.
-        on_read: is called before the table is read. An error of it stops the reading.
-        interrupted: stops the reading, because nobody waits for the rows any more.
     """
 
-    def __init__(self, schema: pa.Schema, read: Callable[[], Iterable[pa.RecordBatch]]) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        read: Read,
+        interrupted: Event,
+        on_read: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Name the source.
+
+        Args:
+            schema: of the rows.
+            read: is called when a statement scans the table.
+            interrupted: stops the reading, because nobody waits for the rows any more.
+            on_read: is called before the table is read. An error of it stops the reading.
+        """
         self.schema = schema
         self.planned = False
         self.failure: Exception | None = None
-        self.on_read: Callable[[], None] = lambda: None
-        self.interrupted = Event()
         self._read = read
+        self._interrupted = interrupted
+        self._on_read = on_read
         self._table: pa.Table | None = None
 
     def __arrow_c_schema__(self) -> object:
@@ -98,8 +112,8 @@ class LazyTable:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         try:
             if self._table is None:
-                self.on_read()
-                found = takewhile(lambda _: not self.interrupted.is_set(), self._read())
+                self._on_read()
+                found = takewhile(lambda _: not self._interrupted.is_set(), self._read())
                 self._table = pa.Table.from_batches(list(found), self.schema)
         except Exception as error:
             self.failure = error

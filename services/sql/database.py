@@ -17,7 +17,7 @@ import pyarrow as pa
 from schemas import topics
 from services.settings import Settings
 from services.sql import files, ledger
-from services.sql.arrow import LazyTable
+from services.sql.arrow import LazyTable, Read
 from services.sql.catalogue import LINE_ITEMS, MACROS, TABLES
 from services.sql.topics import TopicSource, table_name
 
@@ -59,16 +59,20 @@ class Database:
         self._on_read = on_read
         self._interrupted = Event()
         self._topics = {table_name(topic): TopicSource(topic, settings, self._interrupted) for topic in topics.ALL}
-        self._lazy = {name: LazyTable(source.schema, source.read) for name, source in self._topics.items()}
-        for table in ledger.TABLES:
-            self._lazy[table.name] = LazyTable(ledger.ledger_schema(table), partial(ledger.read_table, table, settings))
-        self._lazy["customer_keys"] = LazyTable(ledger.KEY_SCHEMA, partial(ledger.read_customer_keys, settings))
-        for name, lazy in self._lazy.items():
-            lazy.on_read = partial(on_read, name)
-            lazy.interrupted = self._interrupted
+        sources: list[tuple[str, pa.Schema, Read]] = [
+            *((name, source.schema, source.read) for name, source in self._topics.items()),
+            *(
+                (each.name, ledger.ledger_schema(each), partial(ledger.read_table, each, settings))
+                for each in ledger.TABLES
+            ),
+            ("customer_keys", ledger.KEY_SCHEMA, partial(ledger.read_customer_keys, settings)),
+        ]
+        self._lazy = {
+            name: LazyTable(schema, read, self._interrupted, partial(on_read, name)) for name, schema, read in sources
+        }
         self._connection = duckdb.connect(":memory:", config=dict(_CONFIGURATION))
         self._settings = settings
-        self._lazy[LINE_ITEMS.name] = LazyTable(files.SCHEMA, partial(files.refuse, settings))
+        self._lazy[LINE_ITEMS.name] = LazyTable(files.SCHEMA, partial(files.refuse, settings), self._interrupted)
         for name, lazy in self._lazy.items():
             self._connection.register(name, lazy)
         for macro in MACROS:
