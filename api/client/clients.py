@@ -98,7 +98,7 @@ class LoyaltyClient:
                     continue
                 try:
                     response = self._http.request(**_arguments(step))
-                except httpx.TransportError as error:
+                except httpx.RequestError as error:
                     step = flow.throw(error)
                 else:
                     step = flow.send(response)
@@ -179,7 +179,7 @@ class AsyncLoyaltyClient:
                     continue
                 try:
                     response = await self._http.request(**_arguments(step))
-                except httpx.TransportError as error:
+                except httpx.RequestError as error:
                     step = flow.throw(error)
                 else:
                     step = flow.send(response)

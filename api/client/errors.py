@@ -27,6 +27,8 @@ class ProblemError(LoyaltyError):
         type: the name of the problem, for example ``insufficient-points``. docs/reference/problems.md lists all.
         members: all members of the problem.
         retry_after: after how many seconds a repetition is useful.
+        idempotency_key: the key of the command. Unless ``status`` is 409, an earlier attempt may have been executed:
+            repeat the command with this key to find out. None: the request was a read.
     """
 
     def __init__(self, status: int, members: Mapping[str, Any], retry_after: float = 0) -> None:
@@ -34,6 +36,7 @@ class ProblemError(LoyaltyError):
         self.type = str(members.get("type", "")).removeprefix(_PREFIX)
         self.members = members
         self.retry_after = retry_after
+        self.idempotency_key: str | None = None
         text = members.get("detail") or members.get("title") or "the response has no problem document"
         super().__init__(f"{status} {self.type}: {text}")
 

@@ -8,7 +8,7 @@ import random
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from http import HTTPStatus
@@ -30,6 +30,9 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _MOST_VERSIONS = 10_000
 _DONE = "done"
 _ENDED = (_DONE, "pending")
+_read_balance = msgspec.json.Decoder(Balance).decode
+_read_command = msgspec.json.Decoder(Command).decode
+_read_entries = msgspec.json.Decoder(EntryPage).decode
 
 
 class Call(NamedTuple):
@@ -50,7 +53,7 @@ class Pause(NamedTuple):
 
 T = TypeVar("T")
 Flow = Generator[Call | Pause, httpx.Response, T]
-"""Yields calls and pauses, receives the response of each call (or its transport error), and returns a result."""
+"""Yields calls and pauses, receives the response of each call (or httpx.RequestError), and returns a result."""
 
 
 class Flows:
@@ -69,19 +72,18 @@ class Flows:
         opened, sequence = self._seen.get(card, (0, 0))
         params = {"minSequence": sequence, "openedTime": opened} if sequence else {}
         try:
-            response = yield from self._answer(Call("GET", f"{_customer(card)}/balance", params))
+            _, balance = yield from self._answer(Call("GET", f"{_customer(card)}/balance", params), _read_balance)
         except ProblemError as problem:
             if problem.type == "unknown-customer":
                 self._seen.pop(card, None)
             raise
-        balance = msgspec.json.decode(response.content, type=Balance)
         self._remember(card, balance.opened_time, balance.sequence)
         return balance
 
     def entries(self, card: str, cursor: str | None, limit: int) -> Flow[EntryPage]:
         params: dict[str, Any] = {"limit": limit} | ({"cursor": cursor} if cursor else {})
-        response = yield from self._answer(Call("GET", f"{_customer(card)}/entries", params))
-        return msgspec.json.decode(response.content, type=EntryPage)
+        _, page = yield from self._answer(Call("GET", f"{_customer(card)}/entries", params), _read_entries)
+        return page
 
     def redeem(self, card: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
         body = {"points": _text(points), "reason": reason}
@@ -113,28 +115,40 @@ class Flows:
             raise ValueError(f"the idempotency key {key!r} has characters that an HTTP header cannot have: use ASCII")
         if key != key.strip():
             raise ValueError(f"the idempotency key {key!r} has a blank at an end, which HTTP does not keep: remove it")
+        try:
+            return (yield from self._decision(Call(method, path, {}, {"Idempotency-Key": key}, body), key))
+        except ProblemError as problem:
+            # A problem can follow a lost response, for example if the credentials expire between two attempts.
+            problem.idempotency_key = key
+            raise
+
+    def _decision(self, call: Call, key: str) -> Flow[Command]:
         deadline = time.monotonic() + self._seconds
-        call = Call(method, path, {}, {"Idempotency-Key": key}, body)
-        response = yield from self._answer(call, deadline, key)
+        response, command = yield from self._answer(call, _read_command, deadline, key)
         while response.status_code == HTTPStatus.ACCEPTED:
             if time.monotonic() >= deadline:
                 raise UnavailableError("the command is accepted, and not decided or not visible yet", key)
             yield Pause(float(response.headers.get("Retry-After", 1)))
             # The decision on an erasure names no card. Only the same request waits until reads show it.
-            again = call if method == "DELETE" else Call("GET", response.headers["Location"], {})
-            response = yield from self._answer(again, deadline, key)
-        command = msgspec.json.decode(response.content, type=Command)
+            again = call if call.method == "DELETE" else Call("GET", response.headers["Location"], {})
+            response, command = yield from self._answer(again, _read_command, deadline, key)
         if command.status not in _ENDED:
             raise ProblemError(HTTPStatus.CONFLICT, {"type": command.reason, "detail": "The command is refused."})
         if command.card and command.account_sequence:
             self._remember(command.card, command.opened_time, command.account_sequence)
         return command
 
-    def _answer(self, call: Call, deadline: float | None = None, key: str | None = None) -> Flow[httpx.Response]:
+    def _answer(
+        self, call: Call, read: Callable[[bytes], T], deadline: float | None = None, key: str | None = None
+    ) -> Flow[tuple[httpx.Response, T]]:
         """Repeat a call until its answer is final. Raises ProblemError, UnavailableError and ValueError.
 
         The pauses grow, and their lengths are random. So clients that fail at the same time do not come back at the
         same time.
+
+        Args:
+            read: makes the result from the body of a success. Its ValueError says that the answer is not final: for
+                example, a proxy has sent a page of its own.
         """
         deadline = deadline or time.monotonic() + self._seconds
         for attempt in count():
@@ -144,17 +158,17 @@ class Flows:
             retry_after, cause = 0.0, ""
             try:
                 response = yield timed
+                if response.is_success:
+                    return response, read(response.content)
             except httpx.LocalProtocolError:
                 # The text of the error can contain the credentials.
                 raise ValueError(
                     "httpx refused to send the request, because a header has a value that HTTP does not allow: "
                     "correct the credentials or the idempotency key"
                 ) from None
-            except httpx.TransportError as error:
+            except (httpx.RequestError, ValueError) as error:
                 cause = f"{type(error).__name__}: {error}"
             else:
-                if response.is_success:
-                    return response
                 problem = ProblemError.of(response)
                 if not problem.is_temporary:
                     raise problem

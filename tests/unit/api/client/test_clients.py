@@ -231,6 +231,37 @@ def test_a_command_without_an_answer_tells_its_key(run: Run) -> None:
     assert "mine" == raised.value.idempotency_key
 
 
+def test_a_problem_after_an_attempt_without_a_decision_tells_the_key(run: Run) -> None:
+    """The credentials expire between two attempts, and the points may be reserved."""
+    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
+    for first in (httpx.ReadTimeout("late"), accepted):
+        api = Api(first, problem(401, "unauthenticated"))
+        with pytest.raises(ProblemError, match="401 unauthenticated") as raised:
+            run(api, ("redeem", CARD, 1))
+        assert api.requests[0].headers["Idempotency-Key"] == raised.value.idempotency_key
+
+
+def test_an_answer_that_cannot_be_read_is_not_final(run: Run) -> None:
+    """A proxy can send a page of its own or damage a body. The command may be executed, so its key is not lost."""
+    unreadable = [
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, content=b'{"CommandID":"\xff"}'),
+        httpx.Response(200, json={}),
+        httpx.DecodingError("not gzip"),
+        httpx.TooManyRedirects("too many"),
+    ]
+    api = Api(*unreadable, httpx.Response(201, json=DECISION))
+    [command] = run(api, ("redeem", CARD, 1))
+    assert "done" == command.status
+    assert 1 == len({request.headers["Idempotency-Key"] for request in api.requests})
+
+    for answer in unreadable:
+        with pytest.raises(UnavailableError, match="Repeat it with idempotency_key='mine'"):
+            run(Api(answer), ("redeem", CARD, 1, "", "mine"), seconds=0)
+        with pytest.raises(UnavailableError):
+            run(Api(answer), ("balance", CARD), seconds=0)
+
+
 def test_a_read_without_an_answer_has_no_key(run: Run) -> None:
     with pytest.raises(UnavailableError, match="ConnectError: refused") as raised:
         run(Api(httpx.ConnectError("refused")), ("balance", CARD), seconds=0)
@@ -293,8 +324,9 @@ def test_an_instance_that_ends_without_a_problem_document_is_asked_again(run: Ru
 
 
 def test_a_proxy_without_a_problem_document(run: Run) -> None:
-    with pytest.raises(ProblemError, match="the response has no problem document"):
+    with pytest.raises(ProblemError, match="the response has no problem document") as raised:
         run(Api(httpx.Response(400, text="<html>")), ("balance", CARD))
+    assert raised.value.idempotency_key is None
 
 
 @pytest.mark.parametrize("client", [LoyaltyClient, AsyncLoyaltyClient])
