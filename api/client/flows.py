@@ -30,9 +30,14 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _MOST_VERSIONS = 10_000
 _DONE = "done"
 _ENDED = (_DONE, "pending")
-_read_balance = msgspec.json.Decoder(Balance).decode
+_read_any_balance = msgspec.json.Decoder(Balance).decode
 _read_command = msgspec.json.Decoder(Command).decode
 _read_entries = msgspec.json.Decoder(EntryPage).decode
+
+
+Version = tuple[int, int]
+"""The opened time of an account in milliseconds since the epoch, and a sequence. A later version is higher."""
+_NOTHING: Version = (0, 0)
 
 
 class Call(NamedTuple):
@@ -65,19 +70,26 @@ class Flows:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._seen: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._seen: OrderedDict[str, Version] = OrderedDict()
 
     def balance(self, card: str) -> Flow[Balance]:
         """The balance, never older than what this client has seen of the card."""
-        opened, sequence = self._seen.get(card, (0, 0))
+        opened, sequence = seen = self._seen.get(card, _NOTHING)
         params = {"minSequence": sequence, "openedTime": opened} if sequence else {}
+
+        def read(body: bytes) -> Balance:
+            balance = _read_any_balance(body)
+            if _version(balance) < seen:
+                raise msgspec.ValidationError("the instance has not read the erasure of the customer yet")
+            return balance
+
         try:
-            _, balance = yield from self._answer(Call("GET", f"{_customer(card)}/balance", params), _read_balance)
+            _, balance = yield from self._answer(Call("GET", f"{_customer(card)}/balance", params), read)
         except ProblemError as problem:
-            if problem.type == "unknown-customer":
-                self._seen.pop(card, None)
+            if problem.type == "unknown-customer" and sequence:
+                self._remember(card, _after_erasure(opened))
             raise
-        self._remember(card, balance.opened_time, balance.sequence)
+        self._remember(card, _version(balance))
         return balance
 
     def entries(self, card: str, cursor: str | None, limit: int) -> Flow[EntryPage]:
@@ -105,7 +117,7 @@ class Flows:
 
     def erase(self, card: str, key: str | None) -> Flow[Command]:
         command = yield from self._command("DELETE", _customer(card), key)
-        self._seen.pop(card, None)
+        self._remember(card, _after_erasure(_milliseconds(command.opened_time)))
         return command
 
     def _command(self, method: str, path: str, key: str | None, body: Mapping[str, Any] | None = None) -> Flow[Command]:
@@ -135,7 +147,7 @@ class Flows:
         if command.status not in _ENDED:
             raise ProblemError(HTTPStatus.CONFLICT, {"type": command.reason, "detail": "The command is refused."})
         if command.card and command.account_sequence:
-            self._remember(command.card, command.opened_time, command.account_sequence)
+            self._remember(command.card, (_milliseconds(command.opened_time), command.account_sequence))
         return command
 
     def _answer(
@@ -181,11 +193,28 @@ class Flows:
             yield Pause(pause)
         raise AssertionError  # count() does not end
 
-    def _remember(self, card: str, opened_time: datetime | None, sequence: int) -> None:
-        version = (round(opened_time.timestamp() * 1000) if opened_time else 0, sequence)
+    def _remember(self, card: str, version: Version) -> None:
         self._seen[card] = max(version, self._seen.pop(card, version))
         if len(self._seen) > _MOST_VERSIONS:
             self._seen.popitem(last=False)
+
+
+def _version(balance: Balance) -> Version:
+    return _milliseconds(balance.opened_time), balance.sequence
+
+
+def _after_erasure(opened: int) -> Version:
+    """The lowest version of the account that follows an erased one: it is opened later, and begins with sequence 1.
+
+    The client compares it itself. If the API got it as ``minSequence``, it would answer 503 and not 404 while there is
+    no such account.
+    """
+    return opened + 1, 0
+
+
+def _milliseconds(moment: datetime | None) -> int:
+    """0 for an account that was opened before accounts had this time."""
+    return round(moment.timestamp() * 1000) if moment else 0
 
 
 def _customer(card: str) -> str:

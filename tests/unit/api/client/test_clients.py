@@ -48,6 +48,8 @@ DECISION = {
     "OpenedTime": OPENED,
     "UpdatedTime": OPENED,
 }
+ERASURE = DECISION | {"Kind": "erase", "CustomerCardNo": None, "RedemptionID": None}
+NEXT_ACCOUNT = BALANCE | {"Sequence": 1, "OpenedTime": "2026-01-31T09:30:00.001Z"}
 PENDING = {**dict.fromkeys(DECISION), "CommandID": "c1", "Status": "pending", "Kind": "reserve"}
 
 
@@ -286,16 +288,35 @@ def test_a_balance_is_never_older_than_the_last_command_or_read(run: Run) -> Non
     assert str(OPENED_MS) == api.requests[1].url.params["openedTime"]
 
 
-def test_an_erased_customer_is_forgotten() -> None:
+def test_a_balance_is_never_that_of_an_account_that_the_client_has_erased(run: Run) -> None:
+    """A standby that lags still has it. The client does not demand a sequence, so it needs no wait to learn the 404."""
+    lagging = httpx.Response(200, json=BALANCE)
+    for erased in (lagging, httpx.Response(200, json=BALANCE | {"OpenedTime": None})):
+        erasure = httpx.Response(200, json=ERASURE | {"OpenedTime": erased.json()["OpenedTime"]})
+        api = Api(erased, erasure, erased, problem(404, "unknown-customer"))
+        with pytest.raises(ProblemError, match="unknown-customer"):
+            run(api, ("balance", CARD), ("erase", CARD), ("balance", CARD))
+        assert {None} == {request.url.params.get("minSequence") for request in api.requests}
+
+        api = Api(erasure, erased, httpx.Response(200, json=NEXT_ACCOUNT), httpx.Response(200, json=NEXT_ACCOUNT))
+        assert [1, 1] == [each.sequence for each in run(api, ("erase", CARD), *[("balance", CARD)] * 2)[1:]]
+        assert ["1", str(OPENED_MS + 1)] == [api.requests[3].url.params[name] for name in ("minSequence", "openedTime")]
+
+    with pytest.raises(UnavailableError, match="the instance has not read the erasure of the customer yet"):
+        run(Api(httpx.Response(200, json=ERASURE), lagging), ("erase", CARD), ("balance", CARD), seconds=0)
+
+
+def test_an_account_that_another_client_has_erased_is_forgotten() -> None:
     """The account after an erasure begins with sequence 1, so older sequences say nothing about it."""
-    again = httpx.Response(200, json=BALANCE | {"Sequence": 1})
-    api = Api(httpx.Response(200, json=BALANCE), problem(404, "unknown-customer"), again)
+    lagging, gone = httpx.Response(200, json=BALANCE), problem(404, "unknown-customer")
+    api = Api(lagging, gone, gone, lagging, httpx.Response(200, json=NEXT_ACCOUNT))
     with LoyaltyClient("http://api", transport=httpx.MockTransport(api)) as client:
         client.balance(CARD)
-        with pytest.raises(ProblemError, match="unknown-customer"):
-            client.balance(CARD)
+        for _ in range(2):
+            with pytest.raises(ProblemError, match="unknown-customer"):
+                client.balance(CARD)
         assert 1 == client.balance(CARD).sequence
-    assert ["3", None] == [request.url.params.get("minSequence") for request in api.requests[1:]]
+    assert ["3", None, None, None] == [request.url.params.get("minSequence") for request in api.requests[1:]]
 
 
 def test_a_client_that_repeats_for_hours_keeps_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
