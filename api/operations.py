@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from heapq import nlargest
+from dataclasses import dataclass
 
 from cachetools import TTLCache
 from confluent_kafka import KafkaException
@@ -15,7 +15,13 @@ from api.http import problems
 from services.audit import runs
 from services.messaging import dead_letters
 from services.messaging.avro import Record, UndecodableError
-from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError
+from services.messaging.dead_letters import (
+    DeadLetter,
+    DeadLetterFacts,
+    DeadLetterFilter,
+    DeadLettersError,
+    RecordPosition,
+)
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import UnknownSchemaIdError
 from services.programmes.topic import Version, publish_programme
@@ -28,9 +34,39 @@ _FRESH_SECONDS = 2.0
 _LETTERS_SECONDS = 10.0
 """The same for dead letters. Each read of them reads the whole topic."""
 _MOST_KEPT, _MOST_LETTERS = 4, 100
-"""Results and dead letters of a result that are kept. A dead letter can have 15 MiB."""
+"""Results and dead letters of a result that are kept. They can stay in memory until the next request."""
+_SHOWN_BYTES = 4_096
 
-NewestDeadLetters = tuple[Counter[str], list[DeadLetter]]
+
+@dataclass(frozen=True, slots=True)
+class Excerpt(DeadLetterFacts):
+    """The part of a dead letter that is shown. A whole one can have 15 MiB.
+
+    Attributes:
+        key, value: the first 4,096 bytes.
+        size: bytes of the whole value.
+    """
+
+    key: bytes | None
+    value: bytes
+    size: int
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> "Excerpt":
+        value = letter.value or b""
+        return cls(
+            letter.position,
+            letter.time,
+            letter.topic,
+            letter.origin,
+            letter.reason,
+            letter.key and letter.key[:_SHOWN_BYTES],
+            value[:_SHOWN_BYTES],
+            len(value),
+        )
+
+
+NewestDeadLetters = tuple[Counter[str], list[Excerpt]]
 """The number of dead letters for each reason, and the newest of them."""
 
 
@@ -61,10 +97,17 @@ class Operations:
             self._latest = time.monotonic(), found, rates
             return found, rates
 
-    def dead_letters(self, letter_filter: DeadLetterFilter) -> list[DeadLetter]:
-        """The dead letters that the filter selects."""
+    def select(self, positions: Collection[RecordPosition]) -> tuple[Iterable[DeadLetter], Counter[str]]:
+        """The dead letters at these positions, and their number for each topic. Raises UnknownDeadLetter too.
+
+        Each iteration reads the dead letters from Kafka again, because all of them may not fit into memory.
+        """
         with _broker_problems():
-            return list(dead_letters.DeadLetters(self.settings, letter_filter))
+            letters = dead_letters.DeadLetters(self.settings, DeadLetterFilter(None, positions))
+            found, missing = dead_letters.topics_of(letters, positions)
+        if missing:
+            raise problems.UnknownDeadLetter(positions=[str(each) for each in missing])
+        return letters, found
 
     async def newest_dead_letters(self, reason: str | None, most: int) -> NewestDeadLetters:
         """The number of dead letters for each reason, and at most this number of the newest ones.
@@ -81,23 +124,21 @@ class Operations:
             return found
 
     def _read_newest(self, letter_filter: DeadLetterFilter, most: int) -> NewestDeadLetters:
-        reasons = Counter[str]()
-
-        def counted() -> Iterator[DeadLetter]:
-            for letter in dead_letters.DeadLetters(self.settings, letter_filter):
-                reasons[letter.reason] += 1
-                yield letter
-
         with _broker_problems():
-            return reasons, nlargest(most, counted(), key=lambda letter: (letter.time, letter.position))
+            letters = dead_letters.DeadLetters(self.settings, letter_filter)
+            return dead_letters.newest_of(map(Excerpt.of, letters), most)
 
     def audits(self) -> list[Record]:
         """The runs of the audit, the newest first."""
         with _broker_problems():
             return runs.read_runs(self.settings)
 
-    def replay(self, letters: Sequence[DeadLetter]) -> int:
-        """Publish the original records again. Returns their number."""
+    def replay(self, letters: Iterable[DeadLetter]) -> int:
+        """Publish the original records again. Returns their number.
+
+        Args:
+            letters: they are read twice. All of them may not fit into memory.
+        """
         with _broker_problems():
             return dead_letters.replay(self.settings, letters)
 

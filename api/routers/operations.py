@@ -1,7 +1,7 @@
 """Routes for operators: the state of the system, its settings, dead letters, and versions of the programme."""
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.parameters import Limit
 from api.http.responses import NO_STORE, json_response
+from api.operations import Excerpt
 from api.routers.instances import instance_list
 from api.schemas.operations import (
     AuditRunList,
@@ -42,14 +43,13 @@ from api.security.permissions import caller_of, needs
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text, to_milliseconds
 from services.messaging.avro import Record
-from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, RecordPosition
+from services.messaging.dead_letters import RecordPosition
 from services.programmes.file import ProgrammeError
 from services.status import ApiState, Rates, Status
 
 router = APIRouter(prefix="/v1", tags=["operations"], route_class=JsonRoute)
 
 _STATUS_SECONDS = 2.0
-_SHOWN_BYTES = 4_096
 
 
 @router.get("/caller", dependencies=[needs(*Scope)], summary="The caller of this request", response_model=CallerReport)
@@ -180,13 +180,11 @@ def replay(order: ReplayOrder, operations: OperationsDep) -> Response:
     An invoice that was already processed is not counted again.
     """
     wanted = {RecordPosition(*map(int, each.split(":"))) for each in order.positions}
-    letters = operations.dead_letters(DeadLetterFilter(None, wanted))
-    if missing := sorted(wanted - {letter.position for letter in letters}):
-        raise problems.UnknownDeadLetter(positions=[str(each) for each in missing])
+    letters, found = operations.select(wanted)
     body = {
-        "selected": len(letters),
+        "selected": found.total(),
         "published": 0 if order.dry_run else operations.replay(letters),
-        "topics": Counter(letter.topic or "?" for letter in letters),
+        "topics": found,
         "dryRun": order.dry_run,
     }
     return json_response(body, caching=NO_STORE)
@@ -277,15 +275,15 @@ def _run_body(run: Record) -> dict[str, Any]:
     }
 
 
-def _letter_body(letter: DeadLetter, *, shows_bytes: bool) -> dict[str, Any]:
-    value = (letter.value or b"")[:_SHOWN_BYTES] if shows_bytes else None
+def _letter_body(letter: Excerpt, *, shows_bytes: bool) -> dict[str, Any]:
+    value = letter.value if shows_bytes else None
     return {
         "position": str(letter.position),
         "time": clamped_time_text(letter.time),
         "topic": letter.topic,
         "origin": str(letter.origin) if letter.origin else None,
         "reason": letter.reason,
-        "size": len(letter.value or b""),
+        "size": letter.size,
         "key": letter.key.decode("utf-8", "replace") if letter.key is not None and shows_bytes else None,
         "text": None if value is None else value.decode("utf-8", "replace"),
         "hex": None if value is None else value.hex(" "),

@@ -76,7 +76,7 @@ class DeadLetterReport(BaseModel):
     origin: str | None = Field(description="Its partition and offset there.", examples=["2:17"])
     reason: str
     size: int = Field(description="Bytes of the value.")
-    key: str | None
+    key: str | None = Field(description="The first 4,096 bytes of the key as UTF-8.")
     text: str | None = Field(description="The first 4,096 bytes of the value as UTF-8.")
     hex: str | None = Field(description="The same bytes in hexadecimal digits.")
 

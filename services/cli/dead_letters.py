@@ -1,9 +1,6 @@
 """`loyalty dead-letters`: list dead letters, and publish their records again."""
 
 import base64
-import heapq
-from collections import Counter
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -28,11 +25,10 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """Show dead letters. With --json also their keys and values."""
-    reasons: Counter[str] = Counter()
     settings = read_settings()
     with clear_errors():
-        letters = _counted(DeadLetters(settings, DeadLetterFilter(reason)), reasons)
-        latest = heapq.nlargest(limit, letters, key=lambda letter: (letter.time, letter.position))[::-1]
+        reasons, newest = dead_letters.newest_of(DeadLetters(settings, DeadLetterFilter(reason)), limit)
+    latest = newest[::-1]
     value = {
         "total": reasons.total(),
         "reasons": dict(reasons.most_common()),
@@ -79,13 +75,9 @@ def replay(
     letter_filter = DeadLetterFilter(reason, frozenset(positions))
     with clear_errors():
         letters = DeadLetters(settings, letter_filter)
-        found: Counter[str] = Counter()
-        missing = set(positions)
-        for letter in letters:
-            found[letter.topic or "?"] += 1
-            missing.discard(letter.position)
+        found, missing = dead_letters.topics_of(letters, positions)
         if missing:
-            stop(f"there is no dead letter at {', '.join(map(str, sorted(missing)))}: nothing was published")
+            stop(f"there is no dead letter at {', '.join(map(str, missing))}: nothing was published")
         published = 0
         if not dry_run:
             with audited("loyalty dead-letters replay", settings, selected=f"{found.total()}"):
@@ -99,12 +91,6 @@ def replay(
         text,
         as_json=as_json,
     )
-
-
-def _counted(letters: Iterable[DeadLetter], reasons: Counter[str]) -> Iterable[DeadLetter]:
-    for letter in letters:
-        reasons[letter.reason] += 1
-        yield letter
 
 
 def _position(text: str) -> RecordPosition:

@@ -1,10 +1,12 @@
 """Writes and reads dead letters, and publishes the original records again."""
 
 import asyncio
+import heapq
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
@@ -42,16 +44,14 @@ class RecordPosition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """One record of the topic of dead letters.
+class DeadLetterFacts:
+    """What is known of a dead letter besides the original record.
 
     Attributes:
         position: the position of the dead letter itself.
         time: when the dead letter was written, in milliseconds since the epoch.
         topic: the name on the broker of the topic that the original record came from; None if the headers lack it.
         origin: the position of the original record; None if the headers lack it.
-        key, value: the bytes of the original record.
-        headers: the headers of the original record.
     """
 
     position: RecordPosition
@@ -59,6 +59,20 @@ class DeadLetter:
     topic: str | None
     origin: RecordPosition | None
     reason: str
+
+
+Facts = TypeVar("Facts", bound=DeadLetterFacts)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter(DeadLetterFacts):
+    """One record of the topic of dead letters.
+
+    Attributes:
+        key, value: the bytes of the original record.
+        headers: the headers of the original record.
+    """
+
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, str | bytes | None], ...] = ()
@@ -159,6 +173,33 @@ class DeadLetters:
                 yield consumer
             except KafkaException as error:
                 raise DeadLettersError(f"topic {self._topic}: {error.args[0].str()}") from error
+
+
+def newest_of(letters: Iterable[Facts], most: int) -> tuple[Counter[str], list[Facts]]:
+    """The number of dead letters for each reason, and at most this number of the newest ones, the newest first.
+
+    It keeps only the newest ones in memory, while it reads.
+    """
+    reasons = Counter[str]()
+
+    def counted() -> Iterator[Facts]:
+        for letter in letters:
+            reasons[letter.reason] += 1
+            yield letter
+
+    newest = heapq.nlargest(most, counted(), key=lambda letter: (letter.time, letter.position))
+    return reasons, newest
+
+
+def topics_of(
+    letters: Iterable[DeadLetterFacts], positions: Collection[RecordPosition]
+) -> tuple[Counter[str], list[RecordPosition]]:
+    """The number of dead letters for each topic ("?": not known), and the sorted positions that have none."""
+    found, missing = Counter[str](), set(positions)
+    for letter in letters:
+        found[letter.topic or "?"] += 1
+        missing.discard(letter.position)
+    return found, sorted(missing)
 
 
 def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False) -> Iterator[DeadLetter]:

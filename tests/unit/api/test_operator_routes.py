@@ -2,9 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pytest
@@ -29,22 +31,43 @@ LETTERS = [
     )
     for number, (reason, value) in enumerate([("not-json", b"\xff{"), ("no-total-amount", b"{}"), ("not-json", b"x")])
 ]
+MIB = 2**20
+
+
+class Selected(NamedTuple):
+    """Dead letters that can be read several times."""
+
+    letters: Iterable[DeadLetter]
+    letter_filter: DeadLetterFilter
+
+    def __iter__(self) -> Iterator[Any]:
+        return (letter for letter in self.letters if letter in self.letter_filter)
+
+
+class LargeLetters:
+    """Each iteration makes dead letters of 2 MiB, 64 MiB in total."""
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        for number in range(32):
+            position = RecordPosition(0, number)
+            yield DeadLetter(position, number, "pos-invoices", position, "not-json", b"K" * MIB, b"v" * MIB)
 
 
 class Kafka:
     """Plays the dead letters, and two moments of the system."""
 
     def __init__(self) -> None:
-        self.replayed: list[DeadLetter] = []
+        self.letters: Iterable[DeadLetter] = LETTERS
+        self.replayed: list[RecordPosition] = []
         self.looks = self.reads = 0
 
-    def read(self, _: Settings, letter_filter: DeadLetterFilter) -> Iterator[DeadLetter]:
+    def read(self, _: Settings, letter_filter: DeadLetterFilter) -> Iterable[DeadLetter]:
         self.reads += 1
-        yield from (letter for letter in LETTERS if letter in letter_filter)
+        return Selected(self.letters, letter_filter)
 
-    def replay(self, _: Settings, letters: list[DeadLetter]) -> int:
-        self.replayed += letters
-        return len(letters)
+    def replay(self, _: Settings, letters: Iterable[DeadLetter]) -> int:
+        self.replayed += (letter.position for letter in letters)
+        return len(self.replayed)
 
     def status(self, _: Settings, __: Any, api: Any) -> Status:
         self.looks += 1
@@ -95,6 +118,35 @@ def test_dead_letters_are_counted_and_shown(client: TestClient) -> None:
     assert (2, ["0:2"]) == (some["total"], [each["position"] for each in some["deadLetters"]])
 
 
+@contextmanager
+def memory_below(limit: int) -> Iterator[None]:
+    """Fails if the block allocates this number of bytes at once."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit
+    finally:
+        tracemalloc.stop()
+
+
+def test_large_dead_letters_are_shown_in_part_and_take_little_memory(client: TestClient, kafka: Kafka) -> None:
+    """Without a limit a client could fill the memory of the instance. The size is that of the whole value."""
+    kafka.letters = LargeLetters()
+    with memory_below(16 * MIB):
+        body = client.get("/v1/dead-letters").json()
+    assert (32, {MIB}) == (body["total"], {each["size"] for each in body["deadLetters"]})
+    assert {("K" * 4_096, "v" * 4_096)} == {(each["key"], each["text"]) for each in body["deadLetters"]}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_replay_of_large_dead_letters_takes_little_memory(client: TestClient, kafka: Kafka, *, dry_run: bool) -> None:
+    kafka.letters = LargeLetters()
+    order = {"positions": [f"0:{number}" for number in range(32)], "dryRun": dry_run}
+    with memory_below(16 * MIB):
+        body = client.post("/v1/dead-letters/replay", json=order).json()
+    assert (32, 0 if dry_run else 32) == (body["selected"], body["published"])
+
+
 def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka) -> None:
     """Each read takes the whole topic. The results of a few queries are kept for a short time."""
     found = Operations(Settings())
@@ -137,7 +189,7 @@ def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka)
     assert ("unknown-dead-letter", ["0:9"]) == (problem_type(missing, 404), missing.json()["positions"])
     assert [] == kafka.replayed
     assert 2 == client.post("/v1/dead-letters/replay", json=order | {"dryRun": False}).json()["published"]
-    assert [LETTERS[0], LETTERS[2]] == kafka.replayed
+    assert [LETTERS[0].position, LETTERS[2].position] == kafka.replayed
     twice = client.post(
         "/v1/dead-letters/replay",
         content='{"positions":["0:1"],"dryRun":true,"dryRun":false}',

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from services.messaging import dead_letters, headers
-from services.messaging.dead_letters import DeadLetter, RecordPosition, deduplicated, replay
+from services.messaging.dead_letters import DeadLetter, RecordPosition, deduplicated, newest_of, replay, topics_of
 from services.messaging.publishing import PublishError
 from services.settings import Settings
 
@@ -28,6 +28,24 @@ def test_each_reason_can_be_kept() -> None:
 
     assert [LETTER, other] == list(deduplicated([LETTER, other, LETTER], by_reason=True))
     assert [LETTER] == list(deduplicated([LETTER, other]))
+
+
+def test_all_reasons_are_counted_and_only_the_newest_letters_are_kept() -> None:
+    """The newest first. Of two letters of one millisecond, the one with the higher position is newer."""
+    old, twin = replace(LETTER, time=0, reason="not-json"), replace(LETTER, position=RecordPosition(0, 5))
+
+    reasons, newest = newest_of(iter([LETTER, old, twin]), 2)
+
+    assert {"StoreID is missing": 2, "not-json": 1} == reasons
+    assert [twin, LETTER] == newest
+
+
+def test_a_selection_has_its_topics_and_the_positions_without_a_letter() -> None:
+    wanted = [RecordPosition(1, 0), LETTER.position, RecordPosition(0, 9)]
+
+    found = topics_of([LETTER, replace(LETTER, topic=None)], wanted)
+
+    assert ({"pos-invoices": 1, "?": 1}, [RecordPosition(0, 9), RecordPosition(1, 0)]) == found
 
 
 def test_dead_letters_of_different_records_are_kept() -> None:

@@ -1,0 +1,43 @@
+"""What `loyalty dead-letters` shows. The test plays the topic; the integration tests cover the part with a broker."""
+
+import base64
+import json
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from services.cli import app, dead_letters
+from services.messaging.dead_letters import DeadLetter, RecordPosition
+
+VALUE = bytes(range(256)) * 64
+LETTERS = [
+    DeadLetter(RecordPosition(0, offset), offset, "pos-invoices", RecordPosition(1, offset), "not-json", b"K", VALUE)
+    for offset in range(3)
+]
+
+
+@pytest.fixture(autouse=True)
+def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "DeadLetters", lambda *_: LETTERS)
+
+
+def loyalty(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["dead-letters", *arguments])
+
+
+def test_the_newest_dead_letters_are_listed_with_their_whole_values() -> None:
+    """The newest is the last one, near the prompt."""
+    shown = json.loads(loyalty("list", "--limit", "2", "--json").stdout)
+
+    assert (3, {"not-json": 3}) == (shown["total"], shown["reasons"])
+    assert ["0:1", "0:2"] == [each["place"] for each in shown["dead_letters"]]
+    assert {VALUE} == {base64.b64decode(each["value_base64"]) for each in shown["dead_letters"]}
+    assert str(len(VALUE)) in loyalty("list").stdout
+
+
+def test_a_replay_names_the_positions_without_a_dead_letter() -> None:
+    result = loyalty("replay", "--offset", "1:0", "--offset", "0:9", "--offset", "0:1", "--dry-run")
+
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert "there is no dead letter at 0:9, 1:0: nothing was published" in result.stderr
+    assert "would publish 3 to pos-invoices" in loyalty("replay", "--all", "--dry-run").stdout
