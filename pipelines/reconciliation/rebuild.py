@@ -21,22 +21,29 @@ from pipelines.accounts.records import RECORD_TYPE, forwarded_row, kafka_records
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
-from pipelines.columns.deduplication import event_id
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, one_line, open_context
 from pipelines.reconciliation.customers import by_customer
 from pipelines.reconciliation.forwarding import not_forwarded
 from pipelines.reconciliation.reconstruction import REBUILT, reconstruction
+from pipelines.reconciliation.refusals import (
+    RebuildError,
+    check_archive,
+    check_complete,
+    check_ledger,
+    check_receivers,
+    sent_ids,
+)
 from pipelines.reconciliation.report import Found, print_differences
-from pipelines.reconciliation.snapshot import Snapshot, take_snapshot
+from pipelines.reconciliation.snapshot import Read, Snapshot, take_snapshot
 from pipelines.runtime.query import RepeatHorizonError
 from pipelines.sinks.kafka import write_batch
 from schemas import topics
 from services.audit.extent import extent_of
 from services.audit.facts import Source
 from services.audit.sources import ledger_entries
-from services.cli.audit import SHOWN, From, FromOption
+from services.cli.audit import SHOWN, From, FromOption, WithoutLedgerOption
 from services.cli.output import MISUSED, AsJson, console, print_json, stop
 from services.domain.invoice_index import MOST_WAITING, Returned
 from services.messaging.administration import TimestampTypeError
@@ -44,10 +51,6 @@ from services.settings import Settings
 from services.start_up import local_folder, require_writable
 
 _ATTEMPTS = 5
-
-
-class RebuildError(RuntimeError):
-    """The rebuild made no new checkpoint. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,11 @@ class Rebuilt:
     notes: list[str]
 
 
-def rebuild(context: Context, *, archive: bool) -> Rebuilt:
+def rebuild(context: Context, *, archive: bool, without_ledger: bool = False) -> Rebuilt:
     """Make a new checkpoint. It renames the previous one and never deletes it. No pipeline can start meanwhile.
 
     Raises:
-        RebuildError: the pipeline runs, or events are missing.
+        RebuildError: the pipeline runs, events are missing, or the ledger is needed and cannot be read.
         NoTopicError, PublishError: a topic cannot be read.
         CheckpointMismatchError: the settings do not fit the loyalty query.
         StartUpError: the checkpoint's folder is read-only.
@@ -82,24 +85,23 @@ def rebuild(context: Context, *, archive: bool) -> Rebuilt:
         require_writable(folder, "LOYALTY_CHECKPOINT_DIR")
     try:
         with lock.hold(checkpoint):
-            return _rebuild(context, checkpoint, archive=archive)
+            return _rebuild(context, checkpoint, archive=archive, without_ledger=without_ledger)
     except lock.CheckpointInUseError as error:
         raise RebuildError(str(error)) from error
 
 
-def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
+def _rebuild(context: Context, checkpoint: str, *, archive: bool, without_ledger: bool) -> Rebuilt:
     reader = CheckpointReader(context.spark, checkpoint)
     _check_nothing_writes(reader, context.settings)
-    snapshot = _snapshot(context, archive=archive)
-    if lost := snapshot.events.lost_records:
-        raise RebuildError(
-            f"the archive {context.settings.archive_dir} lacks {'; '.join(map(str, lost))}, which retention deleted: "
-            "accounts would miss these events. Restore the checkpoint, or an archive without the gap, from a backup"
-        )
+    snapshot = _snapshot(context, archive=archive, without_ledger=without_ledger)
+    check_archive(snapshot, context.settings)
+    if not without_ledger:
+        check_ledger(snapshot)
     # Keep the result on the executors' disks. It is used several times, and the loyalty topic grows meanwhile.
     rebuild_account = reconstruction(context.ids, context.programmes, snapshot.coverage.now)
     accounts = by_customer(context, snapshot.facts, snapshot.coverage, rebuild_account, REBUILT).localCheckpoint()
-    _check_complete(accounts, snapshot)
+    check_complete(accounts, snapshot)
+    check_receivers(accounts, snapshot)
     numbers = accounts.select(F.col("CustomerCardNo").alias("owner"), F.explode("purchases.original").alias("original"))
     returns = snapshot.returns.join(numbers, "original", "left").localCheckpoint()
     _write(context, accounts, returns, snapshot)
@@ -194,22 +196,16 @@ def _check_nothing_writes(reader: CheckpointReader, settings: Settings) -> None:
             raise RebuildError(f"a query is running on {LOYALTY.checkpoint(settings)}: stop the pipeline first")
 
 
-def _snapshot(context: Context, *, archive: bool) -> Snapshot:
+def _snapshot(context: Context, *, archive: bool, without_ledger: bool) -> Snapshot:
     settings = context.settings
     changelog = extent_of(topics.LOYALTY_BALANCES, settings, 0)
-    reads = {
+    reads: dict[Source, Read] = {
         Source.LEDGER: lambda: facts.from_python(context, Source.LEDGER, ledger_entries(settings, context.ids)),
         Source.BALANCE: lambda: facts.balances(context, changelog),
     }
+    if without_ledger:
+        del reads[Source.LEDGER]
     return take_snapshot(context, reads, None, archive=archive)
-
-
-def _check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
-    problems = accounts.where(F.col("problem").isNotNull())
-    if number := problems.count():
-        reasons = "; ".join(sorted({row.problem for row in problems.select("problem").distinct().collect()}))
-        notes = "".join(f"; {note}" for note in snapshot.notes)
-        raise RebuildError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
 
 
 def _write(context: Context, accounts: DataFrame, returns: DataFrame, snapshot: Snapshot) -> None:
@@ -217,7 +213,7 @@ def _write(context: Context, accounts: DataFrame, returns: DataFrame, snapshot: 
     of_accounts = accounts.select(F.explode("records").alias("record")).select("record.*")
     records = of_accounts.union(_forwarded(context, accounts, returns, snapshot.events.records))
     is_command = F.col("topic") == topics.LOYALTY_COMMANDS.name
-    sent = snapshot.events.records.select(event_id().alias("id")).distinct()
+    sent = sent_ids(snapshot)
     # Write commands first. After the entry of a transfer is in the topic, no rebuild sends its credit again.
     for rows in (records.where(is_command).join(sent, "id", "left_anti"), records.where(~is_command)):
         write_batch(kafka_records(rows.select(*RECORD_TYPE.names), context.settings), context.settings)
@@ -232,14 +228,16 @@ def _forwarded(context: Context, accounts: DataFrame, returns: DataFrame, record
     return rows.select(command("CustomerCardNo", "append_time", "event").alias("record")).select("record.*")
 
 
-def main(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:
+def main(
+    *, source: FromOption = From.TOPICS, without_ledger: WithoutLedgerOption = False, as_json: AsJson = False
+) -> None:
     """Make a new checkpoint of the loyalty query, with accounts that are recomputed from their events.
 
     Stop the pipeline first. The previous checkpoint is renamed and kept. The output names cards.
     """
     with open_context("loyalty-rebuild") as context:
         try:
-            rebuilt = rebuild(context, archive=source is From.PARQUET)
+            rebuilt = rebuild(context, archive=source is From.PARQUET, without_ledger=without_ledger)
         except (CheckpointMismatchError, RepeatHorizonError, TimestampTypeError) as error:
             stop(str(error), MISUSED)
         except RebuildError as error:

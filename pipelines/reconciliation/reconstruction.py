@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import types as T
 
@@ -32,12 +33,14 @@ REBUILT = T.StructType(
         T.StructField("records", T.ArrayType(RECORD_TYPE)),
         T.StructField("purchases", T.ArrayType(RETURNABLE)),
         T.StructField("returns", T.ArrayType(T.StringType())),
+        T.StructField("nameless", T.ArrayType(T.StringType())),
     ]
 )
 """One customer: the account (null if there is none), the number of newly processed events, and any problem.
 
 ``purchases`` are those of the account, which the index of invoices must know. ``returns`` are the numbers of returns
-that the account must not get again.
+that the account must not get again. ``nameless`` are the ids of commands to cards of which only pseudonyms are known.
+They must have been sent before.
 """
 
 
@@ -57,7 +60,8 @@ def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> C
         encoded = encode_account(state) if state and card else None
         purchases = [*_returnables(recomputed, programmes)] if card else []
         returns = [*_known_returns(recomputed)]
-        return pseudonym, card or pseudonym, card, encoded, late, problem, differences, records, purchases, returns
+        found = encoded, late, problem, differences, records, purchases, returns, [*_nameless(records)]
+        return pseudonym, card or pseudonym, card, *found
 
     return row_of
 
@@ -90,6 +94,13 @@ def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> 
     if any(map(is_pseudonym, receivers)):
         return "points were transferred to a card, and only its pseudonym in the archive is left"
     return None
+
+
+def _nameless(records: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """The ids of the commands that go to a card of which only the pseudonym is known."""
+    for record in records:
+        if record["topic"] == topics.LOYALTY_COMMANDS.name and is_pseudonym(record["key"].decode()):
+            yield record["id"]
 
 
 def _with_newest_version(state: AccountState | None, of_customer: Facts) -> AccountState | None:

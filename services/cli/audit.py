@@ -39,6 +39,10 @@ FromOption = Annotated[
 WithoutOption = Annotated[
     list[Part] | None, typer.Option("--without", help="Omit this part. Repeat the option for several parts.")
 ]
+WithoutLedgerOption = Annotated[
+    bool,
+    typer.Option("--without-ledger", help="Do not read the ledger. Use this only if the installation has no ledger."),
+]
 ShowOption = Annotated[int, typer.Option("--show", min=0, help="Number of differences to print.")]
 
 
@@ -63,13 +67,16 @@ def audit(
     )
 
 
-def rebuild(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:
+def rebuild(
+    *, source: FromOption = From.TOPICS, without_ledger: WithoutLedgerOption = False, as_json: AsJson = False
+) -> None:
     """Create a new checkpoint of the loyalty query, with accounts computed from the events.
 
     Stop the pipeline first. The command renames the old checkpoint. The output contains card numbers.
     """
     announced("rebuild", source=source)
-    replace_process("pipelines.reconciliation.rebuild", [f"--from={source}", *_json(as_json=as_json)])
+    omitted = ["--without-ledger"] * without_ledger
+    replace_process("pipelines.reconciliation.rebuild", [f"--from={source}", *omitted, *_json(as_json=as_json)])
 
 
 def returns(*, as_json: AsJson = False) -> None:

@@ -18,7 +18,8 @@ from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.context import ArchiveError
-from pipelines.reconciliation.rebuild import RebuildError, rebuild
+from pipelines.reconciliation.rebuild import rebuild
+from pipelines.reconciliation.refusals import RebuildError
 from pipelines.reconciliation.waiting_returns import waiting_returns
 from pipelines.runtime.query import DEDUPLICATION
 from schemas import topics

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -14,9 +15,10 @@ from pipelines.accounts.records import writer_ids
 from pipelines.queries.loyalty import Seed
 from pipelines.reconciliation import rebuild
 from pipelines.reconciliation.customers import Customer
+from pipelines.reconciliation.facts import is_pseudonym, pseudonymize
 from pipelines.reconciliation.forwarding import Returnable
-from pipelines.reconciliation.rebuild import RebuildError
 from pipelines.reconciliation.reconstruction import REBUILT, is_replaced, reconstruction, records_of, with_tombstone
+from pipelines.reconciliation.refusals import RebuildError, check_ledger
 from pipelines.runtime.query import Query
 from schemas.topics import LOYALTY_BALANCES
 from services.audit.comparison import Coverage, compare
@@ -25,10 +27,11 @@ from services.codecs.records import balance_record
 from services.domain.account.model import Account, Outcome
 from services.domain.account.processor import process
 from services.domain.entries import Entry
-from services.domain.events import Event, Purchase, Replace
+from services.domain.events import Event, Purchase, Replace, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
+from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.catalogue import balance_body
@@ -146,6 +149,46 @@ def test_a_rebuild_sends_no_return_from_long_before_the_account() -> None:
     bought, _ = rebuilt_customer([BOUGHT], Outcome(None))
 
     assert START + DAY - 14 * DAY == bought["P"].since
+
+
+@pytest.mark.parametrize(
+    ("topic_from", "compared", "refusal"),
+    [
+        (0, {Source.LOYALTY}, None),  # the topic has all entries
+        (NOW - 7 * DAY, {Source.LOYALTY, Source.LEDGER}, None),
+        (NOW - 7 * DAY, {Source.LOYALTY}, "^ledger: no such file. The topic loyalty no longer .* --without-ledger$"),
+    ],
+)
+def test_only_a_needed_ledger_must_be_readable(topic_from: int, compared: set[Source], refusal: str | None) -> None:
+    """Only the ledger has entries that are older than the loyalty topic. The refusal says why and what to do."""
+    coverage = Coverage(frozenset(compared), 0, topic_from, topic_from, NOW)
+    snapshot: Any = SimpleNamespace(coverage=coverage, unreadable=["ledger: no such file"])
+
+    with pytest.raises(RebuildError, match=refusal) if refusal else nullcontext():
+        check_ledger(snapshot)
+
+
+def test_a_credit_to_a_pseudonym_must_have_been_sent() -> None:
+    """A purchase followed a refused transfer. Without the entries their order is lost, and the transfer succeeds.
+
+    The archive has only the pseudonym of the receiver. With the ledger the rebuild sends nothing.
+    """
+    names = Pseudonyms(bytes(KEY_BYTES))
+    receiver = names.of("receiver")
+    assert is_pseudonym(receiver)
+    transfer = Transfer(append_time=START + 2, command_id="gift", points=500, counterparty=receiver)
+    refused = process(None, [transfer], Programmes(), CARD)
+    history = refused.entries + process(refused.state, [BOUGHT], Programmes(), CARD).entries
+    facts = Facts(events=[replace(BOUGHT, append_time=START + 1), transfer])
+
+    def nameless(facts: Facts, record_from: int) -> object:
+        coverage = Coverage(frozenset({Source.LOYALTY}), 0, record_from, record_from, NOW)
+        result = compare(CARD, facts, Programmes(), coverage, pseudonymize(names))
+        row = reconstruction(IDS, Programmes(), NOW)(Customer(names.of(CARD), CARD, facts, *result))
+        return dict(zip(REBUILT.names, row, strict=True))["nameless"]
+
+    assert ["gift/in"] == nameless(facts, NOW)
+    assert [] == nameless(replace(facts, recorded={Source.LEDGER: history}), 0)
 
 
 class Checkpoint:

@@ -1,0 +1,61 @@
+"""What a rebuild refuses, before it writes anything."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipelines.columns.deduplication import event_id
+from pipelines.reconciliation.events import format_time
+from pipelines.reconciliation.snapshot import Snapshot
+from services.audit.facts import Source
+from services.settings import Settings
+
+
+class RebuildError(RuntimeError):
+    """The rebuild made no new checkpoint. The message says why."""
+
+
+def check_archive(snapshot: Snapshot, settings: Settings) -> None:
+    """Refuse an archive that lacks events."""
+    if lost := snapshot.events.lost_records:
+        raise RebuildError(
+            f"the archive {settings.archive_dir} lacks {'; '.join(map(str, lost))}, which retention deleted: "
+            "accounts would miss these events. Restore the checkpoint, or an archive without the gap, from a backup"
+        )
+
+
+def check_ledger(snapshot: Snapshot) -> None:
+    """Refuse without the ledger if the loyalty topic lacks entries.
+
+    These entries say in which order an account took its events. In another order it can have other points.
+    """
+    coverage = snapshot.coverage
+    if coverage.topic_from and Source.LEDGER not in coverage.compared:
+        raise RebuildError(
+            f"{'; '.join(snapshot.unreadable)}. The topic loyalty no longer has the entries of before "
+            f"{format_time(coverage.topic_from)}, and only the ledger has their order: accounts could get wrong "
+            "points. Make the ledger readable or restore it from a backup. If this installation has no ledger, use "
+            "--without-ledger"
+        )
+
+
+def check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
+    problems = accounts.where(F.col("problem").isNotNull())
+    if number := problems.count():
+        reasons = "; ".join(sorted({row.problem for row in problems.select("problem").distinct().collect()}))
+        notes = "".join(f"; {note}" for note in snapshot.notes)
+        raise RebuildError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
+
+
+def check_receivers(accounts: DataFrame, snapshot: Snapshot) -> None:
+    """Refuse if a credit or a move of an account must still be sent to a card, and only its pseudonym is known."""
+    unsent = accounts.select(F.explode("nameless").alias("id")).join(sent_ids(snapshot), "id", "left_anti")
+    if number := unsent.count():
+        raise RebuildError(
+            f"{number} transfers or moves have not reached their cards, and only pseudonyms of these cards are left: "
+            "restore the ledger from a backup. It has the cards and the order of the entries"
+        )
+
+
+def sent_ids(snapshot: Snapshot) -> DataFrame:
+    """The ids of all events: id."""
+    return snapshot.events.records.select(event_id().alias("id")).distinct()
