@@ -4,6 +4,7 @@ import json
 import time
 import urllib.error
 from collections.abc import Iterator
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from ssl import SSLContext
@@ -61,6 +62,7 @@ def served_balances(url: str, key_file: Path | None = None, tls: SSLContext | No
 
 
 def _page(api: OpenerDirector, url: str) -> dict[str, Any]:
+    shown = url.partition("?")[0]  # the cursor has a card, and the error goes to the topic audit-runs
     deadline = time.monotonic() + _PAGE_SECONDS
     while True:
         try:
@@ -73,11 +75,16 @@ def _page(api: OpenerDirector, url: str) -> dict[str, Any]:
             reason = str(error)
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
-            if isinstance(error, urllib.error.HTTPError) and error.code < 500:  # noqa: PLR2004 - another attempt would fail too
-                raise UnreadableError(Source.BALANCE, f"{url}: {reason}") from error
+            if isinstance(error, urllib.error.HTTPError) and not _may_pass(error.code):
+                raise UnreadableError(Source.BALANCE, f"{shown}: {reason}") from error
         if time.monotonic() > deadline:
-            raise UnreadableError(Source.BALANCE, f"{url}: {reason}")
+            raise UnreadableError(Source.BALANCE, f"{shown}: {reason}")
         time.sleep(_RETRY_SECONDS)
+
+
+def _may_pass(status: int) -> bool:
+    """Whether another attempt can succeed: the server failed, or the audit sent too many requests."""
+    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
 
 
 def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
+from api.http.pagination import cursor_after, key_range
 from schemas.topics import LOYALTY
 from services.audit import sources
 from services.audit.sources import UnreadableError, ledger_entries, served_balances
@@ -15,6 +16,7 @@ from services.domain.entries import Kind
 from services.messaging.avro import decoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
+from services.state_stores.catalogue import BALANCES
 from tests.support.builders import entry
 from tests.support.http_server import QuietHandler, serving
 from tests.support.ledger import PSEUDONYMS, Ledger
@@ -53,15 +55,15 @@ def page(*cards, following=None, partial=False):
 
 
 def test_all_pages_are_read():
-    """The reader follows the pages to the last one, and repeats the request of a partial page."""
-    pages, cursors = [page("A", following="x"), page("nobody", partial=True), (503, {}), page("B")], []
+    """The reader follows the pages to the last one. It repeats the request of a partial page, or after 503 or 429."""
+    pages, cursors = [page("A", following="x"), page("nobody", partial=True), (503, {}), (429, {}), page("B")], []
     with answering(pages, cursors=cursors) as url:
         found = list(served_balances(url + "/"))
 
     assert [("A", {"CustomerCardNo": "A"}), ("B", {"CustomerCardNo": "B"})] == [
         (fact.card, json.loads(fact.value)) for fact in found
     ]
-    assert [None, ["x"], ["x"], ["x"]] == cursors
+    assert [None, *[["x"]] * 4] == cursors
 
 
 def test_the_api_key_is_sent_and_never_shown(tmp_path):
@@ -76,6 +78,18 @@ def test_the_api_key_is_sent_and_never_shown(tmp_path):
 
     assert ["Bearer lk_secret"] * 3 == credentials
     assert "lk_secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", [(403, {}), page(partial=True)])
+def test_no_error_shows_a_card(monkeypatch, answer):
+    """The cursor of a page contains the last card of the page before it."""
+    monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
+    cursor = cursor_after(b"9265846829", BALANCES, key_range(None, None, ""))
+    with answering([page("9265846829", following=cursor), answer]) as url, pytest.raises(UnreadableError) as refused:
+        list(served_balances(url))
+
+    assert "/all: " in str(refused.value)
+    assert cursor not in str(refused.value)
 
 
 @pytest.mark.parametrize(("answer", "reason"), [((404, {}), "404"), (page(partial=True), r"partitions \[2\]")])
