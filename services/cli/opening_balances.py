@@ -1,7 +1,7 @@
 """`loyalty import`: gives cards the points that they had in another system."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 from uuid import NAMESPACE_URL, uuid5
@@ -22,6 +22,7 @@ from services.messaging.schema_ids import schema_ids
 from services.opening_balances.file import OpeningBalances, read_files
 from services.programmes.file import ProgrammeError
 from services.programmes.topic import load_programmes
+from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
 from services.settings import Settings
 
 SHOWN_ERRORS = 20
@@ -62,29 +63,50 @@ def import_balances(
         started = time.monotonic()
         sent = 0
         if not dry_run:
+            commands = import_commands(found, name, reason, actor, _pseudonyms(settings.pseudonym_key_file))
             with audited("loyalty import", settings, cards=f"{len(found.cards)}"):
-                sent = _send(found, name, reason, actor, settings, quiet=as_json)
+                sent = _send(commands, len(found.cards), settings, quiet=as_json)
     seconds = round(time.monotonic() - started, 3)
     figures = {"rows": found.rows, "cards": len(found.cards), "points": points_text(found.points), "sent": sent}
     rows = ((what, f"{figure:,}" if isinstance(figure, int) else figure) for what, figure in figures.items())
     report({**figures, "seconds": seconds}, table("", "", rows=rows), as_json=as_json)
 
 
-def import_commands(found: OpeningBalances, name: str, reason: str, actor: str) -> Iterator[tuple[str, Import]]:
-    """Yields each card and its command. Equal names and cards give equal ids, so an account takes an import once."""
+def import_commands(
+    found: OpeningBalances, name: str, reason: str, actor: str, names: Pseudonyms
+) -> Iterator[tuple[str, Import]]:
+    """Yields each card and its command. Equal names and cards give equal ids, so an account takes an import once.
+
+    The ledger and the archive keep the id after an erasure. Nobody without the key of the pseudonyms can try cards
+    until one has the id.
+    """
     for card in found.cards:
-        command_id = str(uuid5(_NAMESPACE, f"{name}\n{card}"))
+        command_id = str(uuid5(_NAMESPACE, f"{name}\n{names.of(card)}"))
         lots = found.lots_of(card)
         yield card, Import(append_time=0, command_id=command_id, reason=reason, actor=actor, lots=lots)
 
 
-def _send(found: OpeningBalances, name: str, reason: str, actor: str, settings: Settings, *, quiet: bool) -> int:
+def _pseudonyms(key_file: Path) -> Pseudonyms:
+    """The pseudonyms of the pipeline. Stops if there is no key: with a new key, a repeated import would count again."""
+    if not key_file.exists():
+        stop(
+            f"{key_file} does not exist: set LOYALTY_PSEUDONYM_KEY_FILE to the key file of the pipeline. With another "
+            "key, a card would take a repeated import again",
+            MISUSED,
+        )
+    try:
+        return pseudonyms(key_file)
+    except PseudonymKeyError as error:
+        stop(str(error), MISUSED)
+
+
+def _send(commands: Iterable[tuple[str, Import]], count: int, settings: Settings, *, quiet: bool) -> int:
     topic = settings.name_of(topics.LOYALTY_COMMANDS)
     encode = encoder(topics.LOYALTY_COMMANDS, schema_ids(settings))
     producer = connected_producer(settings, "loyalty-import", [topic])
     issued_time, number = time.time_ns() // 1_000_000, 0
-    with progress(topic, len(found.cards), quiet=quiet) as on_progress, Publisher(producer) as publisher:
-        for number, (card, command) in enumerate(import_commands(found, name, reason, actor), start=1):
+    with progress(topic, count, quiet=quiet) as on_progress, Publisher(producer) as publisher:
+        for number, (card, command) in enumerate(commands, start=1):
             headers = cloud_event(command.command_id, str(topics.LOYALTY_COMMANDS.value))
             publisher.publish(topic, card.encode(), encode(command_record(card, command, issued_time)), headers)
             on_progress(number)

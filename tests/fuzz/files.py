@@ -22,6 +22,7 @@ from services.codecs.events import command_record
 from services.messaging.avro import encoder
 from services.opening_balances.file import read_files
 from services.programmes.file import ProgrammeError, parse_programme
+from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.webhooks.endpoints import EndpointsError, load
 from tests.fuzz.door import DefectError, Door, Enter, Outcome
 from tests.support.builders import IDS
@@ -195,11 +196,12 @@ def balances(chance: Random) -> Iterator[File]:
 
 
 _encode = encoder(topics.LOYALTY_COMMANDS, IDS)
+_NAMES = Pseudonyms(bytes(KEY_BYTES))
 
 
 def _use_balances(file: Path) -> Outcome:
     found = read_files([file], "Europe/Berlin", _NOW)
-    for card, command in import_commands(found, "fuzz", "fuzz", "fuzz"):
+    for card, command in import_commands(found, "fuzz", "fuzz", "fuzz", _NAMES):
         card.encode()
         _encode(command_record(card, command))
     if len(found.errors) > found.rows:

@@ -72,7 +72,8 @@ def send(settings, card, *commands):
 
 
 def import_file(settings, file):
-    """Run ``loyalty import``, which the audit trail records."""
+    """Run ``loyalty import``, which the audit trail records. It uses the key of the pipeline."""
+    pseudonyms(settings.pseudonym_key_file)  # the pipeline may not have run yet
     before = len(list(read_trail(settings)))
     command = ["import", str(file), "--name", "opening", "--json"]
     done = CliRunner().invoke(app, command, env=variables_of(settings))

@@ -17,6 +17,7 @@ from services.messaging.schema_ids import FolderSchemaIds
 from services.opening_balances.file import OpeningBalances
 from services.pos_simulator.invoicing import opening, since_opening
 from services.pos_simulator.simulation import Options, Simulation
+from services.pseudonyms import KEY_BYTES, Pseudonyms
 from tests.support.builders import purchase
 from tests.support.loyalty_stream import LoyaltyStream
 
@@ -67,7 +68,7 @@ def test_the_oracle_agrees_with_the_domain() -> None:
     midnight = datetime.combine(helpdesk.imported_until + timedelta(days=1), time(), UTC)
     for card, points in helpdesk.imported.items():
         opening_balances.cards[card] = {to_milliseconds(midnight): int(points.scaleb(2))}
-    imports = [*import_commands(opening_balances, "opening", "", "")] * 2
+    imports = [*import_commands(opening_balances, "opening", "", "", Pseudonyms(bytes(KEY_BYTES)))] * 2
     stream = LoyaltyStream(PROGRAMMES)
 
     stream.read([*imports, *events_of(sent, ARRIVED)])

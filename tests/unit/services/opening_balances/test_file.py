@@ -21,6 +21,7 @@ from services.domain.events import Erase, Purchase, Replace, SentLot
 from services.domain.programme import DAY, Programmes
 from services.messaging.avro import encoder
 from services.opening_balances.file import read_files
+from services.pseudonyms import KEY_BYTES, Pseudonyms
 from tests.support.builders import IDS
 from tests.support.examples import examples
 
@@ -28,6 +29,7 @@ NOW = 1_790_000_000_000
 END_OF_2027 = 1_830_294_000_000
 """2028-01-01 00:00 in Berlin."""
 encode = encoder(LOYALTY_COMMANDS, IDS)
+NAMES = Pseudonyms(bytes(KEY_BYTES))
 
 
 def read(tmp_path: Path, text: str, name: str = "balances.csv"):
@@ -118,7 +120,7 @@ def test_a_wrong_line_of_json_is_named(tmp_path, line):
 def commands_of(found, name="opening"):
     return [
         (card, decode_event(7, encode(command_record(card, each))))
-        for card, each in import_commands(found, name, "why", "me")
+        for card, each in import_commands(found, name, "why", "me", NAMES)
     ]
 
 
@@ -129,7 +131,7 @@ def test_many_rows_count_once(tmp_path):
     found = read(tmp_path, f"card,points,expires\n{rows}")
     states, entries = {}, 0
     for time, name in ((0, "opening"), (365 * DAY, "opening"), (366 * DAY, "second")):
-        for card, command in import_commands(found, name, "why", "me"):
+        for card, command in import_commands(found, name, "why", "me", NAMES):
             event = command.__class__(append_time=time + 7, command_id=command.command_id, lots=command.lots)
             outcome = process(states.get(card), [event], Programmes(), card)
             states[card] = outcome.state
@@ -216,8 +218,18 @@ def test_any_bytes_give_rows_or_errors(tmp_path_factory, content, name):
     assert len(found.errors) <= found.rows
 
 
+def test_the_id_of_an_import_does_not_lead_to_the_card(tmp_path):
+    """The ledger keeps it after an erasure. A person without the key cannot try all cards."""
+    found = read(tmp_path, "card,points\n4711,12.50\n")
+    other = Pseudonyms(b"k" * KEY_BYTES)
+    of_key, again, of_other = (
+        next(import_commands(found, "opening", "why", "me", names))[1].command_id for names in (NAMES, NAMES, other)
+    )
+    assert of_key == again != of_other
+
+
 @pytest.fixture
-def broker(monkeypatch):
+def broker(monkeypatch, tmp_path):
     """The records that the command sends. There is no broker."""
     sent = []
 
@@ -238,7 +250,30 @@ def broker(monkeypatch):
     monkeypatch.setattr(opening_balances, "connected_producer", lambda *_: None)
     monkeypatch.setattr(opening_balances, "load_programmes", lambda _: Programmes())
     monkeypatch.setattr(opening_balances, "audited", lambda *_, **__: nullcontext({}))
+    key_file = tmp_path / "pseudonym.key"
+    key_file.write_bytes(bytes(KEY_BYTES))
+    monkeypatch.setenv("LOYALTY_PSEUDONYM_KEY_FILE", str(key_file))
     return sent
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["import", "--name", "opening", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(("key", "says"), [(None, "does not exist"), (b"short", "is not a key")])
+def test_an_import_needs_the_key_of_the_pipeline(tmp_path, broker, monkeypatch, key, says):
+    """With another key the ids would differ, and the same import would count again. A new key is not made."""
+    file, key_file = tmp_path / "balances.csv", tmp_path / "other.key"
+    file.write_text("card,points\n4711,1\n")
+    if key:
+        key_file.write_bytes(key)
+    monkeypatch.setenv("LOYALTY_PSEUDONYM_KEY_FILE", str(key_file))
+
+    refused = run(file)
+
+    assert (2, []) == (refused.exit_code, broker)
+    assert f"{key_file} {says}" in refused.stderr.replace("\n", " ")
+    assert (key is not None) == key_file.exists()
 
 
 def test_the_command_sends_nothing_in_a_dry_run_or_with_errors(tmp_path, broker):
@@ -246,10 +281,6 @@ def test_the_command_sends_nothing_in_a_dry_run_or_with_errors(tmp_path, broker)
     good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
     good.write_text("card,points,expires\n4711,1,2099-12-31\n4712,2,\n4711,3,\n")
     bad.write_text("card,points\n4711,1\n,2\n")
-
-    def run(*arguments):
-        return CliRunner().invoke(app, ["import", "--name", "opening", *map(str, arguments)])
-
     wrong = run(good, bad)
     assert (2, []) == (wrong.exit_code, broker)
     assert f"{bad}, line 3: card is missing" in wrong.stderr
