@@ -10,15 +10,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from services.domain.events import SentLot
-from services.domain.formats import to_milliseconds
-from services.domain.local_time import end_of_day
+from services.domain.formats import LAST_TIME, to_milliseconds
 from services.domain.validation import BLANKS, LONGEST_TEXT, MOST_LINE_ITEMS
 
 COLUMNS = ("card", "points", "expires")
@@ -189,9 +188,14 @@ def _expires(value: Any, zone: str, now: int) -> int:
         return 0
     try:
         expires = _expiry_time(value, zone)
-    except (ValueError, TypeError, OverflowError):
+    except OverflowError:  # 9999-12-31 has no next day
+        expires = LAST_TIME + 1
+    except (ValueError, TypeError):
         wanted = "a date such as 2027-12-31, or a time such as 2027-12-31T22:00:00Z"
         raise _RowError(f"expires {value!s:.40} is not {wanted}") from None
+    if expires > LAST_TIME:
+        reason = "points cannot expire after the year 9999. Leave it empty if they never expire"
+        raise _RowError(f"expires {value}: {reason}")
     if expires <= now:
         raise _RowError(f"expires {value}: the points have expired already")
     return expires
@@ -199,8 +203,8 @@ def _expires(value: Any, zone: str, now: int) -> int:
 
 def _expiry_time(text: str, zone: str) -> int:
     if "T" not in text:
-        day = datetime.combine(date.fromisoformat(text), time.min, ZoneInfo(zone))
-        return end_of_day(to_milliseconds(day), zone)
+        next_day = date.fromisoformat(text) + timedelta(days=1)
+        return to_milliseconds(datetime.combine(next_day, time.min, ZoneInfo(zone)))
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("no offset")

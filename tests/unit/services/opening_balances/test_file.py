@@ -16,6 +16,7 @@ from services.codecs.events import command_record, decode_event
 from services.domain.account.lots import Terms
 from services.domain.account.model import LARGEST_TOTAL, Account
 from services.domain.account.processor import process
+from services.domain.command_rules import first_violation
 from services.domain.entries import Kind
 from services.domain.events import Erase, Purchase, Replace, SentLot
 from services.domain.programme import DAY, Programmes
@@ -80,6 +81,9 @@ def test_rows_of_a_card_add_up(tmp_path, name, text):
         ("4711,1,31.12.2027", "is not a date such as 2027-12-31"),
         ("4711,1,2027-12-31T00:00:00", "is not a date such as 2027-12-31"),
         ("4711,1,2026-01-01", "the points have expired already"),
+        ("4711,1,0001-01-01", "the points have expired already"),
+        ("4711,1,9999-12-31", "cannot expire after the year 9999. Leave it empty if they never expire"),
+        ("4711,1,9999-12-31T23:59:59-12:00", "cannot expire after the year 9999. Leave it empty if they never expire"),
         ("4711,1,,more", "has more fields than the header"),
         ("4711,1", "has fewer fields than the header: is the file complete?"),
     ],
@@ -92,6 +96,15 @@ def test_a_wrong_row_is_named_and_the_others_are_read(tmp_path, row, says):
     assert error.startswith(f"{tmp_path}/balances.csv, line 3: ")
     assert says in error
     assert (3, {"4711", "4712"}) == (found.rows, set(found.cards))
+
+
+@pytest.mark.parametrize("expires", ["9999-12-30", "9999-12-31T23:59:59.999Z"])
+def test_the_last_times_of_expiry_are_valid_commands(tmp_path, expires):
+    """The pipeline accepts every command that the import sends."""
+    found = read(tmp_path, f"card,points,expires\n4711,1,{expires}\n")
+    ((card, command),) = import_commands(found, "opening", "why", "me", NAMES)
+
+    assert first_violation(command_record(card, command), card.encode()) is None
 
 
 @pytest.mark.parametrize(
