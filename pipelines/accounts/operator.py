@@ -244,7 +244,8 @@ class AccountOperator(StatefulProcessor):
                 continue
             for keys in self._timers.pop(timer):
                 yield from self._advance(keys, timer)
-        if postponed:
+        # Spark's timer of an earlier postponement lists no keys. Postponed too, it would add one in each micro-batch.
+        if postponed := self._timers.with_cards(postponed):
             self._timers.postpone(postponed, timerValues.getCurrentProcessingTimeInMs() + 1)
 
     def _advance(self, keys: Sequence[str], expired: int) -> Iterator[Row]:

@@ -72,6 +72,11 @@ class Timers:
             self._cards.remove([(timer, part)])
         self._part_counts.remove([(timer,)])
 
+    def with_cards(self, timers: Sequence[int]) -> list[int]:
+        """Those of these timers that list cards. ``add`` registers the others again if they get cards."""
+        found = self._part_counts.get([(timer,) for timer in timers])
+        return [timer for timer, value in zip(timers, found, strict=True) if value]
+
     def postpone(self, timers: Sequence[int], until: int) -> None:
         """Process these timers again when Spark's timer at ``until`` fires."""
         (found,) = self._postponed.get([(until,)])

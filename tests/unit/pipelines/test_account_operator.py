@@ -243,6 +243,36 @@ def test_timers_wait_for_unread_events(tmp_path):
 
 
 @each_layout
+def test_the_list_of_postponed_timers_does_not_grow(tmp_path, layout):
+    """While the clock stands still, each micro-batch postpones the real timers only. All run when the clock moves on.
+
+    An earlier release has also postponed the times at which Spark should ask again.
+    """
+    with open_bucket(tmp_path, Programmes((Programme(pending=DAY),)), layout) as (operator, server):
+        process_batch(operator, purchase("4711", "1", T), purchase("4712", "2", T + INTERVAL))
+        first, second = sorted(server.timers)
+        late = second + DAY
+        operator._timers.postpone([late - 2, late - 3], late - 1)
+        for batch in range(5):
+            assert [] == fire_all(operator, server, late + 500 * batch)
+            assert sorted([first, second]) == sorted(
+                timer for (timers,) in maps_of(server)["postponed"].values() for timer in timers
+            )
+        # A timer gets a card although it is postponed, and a new timer has the time at which Spark asks again.
+        (until,) = server.timers
+        process_batch(operator, purchase("4713", "3", T))
+        operator._timers.add({until: ["4714"]})
+        assert {first, second, until} == {timer for timer, _ in maps_of(server)["waiting"]}
+        set_clock(operator, second)
+        rows = fire_all(operator, server, late + DAY)
+        assert ["4711", "4712", "4713"] == sorted(row.key.decode() for row in rows if row.topic == "loyalty")
+        assert [until] == operator._timers.with_cards([first, second, until]), "it is later than the clock"
+        set_clock(operator, until)
+        fire_all(operator, server, until + 2 * DAY)
+        assert_no_timers(server)
+
+
+@each_layout
 def test_a_timer_lists_a_card_once(tmp_path, layout):
     """After 200 redemptions the timer of the points' expiry lists the card once, and an erasure is cheap."""
     with open_bucket(tmp_path, Programmes((Programme(valid_for=365 * DAY),)), layout) as (operator, server):
