@@ -1,0 +1,25 @@
+"""What a rebuild refuses before it writes anything."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from pipelines.reconciliation.refusals import RebuildError, check_receivers
+
+
+@pytest.mark.parametrize(
+    ("nameless", "refusal"),
+    [
+        ([["gift/in"], []], None),
+        ([["gift/in"], ["lost/in", "lost-too/in"]], "^2 transfers or moves have not reached their cards"),
+    ],
+)
+def test_points_for_a_pseudonym_must_have_been_sent(spark, nameless, refusal):
+    """The records have the command of an old transfer, whose receiver is erased. They lack the others."""
+    accounts = spark.createDataFrame([(ids,) for ids in nameless], "nameless array<string>")
+    records = spark.createDataFrame([("!gift/in",), ("!gift",), ("#lost",), (None,)], "identity string")
+    snapshot = SimpleNamespace(events=SimpleNamespace(records=records))
+
+    with pytest.raises(RebuildError, match=refusal) if refusal else nullcontext():
+        check_receivers(accounts, snapshot)
