@@ -101,6 +101,41 @@ def test_kustomizations_name_exactly_the_existing_files(kustomization: Path) -> 
     assert there == {name for name in named if "/" not in name}
 
 
+def test_an_apply_neither_starts_a_stopped_pipeline_nor_waits_for_a_broken_pod() -> None:
+    """Without `replicas`, an apply keeps the number of an operator. Parallel sets replace pods that are not ready."""
+    sets = {each["metadata"]["name"]: each["spec"] for each in OWN if each["kind"] == "StatefulSet"}
+    assert {"pipeline", "api", "kafka", "postgres"} == sets.keys()
+    assert "replicas" not in sets["pipeline"]
+    assert {"Parallel"} == {spec["podManagementPolicy"] for spec in sets.values()}
+
+
+@pytest.mark.program
+@pytest.mark.skipif(KUSTOMIZE is None, reason="neither kubectl nor kustomize is installed")
+def test_a_pipeline_in_maintenance_runs_no_query() -> None:
+    """The container waits without probes. It has the volume of the pipeline, and the URL of the ledger besides."""
+    command = [*(KUSTOMIZE or ()), str(MANIFESTS / "maintenance")]
+    rendered = yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    (found,) = [each for each in rendered if (each["kind"], each["metadata"]["name"]) == ("StatefulSet", "pipeline")]
+    (usual,) = [each for each in documents(MANIFESTS / "stack" / "pipeline.yaml") if each["kind"] == "StatefulSet"]
+    (waiting,), (running,) = (each["spec"]["template"]["spec"]["containers"] for each in (found, usual))
+    assert usual["spec"]["volumeClaimTemplates"] == found["spec"]["volumeClaimTemplates"]
+    assert {"startupProbe", "livenessProbe"} == running.keys() - waiting.keys()
+    assert running["volumeMounts"] == waiting["volumeMounts"]
+    (added,) = [each for each in waiting["env"] if each not in running["env"]]
+    assert ("LOYALTY_LEDGER_URL", "ledger") == (added["name"], added["valueFrom"]["secretKeyRef"]["name"])
+
+
+def test_the_service_finds_the_driver_of_executors() -> None:
+    """The documented label is that of the Service `pipeline`, and the template of the pod has its port."""
+    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    (service,) = [each for each in documents(MANIFESTS / "stack" / "pipeline.yaml") if each["kind"] == "Service"]
+    labels = dict(re.findall(r"spark\.kubernetes\.driver\.label\.(\S+)=(\S+)", guide))
+    assert service["spec"]["selector"] == labels
+    (container,) = documents(MANIFESTS / "pod.yaml")[0]["spec"]["containers"]
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == [port["name"] for port in container["ports"]]
+    assert f"prometheus.io/port={container['ports'][0]['containerPort']}" in guide
+
+
 @EVERY_KUSTOMIZATION
 def test_pods_run_the_images_of_the_compose_file(kustomization: Path) -> None:
     """Pods run the images of the compose file, and the kustomization sets the tag of each."""
