@@ -46,11 +46,13 @@ class Appended:
         entries: the number of new rows. The other entries were in the ledger already.
         erased: the number of accounts whose card was deleted.
         gaps: the change of the number of gaps.
+        gaps_opened: the number of new gaps. An entry that fills a part of a gap opens none.
     """
 
     entries: int = 0
     erased: int = 0
     gaps: int = 0
+    gaps_opened: int = 0
 
 
 class Appender:
@@ -140,7 +142,7 @@ class Appender:
         rows = [_row(key, each, accounts, pseudonyms) for key, each in keyed]
         insert = self._insert(ENTRY).on_conflict_do_nothing()
         new = connection.execute(insert.execution_options(preserve_rowcount=True), rows).rowcount
-        return Appended(new, erased, _update_sequences(accounts, keyed))
+        return Appended(new, erased, *_update_sequences(accounts, keyed))
 
     def _insert_undecodable(self, connection: Connection, records: Sequence[Undecodable]) -> None:
         rows = [
@@ -176,8 +178,8 @@ def _row(key: AccountKey, each: CardEntry, accounts: Accounts, pseudonyms: Mappi
     return row
 
 
-def _update_sequences(accounts: Accounts, keyed: Sequence[tuple[AccountKey, CardEntry]]) -> int:
-    """Update the highest sequence numbers and the gaps. Returns the change of the number of gaps."""
+def _update_sequences(accounts: Accounts, keyed: Sequence[tuple[AccountKey, CardEntry]]) -> tuple[int, int]:
+    """Update the highest sequence numbers and the gaps. Returns ``gaps`` and ``gaps_opened`` of the result."""
     sequences: defaultdict[AccountKey, list[int]] = defaultdict(list)
     for key, each in keyed:
         sequences[key].append(each.entry.sequence)
@@ -187,7 +189,8 @@ def _update_sequences(accounts: Accounts, keyed: Sequence[tuple[AccountKey, Card
     ]
     before = sum(len(account.gaps) for account, _, _ in changed)
     after = sum(len(gaps) for _, _, gaps in changed)
+    opened = sum(gap.first > account.last_sequence for account, _, gaps in changed for gap in gaps)
     if count := sum(account.gaps != gaps for account, _, gaps in changed):
         log.warning("the gaps changed; `loyalty ledger gaps` lists them", accounts=count, before=before, after=after)
     accounts.update_sequences(changed)
-    return after - before
+    return after - before, opened

@@ -106,6 +106,7 @@ class LedgerConsumer:
         self._metrics.undecodable.inc(len(batch.undecodable))
         self._metrics.erased.inc(appended.erased)
         self._metrics.gaps.inc(appended.gaps)
+        self._metrics.gaps_opened.inc(appended.gaps_opened)
         for record in batch.undecodable:
             # The log never shows the key, because it is a card number.
             log.error(

@@ -21,6 +21,9 @@ class Metrics:
         self.gaps = Gauge(
             "loyalty_ledger_gaps", "Ranges of missing sequence numbers, of all accounts.", registry=registry
         )
+        self.gaps_opened = Counter(
+            "loyalty_ledger_gaps_opened", "Gaps found, also those that were filled later.", registry=registry
+        )
         self.position = Gauge(
             "loyalty_ledger_position", "Offset of the next record to append.", ["partition"], registry=registry
         )

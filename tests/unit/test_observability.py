@@ -1,12 +1,25 @@
-"""The configuration of Prometheus and the dashboards of Grafana use only metrics that the processes expose."""
+"""Prometheus and Grafana use only metrics, labels and values that the processes expose."""
 
 import json
 import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
+
+from api.app import create_app
+from api.http.metrics import Metrics as ApiMetrics
+from pipelines.runtime.query_table import QUERIES
+from services.ledger.metrics import Metrics as LedgerMetrics
+from services.state_stores.catalogue import BALANCES
+from services.webhooks.metrics import Metrics as WebhookMetrics
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "infra" / "prometheus"
@@ -20,16 +33,54 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return parsed
 
 
+@cache
+def labels_by_metric() -> dict[str, set[str]]:
+    """The labels of every exposed metric. Prometheus adds the metric `up`, and two labels to each metric."""
+    api, webhooks = ApiMetrics(), CollectorRegistry()
+    api.watch(MagicMock(by_name={}))
+    WebhookMetrics(webhooks)
+    found = dict(chain(*map(labels_in, (REGISTRY, api.registry, LedgerMetrics().registry, webhooks))))
+    return {name: labels | {"job", "instance"} for name, labels in {**found, "up": set[str]()}.items()}
+
+
+def labels_in(registry: Any) -> Iterator[tuple[str, set[str]]]:
+    # The registry has no public way to the labels of a metric without samples.
+    for collector in registry._collector_to_names:
+        for metric in [collector] if isinstance(collector, MetricWrapperBase) else collector.collect():
+            yield stem(getattr(metric, "_name", None) or metric.name), {*metric._labelnames}
+
+
 def exposed() -> set[str]:
-    """Every metric that a process of the stack exposes, without the suffixes of counters and histograms."""
-    modules = (
-        "pipelines/runtime/query_metrics.py",
-        "api/http/metrics.py",
-        "services/ledger/metrics.py",
-        "services/webhooks/metrics.py",
-    )
-    sources = [ROOT / path for path in modules]
-    return {stem(name) for path in sources for name in re.findall(r'"(loyalty_\w+)"', path.read_text(encoding="utf-8"))}
+    return {name for name in labels_by_metric() if name.startswith("loyalty_")}
+
+
+@cache
+def known_values() -> dict[str, set[str]]:
+    """The values of the labels that expressions compare."""
+    return {
+        "job": {job["job_name"] for job in read_yaml(PROMETHEUS / "prometheus.yml")["scrape_configs"]},
+        "query": {*QUERIES},
+        "outcome": {"delivered", "dead"},
+        "store": {BALANCES},
+        "route": {*create_app(MagicMock()).openapi()["paths"]},
+        "status": {"5.."},
+    }
+
+
+def faults(expression: str, text: str = "") -> list[str]:
+    """The labels of an expression and of its text that its metrics do not have, and the values that no metric has."""
+    metrics = re.findall(r"\b(loyalty_\w+|up|process_start_time_seconds)\b(?:\{([^}]*)\})?", expression)
+    found = []
+    for name, matchers in metrics:
+        for label, value in re.findall(r'(\w+)[=!]~?"([^"]*)"', matchers):
+            if label not in labels_by_metric()[stem(name)] or not {*value.split("|")} <= known_values()[label]:
+                found.append(f"{name}: {label}={value}")
+    has = set.intersection(*(labels_by_metric()[stem(name)] for name, _ in metrics))
+    has |= {"le"} if "_bucket" in expression else set()
+    groups = {label for group in re.findall(r"\bby \(([^)]*)\)", expression) for label in group.split(", ")}
+    is_grouped = re.match(r"\(*(sum|max|min|count|histogram_quantile)\b", expression)
+    shown = {*re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", text)}
+    return [*found, *(groups - has), *(shown - (groups if is_grouped else has))]
 
 
 def stem(metric: str) -> str:
@@ -67,10 +118,33 @@ def test_rule_files_exist() -> None:
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
 def test_alerts_use_existing_metrics(alert: dict[str, Any]) -> None:
-    """An alert on an unknown metric would never fire."""
+    """An alert on an unknown metric, label or value would never fire."""
     assert set() == named(alert["expr"]) - exposed()
-    assert named(alert["expr"]) or "up{" in alert["expr"]
     assert alert["annotations"]["summary"]
+    assert [] == faults(alert["expr"], alert["annotations"]["summary"])
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ('sum by (endpoint) (increase(loyalty_webhook_messages_total{outcome="died"}[15m])) > 0', ""),
+        ('sum by (query) (increase(loyalty_query_batches_total{query="accounts"}[10m])) == 0', ""),
+        ("sum by (shop) (loyalty_query_rows_dropped_by_watermark_total) > 0", ""),
+        ('(count(up{job="apis"} == 1) or vector(0)) == 0', ""),
+        ('loyalty_ledger_gaps{query="loyalty"} > 0', ""),
+        ("sum(loyalty_webhook_lag) > 0", "{{ $labels.endpoint }} is behind"),
+        ("sum by (le) (loyalty_query_lag_records)", ""),
+    ],
+)
+def test_a_wrong_label_or_value_is_detected(expression: str, text: str) -> None:
+    """The test of alerts and panels would notice such an expression."""
+    assert faults(expression, text)
+
+
+def test_each_process_says_when_it_started() -> None:
+    """The alert `ProcessRestarts` counts these times. The pipeline and the webhooks use the global registry."""
+    for registry in (REGISTRY, ApiMetrics().registry, LedgerMetrics().registry):
+        assert b"\nprocess_start_time_seconds " in generate_latest(registry)
 
 
 def test_every_alert_has_a_response() -> None:
@@ -85,7 +159,7 @@ def test_panels_use_existing_metrics(dashboard: Path) -> None:
     for panel in panels(dashboard):
         for target in panel["targets"]:
             assert set() == named(target["expr"]) - exposed()
-            assert named(target["expr"]) or "up{" in target["expr"]
+            assert [] == faults(target["expr"], target.get("legendFormat", ""))
 
 
 def test_dashboards_and_alerts_cover_the_documented_metrics() -> None:

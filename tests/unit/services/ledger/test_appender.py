@@ -134,14 +134,15 @@ def test_an_erasure_beside_another_process_leaves_no_card(ledger: Ledger, monkey
 
 
 def test_a_gap_is_noted_until_it_is_filled(ledger: Ledger) -> None:
-    """Missing sequence numbers are a gap. Later entries split and fill the gap."""
-    assert 1 == ledger.append(("A", entry(1)), ("A", entry(6)), ("B", entry(1))).gaps
+    """Missing sequence numbers are a gap. Later entries split and fill the gap. A split opens no gap."""
+    assert Appended(3, gaps=1, gaps_opened=1) == ledger.append(("A", entry(1)), ("A", entry(6)), ("B", entry(1)))
     assert [(2, 5)] == ledger.gaps()
-    assert 1 == ledger.append(("A", entry(3)), ("A", entry(7))).gaps
+    assert Appended(2, gaps=1) == ledger.append(("A", entry(3)), ("A", entry(7)))
     assert [(2, 2), (4, 5)] == ledger.gaps()
     assert 2 == ledger.appender.count_gaps()
-    assert -2 == ledger.append(("A", entry(2)), ("A", entry(4)), ("A", entry(5))).gaps
-    assert [] == ledger.gaps()
+    filled = ledger.append(("A", entry(2)), ("A", entry(4)), ("A", entry(5)), ("A", entry(9)))
+    assert (-1, 1) == (filled.gaps, filled.gaps_opened)
+    assert [(8, 8)] == ledger.gaps()
 
 
 def test_a_first_record_that_is_not_the_first_entry_is_a_gap(ledger: Ledger) -> None:
