@@ -1,11 +1,12 @@
 """Processes that continue after the end of the command that started them. They have pid files and log files."""
 
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,10 @@ _CLOCK_TOLERANCE = 2.0
 
 class ProcessFailedError(RuntimeError):
     """A process ended, or was not ready in time. The message has the last lines of its log."""
+
+
+class AlreadyRunsError(ProcessFailedError):
+    """The program runs already. Whoever gets this error has not started it, and must not stop it."""
 
 
 @dataclass
@@ -66,19 +71,31 @@ class ManagedProcess:
     ) -> None:
         """Start the program and wait until it is ready. After any failure the program does not run.
 
-        Raises ProcessFailedError if it ends before it is ready, or is not ready after ``timeout`` seconds.
+        Raises:
+            AlreadyRunsError: this object or another command has started it. It still runs.
+            ProcessFailedError: it ended before it was ready, or was not ready after ``timeout`` seconds.
         """
-        if self.pid is not None:
-            raise ProcessFailedError(f"{self.name} already runs with pid {self.pid}: stop it first")
         try:
-            self._launch(command, environment, working_dir)
+            with self._lock():
+                self._launch(command, environment, working_dir)
             self._wait_until(ready, timeout)
+        except AlreadyRunsError:
+            raise
         except BaseException:
             self.stop()
             raise
 
-    def _launch(self, command: Sequence[str], environment: Mapping[str, str], working_dir: Path) -> None:
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Only one command at a time acts on what it reads in the pid file."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
+        with (self.run_dir / f"{self.name}.lock").open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _launch(self, command: Sequence[str], environment: Mapping[str, str], working_dir: Path) -> None:
+        if self.pid is not None:
+            raise AlreadyRunsError(f"{self.name} already runs with pid {self.pid}: stop it first")
         self.log_dir.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
             self._start_of_log = log.tell()
@@ -132,7 +149,12 @@ class ManagedProcess:
             if isinstance(process, psutil.Popen):
                 process.wait()
         self._process = None
-        self.pid_file.unlink(missing_ok=True)
+        if self.pid_file.exists():
+            with self._lock():
+                # Another command can have started the program again.
+                recorded = self._recorded()
+                if recorded is None or not _is_alive(recorded):
+                    self.pid_file.unlink(missing_ok=True)
 
     def last_lines(self) -> str:
         """The last lines of the log since the start, for an error message. Lines of earlier runs would mislead."""

@@ -157,8 +157,9 @@ class LocalStack:
             for part in parts:
                 if part.process.pid is None:
                     on_part(part.process.name)
-                    started.append(part.process)
+                    # If it fails, it has stopped. If another command was faster, this command must not stop the part.
                     part.start()
+                    started.append(part.process)
                 if part is self.broker:
                     create_topics(self.settings)
         except BaseException:

@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import psutil
 import pytest
 
-from infra.local.processes import ManagedProcess, ProcessFailedError
+from infra.local.processes import AlreadyRunsError, ManagedProcess, ProcessFailedError
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.program
 
@@ -69,6 +72,43 @@ def test_it_runs_at_most_once(process: ManagedProcess, tmp_path: Path) -> None:
     with pytest.raises(ProcessFailedError, match=f"already runs with pid {pid}"):
         start(process, tmp_path, WAITS)
     assert pid == process.pid
+
+
+def test_two_starts_at_once_start_one_process(process: ManagedProcess, tmp_path: Path) -> None:
+    """The slower command gets an error and stops nothing. Both see the process of the faster one."""
+    commands = [process, *(ManagedProcess("part", tmp_path / "run", tmp_path / "log") for _ in range(7))]
+    together, refused = Barrier(len(commands)), []
+
+    def start_one(command: ManagedProcess) -> None:
+        together.wait()
+        try:
+            start(command, tmp_path, WAITS)
+        except AlreadyRunsError as error:
+            refused.append(error)
+
+    try:
+        with ThreadPoolExecutor(len(commands)) as pool:
+            list(pool.map(start_one, commands))
+        (pid,) = {command.pid for command in commands}
+        assert (7, True) == (len(refused), pid is not None)
+    finally:
+        for command in commands:
+            command.kill()
+
+
+def test_the_end_of_a_process_keeps_the_file_of_the_next_one(process: ManagedProcess, tmp_path: Path) -> None:
+    """A command that has lost its process does not remove the pid file of another command's process."""
+    start(process, tmp_path, WAITS)
+    assert process.pid is not None
+    psutil.Process(process.pid).kill()
+    other_command = ManagedProcess("part", tmp_path / "run", tmp_path / "log")
+    wait_for("the end of the process", lambda: process.pid is None)
+    try:
+        start(other_command, tmp_path, WAITS)
+        process.kill()
+        assert other_command.pid == ManagedProcess("part", tmp_path / "run", tmp_path / "log").pid is not None
+    finally:
+        other_command.kill()
 
 
 @pytest.mark.parametrize("change", [3.0, -3600.0])
