@@ -15,6 +15,7 @@ import typer
 from infra.docker.healthy import is_healthy
 from infra.local import folders
 from infra.local.java import JavaNotFoundError, find_java_home
+from infra.local.ports import api_url_of, url_of
 from services.cli.output import FAILED, AsJson, read_settings, report, table
 from services.messaging.publishing import PublishError, require_broker
 from services.settings import Settings
@@ -93,22 +94,22 @@ def _gigabytes(drivers: int) -> int:
 
 def ports(settings: Settings) -> Iterator[Check]:
     """Each port is free, or a part of the system uses it already."""
-    host, metrics = settings.api_host, settings.metrics_host
+    metrics = settings.metrics_host
     kafka_host, _, kafka_port = settings.kafka_bootstrap_servers.rpartition(":")
     if kafka_host in {"127.0.0.1", "localhost"}:
         variable = "LOYALTY_KAFKA_BOOTSTRAP_SERVERS"
         yield _port("kafka", kafka_host, int(kafka_port), variable, partial(_is_kafka, settings))
+    answers = partial(is_healthy, f"{api_url_of(settings)}/livez")
+    yield _port("api", settings.api_host, settings.api_port, "LOYALTY_API_PORT", answers)
     parts = [
-        ("api", host, settings.api_port, "LOYALTY_API_PORT"),
-        ("pipeline", metrics, settings.metrics_port, "LOYALTY_METRICS_PORT"),
-        ("ledger", metrics, settings.ledger_metrics_port, "LOYALTY_LEDGER_METRICS_PORT"),
-        ("webhooks", metrics, settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT"),
+        ("pipeline", settings.metrics_port, "LOYALTY_METRICS_PORT"),
+        ("ledger", settings.ledger_metrics_port, "LOYALTY_LEDGER_METRICS_PORT"),
+        ("webhooks", settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT"),
     ]
     if settings.pipeline_drivers > 1:
-        parts.append(("background", metrics, settings.background_metrics_port, "LOYALTY_BACKGROUND_METRICS_PORT"))
-    for name, address, port, variable in parts:
-        url = f"http://{f'[{address}]' if ':' in address else address}:{port}/livez"
-        yield _port(name, address, port, variable, partial(is_healthy, url))
+        parts.append(("background", settings.background_metrics_port, "LOYALTY_BACKGROUND_METRICS_PORT"))
+    for name, port, variable in parts:
+        yield _port(name, metrics, port, variable, partial(is_healthy, f"{url_of(metrics, port)}/livez"))
 
 
 def _port(name: str, host: str, port: int, variable: str, is_own: Callable[[], bool]) -> Check:

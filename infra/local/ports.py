@@ -1,7 +1,9 @@
-"""Ports on the loopback address of this machine."""
+"""Ports of this machine, and the URLs of its servers."""
 
 import secrets
 import socket
+
+from services.settings import Settings, host_in_url
 
 HOST = "127.0.0.1"
 
@@ -15,6 +17,18 @@ def free_port() -> int:
     while is_taken(port := _FIRST + secrets.randbelow(_END - _FIRST)):
         pass
     return port
+
+
+def url_of(host: str, port: int, scheme: str = "http") -> str:
+    """The URL at which this machine reaches a server that listens on this host."""
+    # A server that listens on all addresses also listens on that of this machine.
+    reached = {"0.0.0.0": HOST, "::": "::1"}.get(host, host)  # noqa: S104  # compared, not bound
+    return f"{scheme}://{host_in_url(reached)}:{port}"
+
+
+def api_url_of(settings: Settings) -> str:
+    """The URL at which this machine reaches the API of these settings."""
+    return url_of(settings.api_host, settings.api_port, "https" if settings.api_certificate_file else "http")
 
 
 def is_taken(port: int, host: str = HOST) -> bool:

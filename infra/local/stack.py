@@ -16,7 +16,7 @@ from infra.docker.healthy import is_healthy
 from infra.local import jars
 from infra.local.broker import LocalBroker
 from infra.local.java import find_java_home
-from infra.local.ports import HOST, free_port
+from infra.local.ports import HOST, api_url_of, free_port, url_of
 from infra.local.processes import ManagedProcess, ProcessFailedError
 from services.api_keys.keys import Scope, new_key
 from services.api_keys.topic import keep_key
@@ -227,7 +227,7 @@ class LocalStack:
         return Path(self.settings.export_dir)
 
     def _pipeline(self) -> Service:
-        url = f"http://{HOST}:{self.settings.metrics_port}"
+        url = url_of(self.settings.metrics_host, self.settings.metrics_port)
         queries = _queries("loyalty") if self.settings.pipeline_drivers > 1 else ()
         return Service("pipelines", self.settings, self._driver("pipeline"), url, queries)
 
@@ -235,7 +235,8 @@ class LocalStack:
         port = self.settings.background_metrics_port
         settings = self.settings.model_copy(update={"metrics_port": port})
         process = self._driver("background", _BACKGROUND_NICENESS)
-        return Service("pipelines", settings, process, f"http://{HOST}:{port}", _queries(*BACKGROUND_QUERIES))
+        url = url_of(settings.metrics_host, port)
+        return Service("pipelines", settings, process, url, _queries(*BACKGROUND_QUERIES))
 
     def _driver(self, name: str, niceness: int = 0) -> ManagedProcess:
         return self._process(name, self.settings.stop_timeout.total_seconds() + _STOP_MARGIN, niceness)
@@ -245,32 +246,32 @@ class LocalStack:
         folder = self.settings.state_dir.resolve() / f"api-{number}"
         port = self.settings.api_port if number == 1 else free_port()
         settings = self.settings.model_copy(update={"state_dir": folder, "api_port": port})
-        url = f"http://{HOST}:{settings.api_port}"
-        return Service("api", settings, self._process(f"api-{number}"), url)
+        return Service("api", settings, self._process(f"api-{number}"), api_url_of(settings))
 
     def _readers(self) -> Iterator[Service]:
-        url = f"http://{HOST}:{self.settings.ledger_metrics_port}"
+        url = url_of(self.settings.metrics_host, self.settings.ledger_metrics_port)
         yield Service("services.ledger", self.settings, self._process("ledger"), url)
         if self.settings.webhooks_file.exists():
-            url = f"http://{HOST}:{self.settings.webhooks_metrics_port}"
+            url = url_of(self.settings.metrics_host, self.settings.webhooks_metrics_port)
             yield Service("services.webhooks", self.settings, self._process("webhooks"), url)
 
     def _process(self, name: str, stop_timeout: float = 30.0, niceness: int = 0) -> ManagedProcess:
         return ManagedProcess(name, self.directory / "run", self.directory / "log", stop_timeout, niceness)
 
     def _check_ports(self) -> None:
+        metrics_host = self.settings.metrics_host
         needed = [
-            (self.broker.process, self.broker.port, "LOYALTY_KAFKA_BOOTSTRAP_SERVERS"),
-            (self.pipeline.process, self.pipeline.port, "LOYALTY_METRICS_PORT"),
-            *((api.process, api.port, "LOYALTY_API_PORT") for api in self.apis),
+            (self.broker.process, HOST, self.broker.port, "LOYALTY_KAFKA_BOOTSTRAP_SERVERS"),
+            (self.pipeline.process, metrics_host, self.pipeline.port, "LOYALTY_METRICS_PORT"),
+            *((api.process, self.settings.api_host, api.port, "LOYALTY_API_PORT") for api in self.apis),
             *(
-                (each.process, each.port, f"LOYALTY_{each.process.name.upper()}_METRICS_PORT")
+                (each.process, metrics_host, each.port, f"LOYALTY_{each.process.name.upper()}_METRICS_PORT")
                 for each in (*self.readers, *self.background)
             ),
         ]
-        for process, port, setting in needed:
+        for process, host, port, setting in needed:
             if process.pid is None:
-                require_port(HOST, port, setting)
+                require_port(host, port, setting)
 
 
 def _queries(*names: str) -> tuple[str, ...]:

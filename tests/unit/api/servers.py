@@ -30,6 +30,11 @@ async def answer(seconds: float = 0) -> str:
     return "answer"
 
 
+@app.get("/livez")
+async def livez() -> str:
+    return "alive"
+
+
 @app.get("/large")
 async def large() -> Response:
     return Response(bytes(LARGE_BYTES))

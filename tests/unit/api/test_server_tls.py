@@ -13,7 +13,9 @@ from cryptography import x509
 from structlog.testing import capture_logs
 
 from api.http.server import server_of
+from infra import doctor
 from infra.docker.healthy import is_healthy
+from infra.doctor import State
 from infra.local.ports import HOST
 from infra.security.certificates import Authority
 from services.settings import Settings, SettingsError, read_settings
@@ -87,6 +89,13 @@ def test_mutual_tls_asks_for_a_certificate_of_the_authorities(tmp_path: Path, mo
         monkeypatch.setenv("LOYALTY_API_CERTIFICATE_FILE", str(own.certificate))
         monkeypatch.setenv("LOYALTY_API_CERTIFICATE_KEY_FILE", str(own.key))
         assert is_healthy(named)
+
+
+def test_the_doctor_recognises_an_api_with_tls(tmp_path: Path) -> None:
+    """Its port is taken by the API itself, so this is no problem."""
+    with serving(**Certificates(tmp_path).settings) as settings:
+        (check,) = [each for each in doctor.ports(settings) if each.name == "port of api"]
+    assert (State.GOOD, True) == (check.state, "api runs already" in check.found)
 
 
 def test_a_new_certificate_is_used_without_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

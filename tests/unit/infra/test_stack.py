@@ -45,6 +45,21 @@ def test_a_taken_port_is_named_with_its_setting(tmp_path: Path) -> None:
     assert {None} == {process.pid for process in stack.processes}
 
 
+def test_a_stack_asks_each_part_where_it_listens(tmp_path: Path) -> None:
+    """The API speaks TLS if it has a certificate. A part that listens on all addresses also answers on the own one."""
+    pem = tmp_path / "api.pem"
+    pem.touch()
+    tls = {"api_certificate_file": pem, "api_certificate_key_file": pem}
+    settings = private_settings(tmp_path, api_host="10.0.0.7", metrics_host="0.0.0.0", pipeline_drivers=2, **tls)  # noqa: S104
+    stack = LocalStack(tmp_path, settings)
+    assert f"https://10.0.0.7:{settings.api_port}" == stack.api_url
+    metrics = [service.url for service in stack.services if service not in stack.apis]
+    assert {HOST} == {url.removeprefix("http://").partition(":")[0] for url in metrics}
+    six = private_settings(tmp_path, api_host="::", metrics_host="::1")
+    assert f"http://[::1]:{six.api_port}" == LocalStack(tmp_path, six).api_url
+    assert f"http://[::1]:{six.metrics_port}/metrics" == LocalStack(tmp_path, six).metrics_url
+
+
 def test_instances_share_neither_port_nor_folder(tmp_path: Path) -> None:
     """Each API instance has its own port and state folder, because RocksDB allows one process a folder."""
     apis = LocalStack(tmp_path, private_settings(tmp_path), api_instances=3).apis
