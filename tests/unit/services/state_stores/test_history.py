@@ -1,14 +1,15 @@
 """The read of one key of a changelog, on the broker that librdkafka contains for tests."""
 
 from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
 
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
-from services.state_stores import catalogue
-from services.state_stores.history import read_key
+from services.state_stores import catalogue, history
 
 DEFINITION = catalogue.stores(FolderSchemaIds())[0]
 CARD = b"9265846829"
@@ -34,7 +35,7 @@ def settings() -> Iterator[Settings]:
     ids=["all", "a part", "the first record is of another key", "no offsets"],
 )
 def test_the_records_of_a_key_in_their_order(settings: Settings, span: range, offsets: list[int]) -> None:
-    found = read_key(settings, DEFINITION, 0, CARD, span)
+    found = history.read_key(settings, DEFINITION, 0, CARD, span)
 
     assert [(offset, CARD, b"value %d" % offset) for offset in offsets] == [
         (each.offset, each.key, each.value) for each in found
@@ -42,7 +43,8 @@ def test_the_records_of_a_key_in_their_order(settings: Settings, span: range, of
 
 
 def test_a_read_that_takes_too_long_finds_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records that it has found may not be all, so nobody may take them for the whole history."""
-    monkeypatch.setattr("services.state_stores.history._LONGEST_SECONDS", -1.0)
+    """The two records before the deadline may not be all, so nobody may take them for the whole history."""
+    four_seconds_later = count(0, 4)
+    monkeypatch.setattr(history, "time", SimpleNamespace(monotonic=lambda: float(next(four_seconds_later))))
 
-    assert [] == read_key(settings, DEFINITION, 0, CARD, range(5))
+    assert [] == history.read_key(settings, DEFINITION, 0, CARD, range(5))
