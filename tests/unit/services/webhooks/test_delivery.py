@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import cast
@@ -203,6 +204,55 @@ def test_an_unexpected_error_of_the_client_is_a_failed_attempt(error: Exception)
     delivery = Delivery(endpoint, cast(httpx.AsyncClient, Client()), Metrics(CollectorRegistry()))
     with pytest.raises(UndeliveredError, match=rf"^no answer: {type(error).__name__}$"):
         asyncio.run(delivery.deliver(MESSAGE))
+
+
+def delivery_to(answer: Callable[[httpx.Request], Awaitable[httpx.Response]], **rules: int) -> Delivery:
+    """A delivery to a receiver in this process. It needs no socket."""
+    client = httpx.AsyncClient(transport=httpx.MockTransport(answer))  # type: ignore[arg-type]  # it accepts both
+    return Delivery(Endpoint("a", "http://crm.example", (b"x" * 24,), **rules), client, Metrics(CollectorRegistry()))
+
+
+@pytest.mark.parametrize(("sent", "read"), [(64, 64), (65, 65), (10_000, 65)], ids=["short", "a bit longer", "long"])
+def test_a_long_response_is_not_read(sent: int, read: int) -> None:
+    """A receiver cannot keep a place with a response that never ends. A short response is read, for the next request.
+
+    The numbers are KiB.
+    """
+    sizes: list[int] = []
+
+    class Body(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for _ in range(sent):
+                sizes.append(1024)
+                yield b"x" * 1024
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=Body())
+
+    asyncio.run(delivery_to(answer).deliver(MESSAGE))
+    assert read == len(sizes)
+
+
+def test_a_receiver_gets_no_more_requests_at_once_than_it_allows() -> None:
+    """The others wait for a place. All of them are delivered."""
+    running, most, answered = 0, 0, 0
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        nonlocal running, most, answered
+        running += 1
+        most = max(most, running)
+        for _ in range(10):
+            await asyncio.sleep(0)  # let the others begin
+        running -= 1
+        answered += 1
+        return httpx.Response(200)
+
+    async def deliver() -> None:
+        delivery = delivery_to(answer, concurrency=3)
+        await asyncio.gather(*(delivery.deliver(MESSAGE) for _ in range(10)))
+
+    asyncio.run(deliver())
+    assert (3, 10) == (most, answered)
 
 
 def test_a_reason_phrase_is_cut() -> None:

@@ -18,6 +18,7 @@ from services.domain.entries import Kind
 from services.messaging.avro import encoder
 from services.messaging.dead_letters import DeadLetterWriter, RecordPosition
 from services.messaging.log_reader import Batch
+from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.webhooks import dispatcher
@@ -111,10 +112,31 @@ class Reader:
         return []
 
 
+class Group(Reader):
+    """A reader whose partitions move. As in librdkafka, a callback of a rebalance runs inside of a read."""
+
+    def __init__(self, partitions: dict[int, list[str]]) -> None:
+        super().__init__(partitions)
+        self.rebalances: list[Callable[[], None]] = []
+
+    def subscribe(self, *_: object, on_assign: Any, on_revoke: Any, **__: object) -> None:
+        self.on_assign, self.on_revoke = on_assign, on_revoke
+
+    def read(self, most: int, seconds: float) -> Batch:
+        while self.rebalances:
+            self.rebalances.pop(0)()
+        return super().read(most, seconds)
+
+
 def dispatch(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch, steps: Callable[[asyncio.Event, list[str]], Any]
+    reader: Reader,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: Callable[[asyncio.Event, list[str]], Any],
+    dead_letters: Any = None,
+    registry: CollectorRegistry | None = None,
 ) -> list[str]:
     """Run a dispatcher while ``steps`` runs. Deliveries of STUCK wait for its event. Returns the delivered ids."""
+    metrics = Metrics(registry or CollectorRegistry())
     monkeypatch.setattr(dispatcher, "LogReader", lambda *_, **__: reader)
     delivered: list[str] = []
 
@@ -126,9 +148,8 @@ def dispatch(
                 await released.wait()
             delivered.append(message.identity)
 
-        each = EndpointDispatcher(
-            ENDPOINT, Settings(), IDS, deliver, cast(DeadLetterWriter, None), Metrics(CollectorRegistry())
-        )
+        letters = cast(DeadLetterWriter, dead_letters)
+        each = EndpointDispatcher(ENDPOINT, Settings(), IDS, deliver, letters, metrics)
         running = asyncio.create_task(each.run(stopping))
         try:
             async with asyncio.timeout(60):
@@ -233,30 +254,97 @@ def test_a_new_consumer_subscribes_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Librdkafka keeps the pause of a partition over its revocation. Nothing would read the partition again."""
-
-    class Group(Reader):
-        def committed_of(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-            assert timeout > 0
-            return [TopicPartition(each.topic, each.partition, 1) for each in partitions]
-
-        def assign(self, _: list[TopicPartition]) -> None: ...
-
-        def subscribe(self, *_: object, on_assign: Any, on_revoke: Any, **__: object) -> None:
-            self.rebalance = on_assign, on_revoke
-
     reader = Group({0: [STUCK, *(f"card {number}" for number in range(1, 600))]})
-    consumer = SimpleNamespace(committed=reader.committed_of, assign=reader.assign, resume=reader.resume)
+    partitions = [TopicPartition(TOPIC, 0, 1)]
+    consumer = SimpleNamespace(
+        committed=lambda _, timeout: partitions if timeout else None, assign=lambda _: None, resume=reader.resume
+    )
 
     async def steps(released: asyncio.Event, _: list[str]) -> None:
         await until(lambda: bool(reader.paused))
-        assign, revoke = reader.rebalance
-        revoke(consumer, [TopicPartition(TOPIC, 0)])
+        reader.on_revoke(consumer, partitions)
         reader.read_count[0] = 1
         released.set()
-        assign(consumer, [TopicPartition(TOPIC, 0)])
+        reader.on_assign(consumer, partitions)
         await until(lambda: reader.read_count[0] == 600)
 
     dispatch(reader, monkeypatch, steps)
+
+
+def test_deliveries_of_a_revoked_partition_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next owner of the partition delivers the notification. Two processes would mix the order of a customer."""
+    reader = Group({0: [STUCK], 1: ["a"], 2: ["b"]})
+    reader.paused = {1, 2}
+    again = threading.Event()
+
+    def revoke() -> None:
+        reader.on_revoke(None, [TopicPartition(TOPIC, 0)])
+        reader.resume([TopicPartition(TOPIC, 1)])
+
+    async def steps(released: asyncio.Event, delivered: list[str]) -> None:
+        await until(lambda: reader.read_count[0] == 1)
+        reader.rebalances.append(again.set)
+        await until(again.is_set)  # the delivery has begun before this read
+        reader.rebalances.append(revoke)
+        await until(lambda: len(delivered) == 1)  # a record that was read after the revocation
+        released.set()
+        reader.resume([TopicPartition(TOPIC, 2)])
+        await until(lambda: len(delivered) >= 2)
+
+    assert 2 == len(dispatch(reader, monkeypatch, steps))
+    assert [0, 1, 1] == [reader.committed[number] for number in range(3)]
+
+
+def test_nothing_overtakes_a_record_that_could_not_be_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No dead letter can be written, so the process ends. The next one delivers both records, in their order."""
+    reader = Reader({0: ["a", "a"]})
+    value, read = Record.value, reader.read
+    all_read, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(Record, "value", lambda each: value(each) if each.offset() else b"not Avro")
+
+    def read_and_wait(most: int, seconds: float) -> Batch:
+        if reader.read_count[0] == 2 and seconds:  # the next poll, so both deliveries have begun
+            all_read.set()
+            go_on.wait(60)
+        return read(most, seconds)
+
+    monkeypatch.setattr(reader, "read", read_and_wait)
+
+    class Letters:
+        def __init__(self) -> None:
+            self.fail = asyncio.Event()
+
+        async def write(self, *_: object) -> None:
+            await self.fail.wait()
+            raise PublishError("no broker answers")
+
+    letters = Letters()
+    overtook: list[str] = []
+
+    async def steps(_: asyncio.Event, delivered: list[str]) -> None:
+        await until(all_read.is_set)
+        begun = asyncio.all_tasks()
+        letters.fail.set()
+        await until(lambda: len(begun & asyncio.all_tasks()) == len(begun) - 2)  # both deliveries have ended
+        go_on.set()
+        overtook.extend(delivered)
+
+    with pytest.raises(PublishError, match="no broker answers"):
+        dispatch(reader, monkeypatch, steps, letters)
+    assert [] == overtook
+    assert 0 == reader.committed[0]
+
+
+@pytest.mark.parametrize("outcome", ["delivered", "dead"])
+def test_each_outcome_is_counted_from_zero(monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
+    """An alert sees no increase of a series that begins with its first notification."""
+    registry = CollectorRegistry()
+
+    async def steps(_: asyncio.Event, __: list[str]) -> None:
+        labels = {"endpoint": ENDPOINT.name, "outcome": outcome}
+        assert 0 == registry.get_sample_value("loyalty_webhook_messages_total", labels)
+
+    dispatch(Reader({}), monkeypatch, steps, registry=registry)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "finish", "commit"]), st.integers(0, 2), st.integers(0, 30))))
