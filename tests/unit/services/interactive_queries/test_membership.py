@@ -1,5 +1,7 @@
 """The lease of a member. Tests with a coordinator are in tests/integration."""
 
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -112,3 +114,63 @@ def test_ownership_ends_before_the_group_knows(membership: GroupMembership, call
 
     assert ("incremental_unassign", False) == group.calls[-1]
     assert [True, False] == changes
+
+
+class Broker:
+    """The clients of one member. After some polls it is told to leave, as a signal handler does.
+
+    Attributes:
+        seen: whether the partition is owned and whether the lease holds: before the member is told to leave, and when
+            the group learns that it leaves.
+    """
+
+    def __init__(self, membership: GroupMembership) -> None:
+        self._membership = membership
+        self._polls = 0
+        self.closed = threading.Event()
+        self.seen: list[tuple[bool, bool]] = []
+
+    def subscribe(self, _: list[str], on_assign: Callable[[Any, list[TopicPartition]], None], **__: object) -> None:
+        self._on_assign = on_assign
+
+    def incremental_assign(self, _: object) -> None: ...
+
+    def pause(self, _: object) -> None: ...
+
+    def memberid(self) -> str:
+        return f"{URL}-1"
+
+    def describe_consumer_groups(self, groups: list[str], **_: object) -> dict[str, "Future[Any]"]:
+        return {group: answer(description(member(URL, [PLACE]))) for group in groups}
+
+    def poll(self, _: float) -> None:
+        self._polls += 1
+        if self._polls == 1:
+            self._on_assign(self, [TopicPartition(*PLACE)])
+        if self._polls == 5:
+            self.look()
+            self._membership.begin_to_leave()
+
+    def close(self) -> None:
+        self.look()
+        self.closed.set()
+
+    def look(self) -> None:
+        self.seen.append((PLACE in self._membership.owned, self._membership.lease_holds))
+
+
+def test_a_member_that_leaves_owns_nothing_before_the_group_knows(
+    membership: GroupMembership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next owner may write at once. A request that still runs here must not be answered as by the owner."""
+    broker, changes = Broker(membership), []
+    monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: broker)
+    monkeypatch.setattr(module.clients, "admin", lambda *_: broker)
+    membership.on_change(lambda: changes.append(PLACE in membership.owned))
+
+    membership.join({PLACE[0]: 6})
+    assert broker.closed.wait(60)
+    membership.leave()
+
+    assert [(True, True), (False, False)] == broker.seen
+    assert not changes[-1]

@@ -2,6 +2,7 @@
 
 import random
 from decimal import Decimal
+from typing import Any
 
 import orjson
 import pytest
@@ -206,3 +207,25 @@ def test_a_batch_waits_for_the_schema_registry() -> None:
     task.apply(batch)
     assert (2, 1, 1) == (task.progress.position, task.progress.undecodable, task.progress.applied)
     assert value_of(task, "A")
+
+
+class Watched(TaskProgress):
+    """Progress that another thread reads after each write. It keeps what this thread has seen."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if hasattr(self, "seen"):
+            self.seen.append(self.has_reached_active_target(2.0))
+
+    seen: list[bool]
+
+
+@pytest.mark.parametrize(("position", "reached"), [(10, False), (20, True)])
+def test_no_thread_takes_the_target_of_a_former_ownership_for_the_new_one(position: int, *, reached: bool) -> None:
+    """The owner from second 2 on needs the records below 20. The target 5 is of an earlier time as the owner."""
+    progress = Watched(None, 0, position, 30, 30, active_target=5, active_since=1.0)
+    object.__setattr__(progress, "seen", [])
+
+    progress.become(20, 2.0)
+
+    assert [False] * (len(progress.seen) - 1) + [reached] == progress.seen
