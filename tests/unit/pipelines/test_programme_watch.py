@@ -89,6 +89,17 @@ def test_errors_are_tolerated_for_the_notice_only(broker: Broker) -> None:
         watch.has_changed()
 
 
+def test_a_short_notice_does_not_end_the_process_at_each_pause_of_kafka(broker: Broker) -> None:
+    """Errors are tolerated for ten seconds, also with a notice of a second: a broker that starts again needs them."""
+    watch = ProgrammeWatch(Settings(programme_notice=timedelta(seconds=1)))
+    broker.is_away = True
+    broker.now += 9
+    assert not watch.has_changed()
+    broker.now += 2
+    with pytest.raises(ProgrammeUnknownError, match="has not answered for 11 s"):
+        watch.has_changed()
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(59, 0), (61, 1)])
 def test_a_version_that_took_effect_unseen_is_logged(broker: Broker, seconds: int, expected: int) -> None:
     """A process that was suspended for longer than the notice may have decided by the former version."""
