@@ -133,6 +133,23 @@ def test_an_identity_of_another_time_is_refused(file: Path, monkeypatch: pytest.
         two.verify(identity, REQUEST)
 
 
+def test_used_identities_are_forgotten_when_they_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of the receiver does not grow with each forwarded request. No identity counts twice before its end."""
+    now = 1_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    two = Hops(TWO, InstanceSecrets(file))
+    end, identities = 2 * hops.LIFETIME_SECONDS, []
+    for _ in range(5 * end):
+        now += 1.0
+        identities.append(signed(file))
+        two.verify(identities[-1], REQUEST)
+    assert end == len(two._used)
+    now += 0.5
+    for identity in identities:
+        with pytest.raises(ForwardRefused):
+            two.verify(identity, REQUEST)
+
+
 def test_a_forged_identity_is_refused(file: Path, tmp_path: Path) -> None:
     """Another secret, other claims, no signature and other texts are refused, each in the same way."""
     two = Hops(TWO, InstanceSecrets(file))

@@ -82,6 +82,20 @@ def test_idle_callers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         use(limits, Caller("caller 499", frozenset())).count("/a")
 
 
+def test_a_caller_with_a_running_request_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its long poll keeps its place, also if the caller has sent nothing else for many periods."""
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr("api.security.limits._FIRST_CLEAN_UP", 10)
+    limits = CallerLimits("1/second", 1)
+    use(limits, ANNA).take_place()
+    for number in range(50):
+        now += 1.0
+        use(limits, Caller(f"caller {number}", frozenset())).count("/a")
+    with pytest.raises(TooManyRequests):
+        use(limits, ANNA).take_place()
+
+
 def test_failed_logins_count_for_an_address_or_a_network_of_ipv6() -> None:
     """Another address has its own count. All addresses of one IPv6 network have one.
 

@@ -192,6 +192,22 @@ def _base64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
+def test_the_oldest_known_token_is_forgotten(
+    issuer: Issuer, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory does not grow with each token. A forgotten token is verified again."""
+    monkeypatch.setattr(tokens, "_MOST_KNOWN", 3)
+    texts = [issuer.token(sub=f"caller {number}") for number in range(5)]
+
+    async def verify() -> None:
+        for text in texts:
+            await verifier.verify(text)
+        assert [False, False, True, True, True] == [verifier.accepted_before(text) for text in texts]
+        assert "token:caller 0" == (await verifier.caller_of(texts[0])).name
+
+    asyncio.run(verify())
+
+
 def test_a_known_token_ends_with_its_time(
     issuer: Issuer, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
