@@ -3,13 +3,15 @@
 import asyncio
 from urllib.parse import unquote_to_bytes
 
+import httpx
 import pytest
 from fastapi import Request
 
 from api.routing.locator import Target
-from api.routing.peer_client import PeerClient, PeerRequest
-from services.interactive_queries.reports import PeerReports
+from api.routing.peer_client import PeerClient, PeerRequest, PeerUnreachableError
+from services.interactive_queries.reports import InstanceReport, PeerReports
 from services.state_stores.assignment import Role
+from tests.support.clusters import TLS
 
 KEYS = "/v1/stores/customer-balances/keys/"
 PATHS = [
@@ -110,3 +112,29 @@ def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert 307 == asyncio.run(status())
     assert ["peer"] == asked
+
+
+async def report_of(answer: InstanceReport) -> InstanceReport:
+    """The report that an instance accepts from http://two:8080 as a peer of the group "test"."""
+    client = PeerClient(PeerReports(), tls=TLS)
+    await client._client.aclose()
+    content = answer.model_dump_json(by_alias=True)
+    client._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, text=content)))
+    try:
+        return await client.report("http://two:8080", "test")
+    finally:
+        await client.close()
+
+
+def test_the_report_of_a_peer_is_accepted() -> None:
+    """It names the URL and the group that the instance has asked for."""
+    report = InstanceReport(url="http://two:8080", group="test", partitions=())
+    assert report == asyncio.run(report_of(report))
+
+
+@pytest.mark.parametrize(("url", "group"), [("http://three:8080", "test"), ("http://two:8080", "other")])
+def test_the_report_of_another_process_is_refused(url: str, group: str) -> None:
+    """An address can belong to another instance after a restart, or to another deployment. Its copies are not ours."""
+    report = InstanceReport(url=url, group=group, partitions=())
+    with pytest.raises(PeerUnreachableError, match=f"^http://two:8080 is {url} of the group {group}$"):
+        asyncio.run(report_of(report))
