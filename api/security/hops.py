@@ -198,8 +198,8 @@ class Hops:
         Raises ForwardRefused for a second use, and if an earlier process can have seen it.
         """
         now = time.time()
-        # They are in the order of their use, which is almost the order of their end.
-        while self._used and self._used[oldest := next(iter(self._used))] <= now:
+        # They are in the order of their use, which is almost the order of their end. At its end one is still valid.
+        while self._used and self._used[oldest := next(iter(self._used))] < now:
             del self._used[oldest]
         if identity in self._used or issued < self._started:
             raise ForwardRefused

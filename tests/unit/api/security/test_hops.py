@@ -143,8 +143,7 @@ def test_used_identities_are_forgotten_when_they_end(file: Path, monkeypatch: py
         now += 1.0
         identities.append(signed(file))
         two.verify(identities[-1], REQUEST)
-    assert end == len(two._used)
-    now += 0.5
+    assert end + 1 == len(two._used), "the oldest one is valid until this moment"
     for identity in identities:
         with pytest.raises(ForwardRefused):
             two.verify(identity, REQUEST)
