@@ -128,7 +128,7 @@ def install_locked(locked: Path) -> None:
     try:
         # It needs half of pip's time. But it does not read pip's configuration, for example of an index.
         run([*uv, "--compile-bytecode", "--require-hashes", "-r", str(locked)])
-    except SetupError:
+    except (SetupError, OSError):
         say("uv cannot install the packages, so pip does")
         run([*pip, str(locked)])
 

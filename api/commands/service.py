@@ -47,8 +47,9 @@ MOST_IN_FLIGHT = 256
 """Commands that an instance executes at the same time."""
 
 # A client that waits for t seconds gets a response after t + 1 seconds at most. The last second is for two writes to
-# Kafka, for the read of the mark, or for the balance that follows the decision. Lookups before them get half of it.
-_GRACE_SECONDS = 0.9
+# Kafka, for the read of the mark, or for the balance that follows the decision. Lookups before them get a part of it,
+# in which they can ask a standby in place of an owner that accepts no connection.
+_GRACE_SECONDS, _LOOKUP_SECONDS = 0.9, 0.6
 # Reads of a balance that only a standby shows. Do not wait long for an owner that is dead, because waiting commands
 # keep others out.
 _MOST_READS, _READ_PAUSE_SECONDS = 5, 0.2
@@ -277,7 +278,7 @@ class CommandService:
 
     async def _balance(self, card: str, deadline: float) -> KeyValue:
         """The balance of a card. Raises Problem."""
-        async with _at_most(deadline + _GRACE_SECONDS / 2 - time.monotonic(), self._balances, card):
+        async with _at_most(deadline + _LOOKUP_SECONDS - time.monotonic(), self._balances, card):
             return await self._lookup.value_of(catalogue.BALANCES, card)
 
     async def _card_of_redemption(self, request: Request, command: Command, deadline: float) -> str:
@@ -285,7 +286,7 @@ class CommandService:
         if isinstance(command, Capture | Void):
             # A client may end a redemption that is still pending.
             left = max(0.0, deadline - time.monotonic())
-            async with _at_most(left + _GRACE_SECONDS / 2, self._decisions, command.redemption_id):
+            async with _at_most(left + _LOOKUP_SECONDS, self._decisions, command.redemption_id):
                 redemption = await self._find(command.redemption_id, left)
         if redemption is None or redemption["Kind"] != "reserve":
             raise problems.UnknownRedemption

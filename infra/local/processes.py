@@ -27,6 +27,15 @@ class AlreadyRunsError(ProcessFailedError):
     """The program runs already. Whoever gets this error has not started it, and must not stop it."""
 
 
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Wait until no other command holds this lock, and hold it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @dataclass
 class ManagedProcess:
     """One program that runs at most once for each run folder.
@@ -76,7 +85,7 @@ class ManagedProcess:
             ProcessFailedError: it ended before it was ready, or was not ready after ``timeout`` seconds.
         """
         try:
-            with self._lock():
+            with locked(self._lock_file):
                 self._launch(command, environment, working_dir)
             self._wait_until(ready, timeout)
         except AlreadyRunsError:
@@ -85,13 +94,10 @@ class ManagedProcess:
             self.stop()
             raise
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
+    @property
+    def _lock_file(self) -> Path:
         """Only one command at a time acts on what it reads in the pid file."""
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        with (self.run_dir / f"{self.name}.lock").open("wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        return self.run_dir / f"{self.name}.lock"
 
     def _launch(self, command: Sequence[str], environment: Mapping[str, str], working_dir: Path) -> None:
         if self.pid is not None:
@@ -150,7 +156,7 @@ class ManagedProcess:
                 process.wait()
         self._process = None
         if self.pid_file.exists():
-            with self._lock():
+            with locked(self._lock_file):
                 # Another command can have started the program again.
                 recorded = self._recorded()
                 if recorded is None or not _is_alive(recorded):

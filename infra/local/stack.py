@@ -17,7 +17,7 @@ from infra.local import jars
 from infra.local.broker import LocalBroker
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, api_url_of, free_port, url_of
-from infra.local.processes import ManagedProcess, ProcessFailedError
+from infra.local.processes import ManagedProcess, ProcessFailedError, locked
 from services.api_keys.keys import Scope, new_key
 from services.api_keys.topic import keep_key
 from services.messaging.administration import create_topics
@@ -141,7 +141,7 @@ class LocalStack:
     ) -> None:
         """Start the parts that do not run, each one after the parts that it needs. ``on_part`` gets the name of each.
 
-        If a part fails, this call stops the parts that it has started.
+        If a part fails, this call stops the parts that it has started. A second call waits until the first has ended.
 
         Args:
             services: the parts to start beside Kafka; None for all.
@@ -150,9 +150,12 @@ class LocalStack:
             StartUpError: another program uses a port. No part has started.
             ProcessFailedError: with the last lines of the log of the failed part.
         """
-        self._check_ports()
+        with locked(self.directory / "run" / "start.lock"):
+            self._check_ports()
+            self._start([self.broker, *(self.services if services is None else services)], on_part)
+
+    def _start(self, parts: Sequence[LocalBroker | Service], on_part: Callable[[str], None]) -> None:
         started: list[ManagedProcess] = []
-        parts: list[LocalBroker | Service] = [self.broker, *(self.services if services is None else services)]
         try:
             for part in parts:
                 if part.process.pid is None:

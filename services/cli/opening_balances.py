@@ -60,10 +60,11 @@ def import_balances(
                 typer.echo(line, err=True)
             rest = f"; {more:,} more are not shown" if more else ""
             stop(f"{len(found.errors):,} of {found.rows:,} rows are wrong, and nothing was sent{rest}", MISUSED)
+        names = _pseudonyms(settings.pseudonym_key_file)
         started = time.monotonic()
         sent = 0
         if not dry_run:
-            commands = import_commands(found, name, reason, actor, _pseudonyms(settings.pseudonym_key_file))
+            commands = import_commands(found, name, reason, actor, names)
             with audited("loyalty import", settings, cards=f"{len(found.cards)}"):
                 sent = _send(commands, len(found.cards), settings, quiet=as_json)
     seconds = round(time.monotonic() - started, 3)

@@ -154,6 +154,13 @@ def test_maintenance_has_the_folders_and_settings_of_the_pipeline(compose: dict[
     assert variables <= pipeline["environment"].keys()
 
 
+def test_no_variable_of_another_program_is_empty(compose: dict[str, Any]) -> None:
+    """The settings ignore empty variables. Spark does not: its driver ends if SPARK_EXECUTOR_MEMORY is empty."""
+    for name, service in compose["services"].items():
+        empty = {key for key, value in service.get("environment", {}).items() if str(value).endswith(":-}")}
+        assert all(key.startswith("LOYALTY_") for key in empty), name
+
+
 def test_the_api_can_be_scaled(compose: dict[str, Any]) -> None:
     """Instances share no name, no port and only the volumes of keys, because RocksDB allows one process a folder."""
     api = compose["services"]["api"]

@@ -97,6 +97,7 @@ def step_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a command wait less than a second longer than its client."""
     monkeypatch.setattr(service, "_GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(service, "_LOOKUP_SECONDS", 0.1)
 
 
 @pytest.fixture

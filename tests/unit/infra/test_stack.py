@@ -4,15 +4,20 @@ import json
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from infra.local import stack as stack_module
 from infra.local.__main__ import parts_of
+from infra.local.broker import LocalBroker
 from infra.local.ports import HOST
-from infra.local.stack import LocalStack, environment_of, private_settings
+from infra.local.stack import LocalStack, Service, environment_of, private_settings
 from pipelines.runtime.query_table import CONTINUOUS
 from services.settings import Settings
 from services.start_up import StartUpError
@@ -43,6 +48,34 @@ def test_a_taken_port_is_named_with_its_setting(tmp_path: Path) -> None:
             stack.start()
     assert ["kafka", "pipeline", "api-1", "ledger"] == [process.name for process in stack.processes]
     assert {None} == {process.pid for process in stack.processes}
+
+
+@pytest.mark.program
+def test_two_commands_that_start_a_stack_at_once_start_each_part_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one waits for the first, and finds that all parts run. Neither stops a part of the other."""
+    both = threading.Barrier(2)
+
+    def start(part: LocalBroker | Service) -> None:
+        # Without a lock, both commands are here at the same moment, after both have seen that the part does not run.
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        part.process.start([sys.executable, "-c", "import signal; signal.pause()"], {}, tmp_path, lambda: True, 60)
+
+    monkeypatch.setattr(LocalBroker, "start", start)
+    monkeypatch.setattr(Service, "start", start)
+    monkeypatch.setattr(stack_module, "create_topics", lambda _: None)
+    settings = private_settings(tmp_path)
+    stacks = [LocalStack(tmp_path, settings) for _ in range(2)]
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(LocalStack.start, stacks))
+        pids = [[process.pid for process in stack.processes] for stack in stacks]
+        assert pids[0] == pids[1]
+        assert None not in pids[0]
+    finally:
+        stacks[0].stop()
 
 
 def test_a_stack_asks_each_part_where_it_listens(tmp_path: Path) -> None:
