@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,41 +70,47 @@ def test_while_kafka_is_away_a_process_logs_one_line_and_only_json(tmp_path: Pat
         assert (AWAY, "127.0.0.1:1", "warning") == (away["event"], away["brokers"], away["level"])
 
 
-def test_warnings_of_structlog_that_clients_cause_are_seldom(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their messages differ in the time, and are limited by their texts."""
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+@pytest.fixture
+def minute_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Moves the clock by a minute."""
+    times = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: times[-1])
+    return lambda: times.append(times[-1] + 60)
+
+
+@pytest.fixture
+def limited() -> Iterator[logging.Logger]:
     logger = logging.getLogger("tests.limit")
     logger.addFilter(limit := WarningLimit())
-    for number in range(3):
-        logger.warning({"event": "refused", "timestamp": number})
-    now += 60
-    logger.warning({"event": "refused", "timestamp": 4})
+    yield logger
     logger.removeFilter(limit)
-
-    last = {"event": "refused. Since the last such line, 2 more were left out.", "timestamp": 4}
-    assert [{"event": "refused", "timestamp": 0}, last] == [record.msg for record in caplog.records]
 
 
 def test_a_warning_that_clients_cause_is_seldom(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, limited: logging.Logger, minute_later: Callable[[], None]
 ) -> None:
     """Each text is logged once a minute, with the number of omitted lines. Errors always pass."""
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    logger = logging.getLogger("tests.limit")
-    logger.addFilter(limit := WarningLimit())
     for _ in range(1_000):
-        logger.warning("Invalid request.")
-    logger.warning("Another.")
-    logger.error("A failure.")
-    logger.error("A failure.")
-    now += 60
+        limited.warning("Invalid request.")
+    limited.warning("Another.")
+    limited.error("A failure.")
+    limited.error("A failure.")
+    minute_later()
     for _ in range(2):
-        logger.warning("Invalid request.")
-    logger.removeFilter(limit)
+        limited.warning("Invalid request.")
 
     last = "Invalid request. Since the last such line, 999 more were left out."
     assert ["Invalid request.", "Another.", "A failure.", "A failure.", last] == caplog.messages
+
+
+def test_warnings_of_structlog_are_limited_by_their_texts(
+    caplog: pytest.LogCaptureFixture, limited: logging.Logger, minute_later: Callable[[], None]
+) -> None:
+    """Their messages are dictionaries, which differ in the time."""
+    for number in range(3):
+        limited.warning({"event": "refused", "timestamp": number})
+    minute_later()
+    limited.warning({"event": "refused", "timestamp": 4})
+
+    last = {"event": "refused. Since the last such line, 2 more were left out.", "timestamp": 4}
+    assert [{"event": "refused", "timestamp": 0}, last] == [record.msg for record in caplog.records]
