@@ -36,8 +36,8 @@ LONG_TESTS = {"test_audit", "test_erasure", "test_pipeline_commands", "test_rebu
 # Typer builds the commands of an app for each call of a test, which takes longer than most commands.
 typer.testing._get_command = cache(typer.testing._get_command)
 
-# A busy machine is slow at random, so no property has a deadline. The examples are the same in every run. With
-# TEST_RANDOM=1 each run draws new ones.
+# A busy machine is slow at random, so no property has a deadline. The examples are almost the same in every run. Some
+# use constants of the modules that the process has imported. With TEST_RANDOM=1 each run draws new ones.
 hypothesis_settings.register_profile(
     "retail-loyalty",
     max_examples=examples(100),
