@@ -179,16 +179,21 @@ def _entries(notifications: Iterable[Record]) -> Counter[LedgerEntry]:
 def _returns(card: str, expected: Expected, found: Sequence[Record]) -> Iterator[Mismatch]:
     """A return has one notification, or two if it waited for its original. The points are the sum of both."""
     numbers = Counter((n["Kind"], n["InvoiceNumber"]) for n in found)
-    originals, sold = expected.returned.get(card, {}), expected.earned.get(card, {})
-    wanted = Counter({("returned", number): 1 for number in originals})
-    waiting = {n["InvoiceNumber"] for n in found if n["Reason"] == _WAITS}
-    waited = Counter({("returned", number): 1 for number in waiting if originals.get(number) in sold})
+    wanted = Counter(("returned", number) for number in expected.returned.get(card, {}))
+    waited = Counter(("returned", number) for _, number in waited_returns(expected, found))
     yield from _counts(f"return of {card}", wanted + waited, numbers)
     yield from _values(
         f"points taken back from {card}",
         {"points": expected.taken.get(card, Decimal(0))},
         {"points": -sum((n["EarnedLoyaltyPoints"] for n in found), Decimal(0))},
     )
+
+
+def waited_returns(expected: Expected, notifications: Iterable[Record]) -> set[tuple[str, str]]:
+    """Card and number of each return that has a second notification, because it waited for its original."""
+    waiting = {(n["CustomerCardNo"], n["InvoiceNumber"]) for n in notifications if n["Reason"] == _WAITS}
+    returned, sold = expected.returned, expected.earned
+    return {(card, number) for card, number in waiting if returned.get(card, {}).get(number) in sold.get(card, {})}
 
 
 def _running_totals(card: str, notifications: Iterable[Record]) -> Iterator[Mismatch]:

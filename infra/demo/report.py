@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from infra.demo.comparison import waited_returns
 from infra.demo.run import Result
 
 _SHOWN = 10
@@ -56,6 +57,7 @@ def show(console: Console, result: Result) -> None:
     """Print the table and the first mismatches."""
     values, expected = figures(result), result.expected
     rows = expected.hadoop.total()
+    waited = len(waited_returns(expected, result.found.notifications))
     table = Table("", "found", "expected")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -67,7 +69,7 @@ def show(console: Console, result: Result) -> None:
         "hadoop": (values["hadoop"], rows),
         "parquet rows": (values["parquet_rows"], rows),
         "sales by minute": (values["sales"], sum(invoices for invoices, _ in expected.sales.values())),
-        "notifications": (values["notifications"], expected.notifications),
+        "notifications": (values["notifications"], expected.notifications + waited),
         "balances": (values["customers"], len(expected.earned) - len(expected.moved)),
     }
     if values["ledger_entries"] is not None:

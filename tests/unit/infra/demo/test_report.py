@@ -1,8 +1,10 @@
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from infra.demo import report
 from infra.demo.comparison import Balance, Mismatch, Nature, Outputs
@@ -31,3 +33,14 @@ def test_report_has_the_promised_keys(tmp_path: Path) -> None:
     assert '"points": 43509.58' in text
     assert '"mismatches": 1' in text
     assert '"invoices_per_second": 250.0' in text
+
+
+def test_the_table_expects_both_notifications_of_a_return_that_waited(capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise a correct run would show a number that is higher than expected."""
+    expected = Expected(messages=2)
+    expected.earned["1"]["sale"], expected.returned["1"]["back"] = Decimal(5), "sale"
+    numbers = [("sale", ""), ("back", "purchase-unknown"), ("back", "")]
+    found = [{"CustomerCardNo": "1", "InvoiceNumber": number, "Reason": reason} for number, reason in numbers]
+    report.show(Console(), Result(expected, Outputs(notifications=found), [], seconds=1, latencies=[]))
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "notifications" in each]
+    assert ["3", "3"] == re.findall(r"\d+", line)
