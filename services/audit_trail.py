@@ -89,6 +89,9 @@ class KafkaAuditTrail:
         self._thread.start()
 
     def write(self, record: Record) -> None:
+        if not self._thread.is_alive():
+            self._lose(record, "the thread that sends records has ended")
+            return
         try:
             self._waiting.put_nowait(record)
         except queue.Full:
@@ -99,6 +102,13 @@ class KafkaAuditTrail:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._send()
+        finally:
+            while not self._waiting.empty():
+                self._lose(self._waiting.get(), "the thread that sends records has ended")
+
+    def _send(self) -> None:
         producer = ResendingProducer(self._settings, CLIENT_ID, **{"queue.buffering.max.messages": MOST_WAITING})
         while self._close_time == float("inf") or not self._waiting.empty():
             producer.poll(0)

@@ -195,5 +195,5 @@ def replaced_if_lost(client: Consumer, create: Callable[[], Consumer], settings:
 def _gets_answer(client: Callable[[], Client]) -> bool:
     try:
         return bool(client().list_topics(timeout=_PROBE_SECONDS).brokers)
-    except KafkaException:
+    except (KafkaException, OSError):  # a file of the settings can be unreadable for a moment
         return False

@@ -37,6 +37,7 @@ retried.
 _IDLE_SECONDS = 0.5
 _BUSY_SECONDS = 0.05
 _BROKER_SECONDS = 10.0
+_LONGEST_POLL_INTERVAL_MS = 300_000
 _MILLISECONDS = 1_000
 
 
@@ -119,10 +120,14 @@ class EndpointDispatcher:
         self._failure: Exception | None = None
 
     def _group_reader(self, settings: Settings) -> LogReader:
+        session = settings.session_timeout // timedelta(milliseconds=1)
         options: dict[str, clients.Option] = {
             "group.id": f"{settings.topic_prefix}loyalty-webhooks-{self._endpoint.name}",
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": settings.session_timeout // timedelta(milliseconds=1),
+            "session.timeout.ms": session,
+            # librdkafka accepts no session that is longer than the poll interval.
+            "heartbeat.interval.ms": session // 4,
+            "max.poll.interval.ms": max(session, _LONGEST_POLL_INTERVAL_MS),
             "enable.partition.eof": False,
         }
         return LogReader(settings, "loyalty-webhooks", retry_on=(), **options)
@@ -197,6 +202,9 @@ class EndpointDispatcher:
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         assigned = consumer.committed(partitions, timeout=_BROKER_SECONDS)
+        for each in assigned:
+            if each.error:  # Its offset is not known. Without this check, the endpoint would start at the end.
+                raise KafkaException(each.error)
         new = [each for each in assigned if each.offset < 0]
         for each in new:
             _, each.offset = consumer.get_watermark_offsets(each, timeout=_BROKER_SECONDS)

@@ -1,5 +1,6 @@
 """The audit trail: it never delays a request, and an operator acts only with a record."""
 
+import threading
 import time
 
 import pytest
@@ -59,6 +60,29 @@ def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(monkeypatch: 
     trail.close()
 
     assert ([b"first", b"third"], 1) == (sent, len(lost))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_each_record_is_reported_if_the_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect must not make records vanish without a word: neither those that wait nor later ones."""
+    ready = threading.Event()
+
+    class Broken:
+        def __init__(self, *_: object, **__: object) -> None:
+            ready.wait()
+
+        def poll(self, _: float) -> None:
+            raise OSError("no such file")
+
+    monkeypatch.setattr(audit_trail, "ResendingProducer", Broken)
+    lost: list[None] = []
+    trail = KafkaAuditTrail(Settings(), lambda: lost.append(None))
+    for _ in range(3):
+        trail.write(MINE)
+    ready.set()
+    trail.close()
+    trail.write(MINE)
+    assert 4 == len(lost)
 
 
 def test_a_request_never_waits_for_kafka_and_each_loss_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
@@ -267,6 +268,29 @@ def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: pytest.
         await until(lambda: reader.read_count[0] == 600)
 
     dispatch(reader, monkeypatch, steps)
+
+
+def test_an_unknown_committed_offset_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not that of a new endpoint. A start at the end would skip what waits."""
+    reader = Group({0: ["a"]})
+    answer = SimpleNamespace(partition=0, offset=-1001, error=KafkaError(KafkaError.NOT_COORDINATOR))
+    consumer = SimpleNamespace(committed=lambda *_, **__: [answer])
+
+    async def steps(_: asyncio.Event, __: list[str]) -> None:
+        reader.rebalances.append(lambda: reader.on_assign(consumer, []))
+        await until(lambda: not reader.rebalances)
+
+    with pytest.raises(KafkaException, match="NOT_COORDINATOR"):
+        dispatch(reader, monkeypatch, steps)
+
+
+@pytest.mark.parametrize("seconds", [1, 45, 3600])
+def test_each_session_timeout_makes_a_member(seconds: int) -> None:
+    """The settings allow a second to an hour. librdkafka refuses a session that is longer than the poll interval."""
+    settings = Settings(session_timeout=timedelta(seconds=seconds))
+    made = EndpointDispatcher(ENDPOINT, settings, IDS, Any, Any, Metrics(CollectorRegistry()))
+    with made._reader:
+        assert made._reader.consumer
 
 
 def test_deliveries_of_a_revoked_partition_end(monkeypatch: pytest.MonkeyPatch) -> None:
