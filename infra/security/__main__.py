@@ -7,7 +7,8 @@ import typer
 from rich.console import Console
 
 from infra.local import jars
-from infra.security.folder import LOCAL_HOSTS, SecurityFolder
+from infra.security.folder import SecurityFolder
+from services.cli.output import MISUSED, clear_errors, stop
 
 
 def main(
@@ -17,11 +18,18 @@ def main(
     *,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Name or address of the broker. Repeat it for several. Default: those of this machine."),
+        typer.Option(
+            help="Name or address that the broker's certificate must have. Repeat it for several. It keeps the names "
+            "that it has. A first certificate without any gets the names of this machine."
+        ),
     ] = None,
 ) -> None:
     """Create the authority, the certificate of the broker and a password for each service, if they are missing."""
-    created = SecurityFolder(folder).complete(host or LOCAL_HOSTS)
+    try:
+        with clear_errors():
+            created = SecurityFolder(folder).complete(host or ())
+    except ValueError as error:
+        stop(str(error), MISUSED)
     for path in created:
         Console(emoji=False, markup=False).print(f"created: {path}", highlight=False, soft_wrap=True)
 

@@ -82,16 +82,25 @@ class Authority:
         )
         return _pem(key) + builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
-    def has_signed(self, pem: bytes, hosts: Sequence[str], now: datetime | None = None) -> bool:
-        """Whether this authority has signed the certificate for all these hosts, and it is valid for another month."""
-        certificate = x509.load_pem_x509_certificate(pem)
-        try:
-            certificate.verify_directly_issued_by(self.certificate)
-        except Exception:  # noqa: BLE001  # each cause has its own exception
-            return False
-        named = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-        lasts = certificate.not_valid_after_utc - (now or datetime.now(UTC)) > _RENEW_BEFORE
-        return lasts and {_host(host) for host in hosts} <= named
+
+def is_signed(pem: bytes, authority: x509.Certificate, hosts: Sequence[str], now: datetime | None = None) -> bool:
+    """Whether the authority has signed the certificate for all these hosts, and it is valid for another month."""
+    certificate = x509.load_pem_x509_certificate(pem)
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except Exception:  # noqa: BLE001  # each cause has its own exception
+        return False
+    lasts = certificate.not_valid_after_utc - (now or datetime.now(UTC)) > _RENEW_BEFORE
+    return lasts and {_host(host) for host in hosts} <= set(_names(certificate))
+
+
+def hosts_of(pem: bytes) -> list[str]:
+    """The names and addresses in a certificate."""
+    return [str(name.value) for name in _names(x509.load_pem_x509_certificate(pem))]
+
+
+def _names(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
+    return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
 
 
 def _builder(
@@ -116,6 +125,8 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if ":" in host:
+            raise ValueError(f"{host} is neither a name nor an IP address: leave out the port") from None
         return x509.DNSName(host)
 
 

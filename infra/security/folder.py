@@ -1,5 +1,6 @@
 """The folder with the certificates and passwords of a deployment."""
 
+import errno
 import os
 import secrets
 import tempfile
@@ -7,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.security.certificates import Authority
+from cryptography import x509
+
+from infra.security.certificates import Authority, hosts_of, is_signed
 from schemas.access import USERS
 from services.settings import Settings
 
@@ -62,21 +65,47 @@ class SecurityFolder:
         }
         return settings.model_copy(update=secured)
 
-    def complete(self, hosts: Sequence[str]) -> list[Path]:
-        """Create missing files, and replace a broker certificate that lacks a host or ends soon. Returns new files."""
+    def complete(self, hosts: Sequence[str] = ()) -> list[Path]:
+        """Create missing files, and replace a broker certificate that lacks a host or ends soon. Returns new files.
+
+        Args:
+            hosts: names or addresses that the broker's certificate must have. It keeps those that it has already. A
+                first certificate without hosts gets LOCAL_HOSTS.
+
+        Raises FileNotFoundError if a certificate must be signed and only the key of the authority is missing, and
+        ValueError for a wrong host. Then it changes no file.
+        """
         for folder in (self.directory, self.passwords):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(_FOLDER)
-        created = []
-        if not self.authority_key.exists() or not self.authority.exists():
-            new = Authority.new()
-            created += [_write(self.authority_key, new.key_pem(), _SECRET)]
-            created += [_write(self.authority, new.certificate_pem(), _SHARED)]
-        authority = Authority.load(self.authority.read_bytes(), self.authority_key.read_bytes())
-        if not self.broker.exists() or not authority.has_signed(self.broker.read_bytes(), hosts):
-            created += [_write(self.broker, authority.broker_pem(hosts), _SHARED)]
+        created = self._signed_files(hosts)
         missing = [user for user in USERS if not self.password(user).exists()]
         return created + [_write(self.password(user), secrets.token_urlsafe(32).encode(), _SHARED) for user in missing]
+
+    def _signed_files(self, hosts: Sequence[str]) -> list[Path]:
+        """Create the authority and the broker's certificate if necessary. Returns new files."""
+        known = hosts_of(self.broker.read_bytes()) if self.broker.exists() else []
+        named = list(dict.fromkeys([*known, *hosts])) or LOCAL_HOSTS
+        if self.authority.exists() and self.broker.exists():
+            certificate = x509.load_pem_x509_certificate(self.authority.read_bytes())
+            if is_signed(self.broker.read_bytes(), certificate, named):
+                return []
+        is_new = not self.authority.exists()
+        if not is_new and not self.authority_key.exists():
+            # No client would trust a broker with a certificate of a new authority.
+            problem = f"is missing and must sign {self.broker.name}: put it back, or delete {self.authority} to make"
+            problem += " a new authority and give its certificate to every client"
+            raise FileNotFoundError(errno.ENOENT, problem, str(self.authority_key))
+        authority = (
+            Authority.new() if is_new else Authority.load(self.authority.read_bytes(), self.authority_key.read_bytes())
+        )
+        # Before the authority is written, because a wrong host ends this.
+        pem = authority.broker_pem(named)
+        created = []
+        if is_new:
+            created += [_write(self.authority_key, authority.key_pem(), _SECRET)]
+            created += [_write(self.authority, authority.certificate_pem(), _SHARED)]
+        return [*created, _write(self.broker, pem, _SHARED)]
 
 
 def _write(path: Path, content: bytes, mode: int) -> Path:

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType
 from cryptography import x509
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from infra.local.stack import LocalStack, environment_of
-from infra.security.certificates import BROKER, Authority
-from infra.security.folder import SecurityFolder
+from infra.security.__main__ import main
+from infra.security.certificates import BROKER, Authority, hosts_of, is_signed
+from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from infra.site.hooks import on_page_markdown
 from pipelines.runtime.kafka_connection import kafka_connection
 from schemas import topics
@@ -279,19 +281,60 @@ def test_a_new_authority_replaces_the_old_one(folder):
     folder.authority_key.write_bytes(new.key_pem())
     folder.authority.write_bytes(new.certificate_pem() + old)
     assert [folder.broker] == folder.complete(["127.0.0.1"])
-    assert new.has_signed(folder.broker.read_bytes(), ["127.0.0.1"])
+    assert is_signed(folder.broker.read_bytes(), new.certificate, ["127.0.0.1"])
 
 
 def test_the_certificate_is_renewed_for_another_host_or_before_it_ends(folder):
     """A renewal keeps the CA, so clients need no change."""
-    authority = Authority.load(folder.authority.read_bytes(), folder.authority_key.read_bytes())
+    authority = x509.load_pem_x509_certificate(folder.authority.read_bytes())
     pem, now = folder.broker.read_bytes(), datetime.now(UTC)
-    assert authority.has_signed(pem, ["127.0.0.1"])
-    assert not authority.has_signed(pem, ["127.0.0.1", "kafka"])
-    assert authority.has_signed(pem, ["127.0.0.1"], now + timedelta(days=360))
-    assert not authority.has_signed(pem, ["127.0.0.1"], now + timedelta(days=370))
-    assert not Authority.new().has_signed(pem, ["127.0.0.1"])
-    assert [folder.broker] == folder.complete(["127.0.0.1", "kafka"])
-    named = x509.load_pem_x509_certificate(folder.broker.read_bytes()).extensions
-    hosts = named.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert ["kafka"] == hosts.get_values_for_type(x509.DNSName)
+    assert is_signed(pem, authority, ["127.0.0.1"])
+    assert not is_signed(pem, authority, ["127.0.0.1", "kafka"])
+    assert is_signed(pem, authority, ["127.0.0.1"], now + timedelta(days=360))
+    assert not is_signed(pem, authority, ["127.0.0.1"], now + timedelta(days=370))
+    assert not is_signed(pem, Authority.new().certificate, ["127.0.0.1"])
+    assert [folder.broker] == folder.complete(["kafka"])
+    assert ["127.0.0.1", "kafka"] == hosts_of(folder.broker.read_bytes())
+
+
+def security(folder: SecurityFolder, *arguments: str) -> Result:
+    """Run `python -m infra.security`."""
+    command = typer.Typer()
+    command.command()(main)
+    return CliRunner().invoke(command, [str(folder.directory), *arguments])
+
+
+def test_the_broker_keeps_its_names(tmp_path):
+    """A later run keeps the names of the certificate, also if a new authority signs it. A first run has those of the
+    compose files.
+    """
+    folder = SecurityFolder(tmp_path / "security")
+    security(folder, "--host", "kafka1.example.com")
+    folder.password("till").unlink()
+    assert f"created: {folder.password('till')}\n" == security(folder).stdout
+    folder.authority.unlink()
+    assert str(folder.broker) in security(folder, "--host", "::1").stdout
+    assert ["kafka1.example.com", "::1"] == hosts_of(folder.broker.read_bytes())
+    folder.broker.unlink()
+    security(folder)
+    assert list(LOCAL_HOSTS) == hosts_of(folder.broker.read_bytes())
+
+
+def test_an_authority_is_never_replaced(folder):
+    """Without the key of the authority, a run makes only passwords. One line says what to do for a certificate."""
+    authority = folder.authority.read_bytes()
+    folder.authority_key.unlink()
+    folder.password("till").unlink()
+    result = security(folder, "--host", "kafka")
+    assert (1, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert f"{folder.authority_key}: is missing and must sign broker.pem: put it back" in result.stderr
+    assert f"created: {folder.password('till')}\n" == security(folder).stdout
+    assert (authority, False) == (folder.authority.read_bytes(), folder.authority_key.exists())
+
+
+def test_a_port_is_no_part_of_a_host(tmp_path):
+    """A name with a port could never match. The error is one line, and no file is written."""
+    folder = SecurityFolder(tmp_path / "security")
+    result = security(folder, "--host", "kafka:9092")
+    expected = "error: kafka:9092 is neither a name nor an IP address: leave out the port\n"
+    assert (2, expected, False) == (result.exit_code, result.stderr, folder.authority.exists())
