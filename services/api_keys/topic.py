@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,9 +23,15 @@ REST_DAYS = 30
 
 def publish_key(key: ApiKey, settings: Settings) -> None:
     """Publish the current state of a key. Raises PublishError if the broker does not acknowledge it."""
+    publish_keys([key], settings)
+
+
+def publish_keys(keys: Sequence[ApiKey], settings: Settings) -> None:
+    """Publish the current states of keys. Raises PublishError if the broker does not acknowledge all of them."""
     topic = settings.name_of(topics.API_KEYS)
-    value = encoder(topics.API_KEYS, schema_ids(settings))(key.to_record())
-    publishing.publish([(key.key_id.encode(), value)], connected_producer(settings, CLIENT_ID, [topic]), topic)
+    encode = encoder(topics.API_KEYS, schema_ids(settings))
+    records = [(key.key_id.encode(), encode(key.to_record())) for key in keys]
+    publishing.publish(records, connected_producer(settings, CLIENT_ID, [topic]), topic)
 
 
 def read_keys(settings: Settings) -> dict[str, ApiKey]:

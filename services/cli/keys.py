@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
-from services.api_keys.topic import REST_DAYS, keep_key, publish_key, read_keys, write_key
+from services.api_keys.topic import REST_DAYS, keep_key, publish_key, publish_keys, read_keys, write_key
 from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, seconds_text, stop, table
 from services.messaging.avro import UndecodableError
@@ -117,8 +117,8 @@ def revoke(
     settings = read_settings()
     revoked = [keys[key_id].revoked(_now()) for key_id in dict.fromkeys(key_ids)]
     with clear_errors(), audited("loyalty keys revoke", settings, keys=" ".join(key.key_id for key in revoked)):
-        for key in revoked:
-            publish_key(key, settings)
+        # In one call, because its error says to send all of them again.
+        publish_keys(revoked, settings)
     text = f"revoked: {', '.join(key.key_id for key in revoked)}"
     report({"revoked": [_json(key) for key in revoked]}, text, as_json=as_json)
 

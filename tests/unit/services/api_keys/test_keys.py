@@ -185,6 +185,23 @@ def test_the_old_key_stays_if_the_new_one_cannot_be_published(tmp_path: Path, mo
     assert [file] == list(tmp_path.iterdir())
 
 
+def test_keys_are_revoked_together(monkeypatch: pytest.MonkeyPatch):
+    """One call publishes all of them, each once, so its error is about all of them. A key at a time could leave some
+    valid without naming them.
+    """
+    keys = {key.key_id: key for key in (new_key(name, SCOPES, (), NOW, DAY).key for name in "ab")}
+    calls: list[list[bytes]] = []
+    monkeypatch.setattr("services.cli.keys.read_keys", lambda _: keys)
+    monkeypatch.setattr("services.api_keys.topic.schema_ids", lambda _: IDS)
+    monkeypatch.setattr("services.api_keys.topic.connected_producer", lambda *_: None)
+    monkeypatch.setattr(
+        "services.api_keys.topic.publishing.publish", lambda records, *_: calls.append([key for key, _ in records])
+    )
+
+    assert 0 == loyalty("revoke", *keys, *keys).exit_code
+    assert [[key_id.encode() for key_id in keys]] == calls
+
+
 def test_an_unknown_schema_id_is_one_clear_line(monkeypatch: pytest.MonkeyPatch):
     """A newer release can have written the record."""
 
