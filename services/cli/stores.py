@@ -12,6 +12,7 @@ import schemas
 from schemas import topics
 from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop
+from services.domain.validation import BLANKS, LONGEST_TEXT
 from services.messaging import publishing
 from services.messaging.avro import Record, encoder
 from services.messaging.publishing import connected_producer
@@ -34,6 +35,8 @@ def publish(
     """Publish the shops of the files, or simulated shops."""
     with clear_errors():
         shops = [shop for file in files for shop in _shops_of(file)] if files else list(_simulated(stores))
+        if not shops:
+            stop(f"{', '.join(map(str, files or ()))}: no shops, so nothing was published", MISUSED)
         encode = encoder(topics.STORES, schema_ids(read_settings()))
         _publish("publish", [(shop["StoreID"].encode(), encode(shop)) for shop in shops], as_json=as_json)
 
@@ -64,12 +67,18 @@ def _shops_of(file: Path) -> Iterator[Record]:
         wrong = [name for name in names if not isinstance(shop, dict) or not _is_text(shop.get(name))]
         if wrong:
             stop(f"{file}, line {number}: {', '.join(wrong)} must be text in UTF-8 that is not empty", MISUSED)
+        store_id = shop["StoreID"]
+        # No invoice could have a longer one, and nobody sees the blanks.
+        if len(store_id) > LONGEST_TEXT:
+            stop(f"{file}, line {number}: StoreID is longer than {LONGEST_TEXT} characters", MISUSED)
+        if store_id.strip(BLANKS) != store_id:
+            stop(f"{file}, line {number}: StoreID has blanks at its start or end", MISUSED)
         yield {name: shop[name] for name in names}
 
 
 def _is_text(value: object) -> bool:
     # JSON can name half of a surrogate pair, which is no character.
-    return isinstance(value, str) and bool(value.strip()) and not re.search("[\ud800-\udfff]", value)
+    return isinstance(value, str) and bool(value.strip(BLANKS)) and not re.search("[\ud800-\udfff]", value)
 
 
 def _publish(command: str, messages: Sequence[tuple[bytes, bytes | None]], *, as_json: bool) -> None:

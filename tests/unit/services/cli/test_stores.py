@@ -27,6 +27,9 @@ def loyalty(*arguments: str) -> Result:
             b'{"StoreID":"S2","Name":" ","City":7,"State":"Kerala"}',
             "line 2: Name, City must be text in UTF-8 that is not empty",
         ),
+        (GOOD.replace(b"S1", b"S1\\u200b"), "line 2: StoreID has blanks at its start or end"),
+        (GOOD.replace(b"S1", b"\\u200b"), "line 2: StoreID must be text in UTF-8 that is not empty"),
+        (GOOD.replace(b"S1", b"S" * 129), "line 2: StoreID is longer than 128 characters"),
     ],
 )
 def test_a_bad_line_is_one_clear_line(tmp_path: Path, line: bytes, says: str) -> None:
@@ -39,6 +42,16 @@ def test_a_bad_line_is_one_clear_line(tmp_path: Path, line: bytes, says: str) ->
     assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
     assert says in result.stderr
     assert str(file) in result.stderr
+
+
+def test_files_without_shops_are_refused(tmp_path: Path) -> None:
+    """A file that is empty by mistake is no success. The exit code is 2, and the error has the name of the file."""
+    file = tmp_path / "shops.jsonl"
+    file.write_bytes(b"\n")
+
+    result = loyalty("publish", str(file))
+
+    assert (2, f"error: {file}: no shops, so nothing was published\n") == (result.exit_code, result.stderr)
 
 
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
