@@ -84,10 +84,10 @@ def _read_rows(file: Path) -> Iterator[tuple[int, Any]]:
     # A damaged character is an error only of its own row.
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         if file.suffix.lower() == ".csv":
-            reader = csv.DictReader(lines)
+            reader = csv.DictReader(_whole_lines(lines), strict=True)
             try:
                 columns = [name.strip(BLANKS) for name in reader.fieldnames or ()]
-            except csv.Error as error:
+            except (csv.Error, _RowError) as error:
                 # Without its header nothing in the file has a meaning.
                 yield 1, error
                 return
@@ -111,14 +111,24 @@ def _read_rows(file: Path) -> Iterator[tuple[int, Any]]:
                     yield number, error
 
 
+def _whole_lines(lines: Iterable[str]) -> Iterator[str]:
+    # If the file was cut off in a field, the rest of the field can look complete: 41 of 417.04, or no date of expiry.
+    for line in lines:
+        if not line.endswith(("\n", "\r")):
+            raise _RowError("does not end with a line break: is the file complete?")
+        yield line
+
+
 def _rows_of(reader: "csv.DictReader[str]") -> Iterator[tuple[int, Any]]:
     while True:
         try:
             row = next(reader)
         except StopIteration:
             return
-        except csv.Error as error:
+        except (csv.Error, _RowError) as error:
             yield reader.line_num + 1, error
+            # DictReader counts only the lines of the rows that it returns.
+            reader.line_num = reader.reader.line_num
             continue
         if None in row.values():
             yield reader.line_num, _RowError("has fewer fields than the header: is the file complete?")

@@ -98,6 +98,25 @@ def test_a_wrong_row_is_named_and_the_others_are_read(tmp_path, row, says):
     assert (3, {"4711", "4712"}) == (found.rows, set(found.cards))
 
 
+@pytest.mark.parametrize("cut", range(1, len('4712,417.04,"2027-12-31"') + 1))
+def test_a_csv_that_was_cut_off_in_its_last_row_is_refused(tmp_path, cut):
+    """Its rest can look complete: fewer points, or points that never expire."""
+    row = '4712,417.04,"2027-12-31"'[:cut]
+    found = read(tmp_path, f"card,points,expires\n4711,1,\n{row}")
+
+    assert [f"{tmp_path}/balances.csv, line 3: does not end with a line break: is the file complete?"] == found.errors
+    assert (2, ["4711"]) == (found.rows, list(found.cards))
+
+
+def test_wrong_quotes_are_errors_of_their_lines(tmp_path):
+    """A quote without its end takes the rest of the file."""
+    found = read(tmp_path, 'card,points,expires\n"4711"7,1,\n"4711"8,1,\n4712,2,\n"4713,1,\n4714,1,\n')
+
+    places = [error.removeprefix(f"{tmp_path}/balances.csv, ").partition(" is not CSV: ")[0] for error in found.errors]
+    assert ["line 2:", "line 3:", "line 5:"] == places
+    assert ["4712"] == list(found.cards)
+
+
 @pytest.mark.parametrize("expires", ["9999-12-30", "9999-12-31T23:59:59.999Z"])
 def test_the_last_times_of_expiry_are_valid_commands(tmp_path, expires):
     """The pipeline accepts every command that the import sends."""
@@ -112,6 +131,7 @@ def test_the_last_times_of_expiry_are_valid_commands(tmp_path, expires):
     [
         ("b.csv", "", "line 1: is not CSV: the header does not name card, points"),
         ("b.csv", "A,10,2027-12-31\n", "line 1: is not CSV: the header does not name card, points"),
+        ("b.csv", "card,points", "line 1: does not end with a line break: is the file complete?"),
         ("b.csv", "card,points\n", "has no rows"),
         ("b.jsonl", "\n", "has no rows"),
         ("b.jsonl", '{"card":"A","points":5,"points":7}\n', "has a name more than once"),
