@@ -52,6 +52,8 @@ def test_no_broker_is_one_clear_line(command: list[str]) -> None:
             "no dead letters are selected: use --reason or --offset or both, or use --all alone",
         ),
         (["dead-letters", "replay", "--all", "--reason", "x"], "no dead letters are selected"),
+        (["dead-letters", "replay", "--reason", ""], "--reason is blank, which would select every dead letter"),
+        (["dead-letters", "replay", "--reason", " ", "--offset", "0:7"], "--reason is blank"),
         (["dead-letters", "replay", "--offset", "7"], "--offset '7' is not PARTITION:OFFSET"),
     ],
 )
