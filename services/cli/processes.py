@@ -121,7 +121,10 @@ def replace_process(module: str, arguments: list[str], *, log_json: bool = False
 
 
 def exit_status(command: list[str]) -> int:
-    """Run a program to its end. SIGTERM to this process ends it too, and then the status is 128 + SIGTERM."""
+    """Run a program to its end. SIGTERM to this process ends it too.
+
+    If a signal ends this process or the program, the status is 128 plus the number of the signal.
+    """
     signals: list[int] = []
     with subprocess.Popen(command) as child:
 
@@ -134,8 +137,9 @@ def exit_status(command: list[str]) -> int:
             status = child.wait()
         finally:
             signal.signal(signal.SIGTERM, before)
-    # The pipeline ends with status 0 after SIGTERM.
-    return 128 + signals[0] if signals else status
+    # The pipeline ends with status 0 after SIGTERM. For Popen, a killed program has a status below 0.
+    number = signals[0] if signals else -status
+    return 128 + number if number > 0 else status
 
 
 def install_command(extra: str) -> str:

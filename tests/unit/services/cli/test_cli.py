@@ -159,6 +159,13 @@ def test_a_signal_ends_the_program_of_a_command_too() -> None:
     assert 7 == processes.exit_status([sys.executable, "-c", "raise SystemExit(7)"])
 
 
+def test_a_killed_program_has_the_status_of_a_shell() -> None:
+    """For example 137 after the memory limit."""
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+    assert 128 + signal.SIGKILL == processes.exit_status([sys.executable, "-c", code])
+
+
 def test_topics_list_is_the_catalogue() -> None:
     """The list has the names of the topics on the broker."""
     shown = json.loads(loyalty("topics", "list", "--json", LOYALTY_TOPIC_PREFIX="t-").stdout)["topics"]
