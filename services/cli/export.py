@@ -60,7 +60,7 @@ def export(
         case ExportTask.MAINTAIN:
             _maintain(settings, as_json=as_json)
         case ExportTask.WRITE:
-            _write(tables, settings, as_json=as_json)
+            _write(_writable_tables(tables, settings), settings, as_json=as_json)
         case ExportTask.BACKFILL:
             _backfill(tables, settings, as_json=as_json)
 
@@ -73,23 +73,24 @@ def _line_items(settings: Settings, *options: str, continuous: bool = False) -> 
 def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool) -> None:
     others = [name for name in names or () if name != LINE_ITEMS]
     if names and LINE_ITEMS not in names:
-        _write(others, settings, as_json=as_json)
+        _write(_writable_tables(others, settings), settings, as_json=as_json)
         return
+    # The other tables read the line items, so they are written afterwards. A backfill can take hours, so wrong names
+    # and folders of the other tables stop the command before it.
+    chosen = _writable_tables(others, settings) if others or not names else []
     announced("export backfill", to=settings.export_dir)
     arguments = _line_items(settings, "--backfill")
-    if names and not others:
+    if not chosen:
         replace_process("pipelines", arguments, log_json=as_json)
-    # The other tables read the line items, so they are written afterwards.
     if status := exit_status(program("pipelines", arguments, log_json=as_json)):
         raise typer.Exit(status)
-    _write(others or None, settings, as_json=as_json)
+    _write(chosen, settings, as_json=as_json)
 
 
-def _write(names: Sequence[str] | None, settings: Settings, *, as_json: bool) -> None:
-    """Write each table. A source that cannot be read stops only the tables that need it."""
+def _writable_tables(names: Sequence[str] | None, settings: Settings) -> Sequence[str]:
+    """The tables to write, by default all. Stops with status 2 if one has no such name or no usable folder."""
     with clear_source_errors():
-        from services.sql.database import Database
-        from services.sql.written import BY_NAME, TableFolderError, default_tables, require_own_folders, write
+        from services.sql.written import BY_NAME, TableFolderError, default_tables, require_own_folders
     if unknown := [name for name in names or () if name not in BY_NAME]:
         hint = "`loyalty export run` writes it" if LINE_ITEMS in unknown else f"choose from {', '.join(BY_NAME)}"
         stop(f"no table to write: {', '.join(unknown)}; {hint}", MISUSED)
@@ -100,6 +101,14 @@ def _write(names: Sequence[str] | None, settings: Settings, *, as_json: bool) ->
             require_writable(folder, "LOYALTY_TABLES_DIR")
     except (StartUpError, TableFolderError) as error:
         stop(str(error), MISUSED)
+    return chosen
+
+
+def _write(chosen: Sequence[str], settings: Settings, *, as_json: bool) -> None:
+    """Write each table. A source that cannot be read stops only the tables that need it."""
+    with clear_source_errors():
+        from services.sql.database import Database
+        from services.sql.written import write
     recorded("loyalty export write", settings, tables=", ".join(chosen), to=settings.tables_dir)
     done = []
     for name in chosen:

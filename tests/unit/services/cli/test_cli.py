@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from schemas.access import USERS
-from services.cli import app, processes
+from services.cli import app, export, processes
 from services.settings import Settings
 from tests.support.kafka import NO_BROKER, NOBODY
 
@@ -206,6 +206,26 @@ def test_processes_are_started_with_their_own_options(
     loyalty(*command, LOYALTY_EXPORT_DIR="var/here")
 
     assert [[sys.executable, sys.executable, "-m", *program]] == started
+
+
+@pytest.mark.parametrize(
+    ("tables", "folder", "says"),
+    [(["line_items", "liabilty"], "tables", "liabilty"), ([], "export/tables", "LOYALTY_TABLES_DIR")],
+)
+def test_a_backfill_checks_its_tables_before_it_starts(
+    tables: list[str], folder: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backfill of the line items can take hours."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(export, "announced", lambda *_, **__: None)
+    monkeypatch.setattr(export, "exit_status", lambda command: started.append(command) or 1)
+    settings = {"LOYALTY_EXPORT_DIR": f"{tmp_path}/export", "LOYALTY_TABLES_DIR": str(tmp_path / folder)}
+
+    refused = loyalty("export", "backfill", *tables, **settings)
+    assert (2, []) == (refused.exit_code, started)
+    assert says in refused.stderr
+    assert 1 == loyalty("export", "backfill", **settings | {"LOYALTY_TABLES_DIR": f"{tmp_path}/tables"}).exit_code
+    assert 1 == len(started)
 
 
 def commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
