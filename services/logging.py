@@ -56,6 +56,22 @@ def configure_logging(settings: Settings) -> None:
     )
 
 
+def log_to_stderr() -> None:
+    """Let structlog write to stderr in a process that has not configured its log. Its default is stdout."""
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _console_renderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        # Each line goes to the stderr of its time, because a test replaces stderr for each command.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
+
+
 def _console_renderer() -> structlog.dev.ConsoleRenderer:
     # The default tracebacks print local variables, which contain card numbers.
     return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)

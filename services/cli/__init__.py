@@ -22,12 +22,20 @@ from services.cli import (
     top,
     trail,
 )
+from services.logging import log_to_stderr
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Loyalty points from invoices: topics, pipeline, API, ledger and tools.",
 )
+
+
+@app.callback()
+def _before_each_command() -> None:
+    # A program that replaces this process configures its own log.
+    log_to_stderr()
+
 
 app.command("simulate")(publish.simulate)
 app.command("replay")(publish.replay)

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 import typer
 from typer.testing import CliRunner, Result
 
 from schemas.access import USERS
-from services.cli import app, export, processes
+from services.cli import app, deployment, export, processes
 from services.settings import Settings
 from tests.support.kafka import NO_BROKER, NOBODY
 
@@ -241,6 +242,21 @@ def commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tu
 def test_every_command_has_json(command: Any) -> None:
     """Results are one JSON object, and the log of a process is JSON lines."""
     assert "--json" in {option for parameter in command.params for option in parameter.opts}
+
+
+def test_with_json_warnings_are_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stdout is one JSON object. Structlog alone would write there."""
+
+    def read_settings() -> Settings:
+        structlog.get_logger("services.tls").warning("cannot read the file")
+        return Settings()
+
+    structlog.reset_defaults()
+    monkeypatch.setattr(deployment, "read_settings", read_settings)
+    for _ in range(2):
+        result = loyalty("settings", "--json")
+        assert json.loads(result.stdout)
+        assert 1 == result.stderr.count("cannot read the file")
 
 
 @pytest.mark.parametrize("command", ["pipeline", "api", "export", "archive", "webhooks", "ledger run"])
