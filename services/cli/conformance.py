@@ -74,7 +74,8 @@ def _sent(
     files: list[str] | None, layout: Layout, hours: float | None, settings: Settings, stack: ExitStack
 ) -> Iterable[Sent]:
     if not files:
-        return of_topic(settings, None if hours is None else int((time.time() - hours * 3600) * 1000))
+        # For Kafka a time before 1970 has another meaning, and `inf` gives no time.
+        return of_topic(settings, None if hours is None else int(max(0.0, time.time() - hours * 3600) * 1000))
     opened = [(open_input(name, stack), name) for name in files]
     return (sent for file, name in opened for sent in of_file(file, name, layout))
 

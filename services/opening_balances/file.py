@@ -109,6 +109,8 @@ def _read_rows(file: Path) -> Iterator[tuple[int, Any]]:
                     )
                 except (ValueError, RecursionError) as error:
                     yield number, error
+                except InvalidOperation:
+                    yield number, _RowError("has a number whose exponent is too large")
 
 
 def _whole_lines(lines: Iterable[str]) -> Iterator[str]:

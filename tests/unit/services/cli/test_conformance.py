@@ -100,6 +100,8 @@ def test_errors(arguments: tuple[str, ...], status: int, message: str) -> None:
     assert message in result.stderr
 
 
-def test_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [(), ("--hours", "inf")])
+def test_no_broker(options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Infinitely many hours are all records."""
     monkeypatch.setenv("LOYALTY_KAFKA_BOOTSTRAP_SERVERS", NOBODY)
-    assert NO_BROKER == conformance().stderr
+    assert NO_BROKER == conformance(*options).stderr

@@ -166,6 +166,7 @@ def test_the_lists_are_complete() -> None:
         (["--follow", "--csv", "SELECT * FROM hadoop"], 2, "prints JSON lines only"),
         (["--follow"], 2, "--follow needs a statement"),
         (["--parquet", "no/folder/f.parquet", "SELECT 1"], 1, "No such file"),
+        (["--parquet", "f.parquet", "SELECT union_value(a := 1)"], 1, "Parquet cannot keep this result: "),
     ],
 )
 def test_an_error_is_one_clear_line(arguments: list[str], status: int, error: str) -> None:

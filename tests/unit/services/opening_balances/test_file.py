@@ -234,6 +234,7 @@ def test_an_erasure_forgets_the_import(tmp_path):
             "b.csv", f"card,points,{'x' * 140_000}\n4711,1,\n", "line 1: is not CSV: field larger", id="a huge header"
         ),
         pytest.param("b.jsonl", "[" * 200_000, "line 1: is not a JSON object", id="nested deeply"),
+        ("b.jsonl", '{"card":"A","points":1e99999999999999999999}', "line 1: has a number whose exponent is too large"),
         ("b.jsonl", r'{"card":"47\ud800","points":1}', "line 1: card is longer than 128 characters, or is not UTF-8"),
     ],
 )
