@@ -233,11 +233,11 @@ class Lookup:
                 refusals.append(found)
             elif not is_rediscovered:
                 raise _OwnerChangedError
-        if not (refusals or failures or read.seconds_left):
+        if refusals:
+            return refusals[0]  # the response of the instance that is nearest to the owner
+        if not failures and not read.seconds_left:
             raise problems.OwnerTimeout(partition=read.partition, tried=[])
-        if not refusals:
-            raise no_answer(read.partition, dict(sorted(failures.items())))
-        return refusals[0]  # the response of the instance that is nearest to the owner
+        raise no_answer(read.partition, dict(sorted(failures.items())))
 
     async def _ask(self, read: KeyRead, target: Target, patience: float) -> LocalRead | PeerResponse:
         if target.url == self._local.url:

@@ -50,8 +50,8 @@ _RESPONSE_HEADERS = frozenset(
 REPORT_PATH = "/v1/instances/local"
 
 _CONNECT_SECONDS = 0.5
-REPORT_SECONDS = 1.0
-"""A live peer sends its report, or answers a read that need not wait, within this time."""
+# A live peer sends its report, or answers a read that need not wait, within this time.
+_REPORT_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 30.0
 """An idle connection to a peer is not used after this time. It is shorter than the time of the server."""
 
@@ -197,7 +197,7 @@ class PeerClient:
         target: Target,
         seconds_left: float,
         patience: float,
-        enough: float = REPORT_SECONDS,
+        enough: float = _REPORT_SECONDS,
     ) -> PeerResponse:
         """Send a request to a peer.
 
@@ -244,7 +244,7 @@ class PeerClient:
         target: Target,
         seconds_left: float,
         patience: float,
-        enough: float = REPORT_SECONDS,
+        enough: float = _REPORT_SECONDS,
     ) -> httpx.Response:
         """Send a request and wait for the response; for a stream, wait for its headers only. Raises PeerError."""
         url = httpx.URL(target.url).copy_with(raw_path=_escape_dots(request.path))
@@ -304,9 +304,9 @@ class PeerClient:
     async def report(self, url: str, group: str) -> InstanceReport:
         """The report of the instance at a URL. Raises PeerError, also if another process listens at the URL."""
         try:
-            async with asyncio.timeout(REPORT_SECONDS):
+            async with asyncio.timeout(_REPORT_SECONDS):
                 signed = {HOP: self._hops.sign(None, url, HopRequest("GET", REPORT_PATH))} if self._hops else {}
-                response = await self._client.get(url + REPORT_PATH, headers=signed, timeout=REPORT_SECONDS)
+                response = await self._client.get(url + REPORT_PATH, headers=signed, timeout=_REPORT_SECONDS)
             report = InstanceReport.model_validate_json(response.content)
         except (httpx.HTTPError, TimeoutError, ValidationError) as error:
             raise PeerUnreachableError(f"{url}: {type(error).__name__}") from error

@@ -160,8 +160,7 @@ class LocalStack:
             for part in parts:
                 if part.process.pid is None:
                     on_part(part.process.name)
-                    # If it fails, it has stopped. If another command was faster, this command must not stop the part.
-                    part.start()
+                    part.start()  # if it fails, it has stopped
                     started.append(part.process)
                 if part is self.broker:
                     create_topics(self.settings)

@@ -84,28 +84,28 @@ class SecurityFolder:
 
     def _signed_files(self, hosts: Sequence[str]) -> list[Path]:
         """Create the authority and the broker's certificate if necessary. Returns new files."""
-        known = hosts_of(self.broker.read_bytes()) if self.broker.exists() else []
-        named = list(dict.fromkeys([*known, *hosts])) or LOCAL_HOSTS
-        if self.authority.exists() and self.broker.exists():
-            certificate = x509.load_pem_x509_certificate(self.authority.read_bytes())
-            if is_signed(self.broker.read_bytes(), certificate, named):
-                return []
-        is_new = not self.authority.exists()
-        if not is_new and not self.authority_key.exists():
+        broker = self.broker.read_bytes() if self.broker.exists() else None
+        named = list(dict.fromkeys([*(hosts_of(broker) if broker else ()), *hosts])) or LOCAL_HOSTS
+        if not self.authority.exists():
+            authority = Authority.new()
+            pem = authority.broker_pem(named)  # before any file is written, because a wrong host ends this
+            return [
+                _write(self.authority_key, authority.key_pem(), _SECRET),
+                _write(self.authority, authority.certificate_pem(), _SHARED),
+                _write(self.broker, pem, _SHARED),
+            ]
+        certificate = self.authority.read_bytes()
+        if broker and is_signed(broker, x509.load_pem_x509_certificate(certificate), named):
+            return []
+        if not self.authority_key.exists():
             # No client would trust a broker with a certificate of a new authority.
-            problem = f"is missing and must sign {self.broker.name}: put it back, or delete {self.authority} to make"
-            problem += " a new authority and give its certificate to every client"
+            problem = (
+                f"is missing and must sign {self.broker.name}: put it back, or delete {self.authority} to make "
+                "a new authority and give its certificate to every client"
+            )
             raise FileNotFoundError(errno.ENOENT, problem, str(self.authority_key))
-        authority = (
-            Authority.new() if is_new else Authority.load(self.authority.read_bytes(), self.authority_key.read_bytes())
-        )
-        # Before the authority is written, because a wrong host ends this.
-        pem = authority.broker_pem(named)
-        created = []
-        if is_new:
-            created += [_write(self.authority_key, authority.key_pem(), _SECRET)]
-            created += [_write(self.authority, authority.certificate_pem(), _SHARED)]
-        return [*created, _write(self.broker, pem, _SHARED)]
+        authority = Authority.load(certificate, self.authority_key.read_bytes())
+        return [_write(self.broker, authority.broker_pem(named), _SHARED)]
 
 
 def _write(path: Path, content: bytes, mode: int) -> Path:

@@ -26,7 +26,7 @@ def check_archive(snapshot: Snapshot, settings: Settings) -> None:
 def check_ledger(snapshot: Snapshot) -> None:
     """Refuse without the ledger if the loyalty topic lacks entries.
 
-    These entries say in which order an account took its events. In another order it can have other points.
+    These entries say in which order an account processed its events. In another order it can have other points.
     """
     coverage = snapshot.coverage
     if coverage.topic_from and Source.LEDGER not in coverage.compared:
@@ -39,6 +39,7 @@ def check_ledger(snapshot: Snapshot) -> None:
 
 
 def check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
+    """Refuse if accounts cannot be recomputed."""
     problems = accounts.where(F.col("problem").isNotNull())
     if number := problems.count():
         reasons = "; ".join(sorted({row.problem for row in problems.select("problem").distinct().collect()}))

@@ -20,7 +20,12 @@ def local_time(milliseconds: int, zone: str) -> datetime:
 
 def end_of_day(milliseconds: int, zone: str) -> int:
     """Returns the next midnight."""
-    return _midnight(local_time(milliseconds, zone).date() + timedelta(days=1), zone)
+    return end_of_date(local_time(milliseconds, zone).date(), zone)
+
+
+def end_of_date(day: date, zone: str) -> int:
+    """Returns the midnight at the end of the day. Raises OverflowError for the last day of the calendar."""
+    return _midnight(day + timedelta(days=1), zone)
 
 
 def period_of(milliseconds: int, period: Period, zone: str) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -143,13 +142,9 @@ class GroupMembership:
         return True
 
     def _consumer(self) -> Consumer:
-        session = self._settings.session_timeout // timedelta(milliseconds=1)
         overrides: dict[str, clients.Option] = {
-            "group.id": self.group,
+            **clients.member_options(self._settings, self.group, _LONGEST_POLL_INTERVAL_MS),
             "partition.assignment.strategy": "cooperative-sticky",
-            "session.timeout.ms": session,
-            "heartbeat.interval.ms": session // 4,
-            "max.poll.interval.ms": max(session, _LONGEST_POLL_INTERVAL_MS),
         }
         consumer = clients.consumer(self._settings, self.url, **overrides)
         consumer.subscribe(list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)

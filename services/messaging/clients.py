@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -124,6 +125,22 @@ def producer(settings: Settings, client_id: str, **overrides: Option) -> Produce
             **overrides,
         }
     )
+
+
+def member_options(settings: Settings, group: str, longest_poll_ms: int) -> dict[str, Option]:
+    """The options of a consumer that is a member of a group.
+
+    Args:
+        longest_poll_ms: the group removes a member that does not poll for this long, in milliseconds. It is longer if
+            the session is, because librdkafka accepts no longer session.
+    """
+    session = settings.session_timeout // timedelta(milliseconds=1)
+    return {
+        "group.id": group,
+        "session.timeout.ms": session,
+        "heartbeat.interval.ms": session // 4,
+        "max.poll.interval.ms": max(session, longest_poll_ms),
+    }
 
 
 def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consumer:

@@ -10,14 +10,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from services.domain.events import SentLot
 from services.domain.formats import LAST_TIME, to_milliseconds
+from services.domain.local_time import end_of_date
 from services.domain.validation import BLANKS, LONGEST_TEXT, MOST_LINE_ITEMS
 
 COLUMNS = ("card", "points", "expires")
@@ -215,8 +215,7 @@ def _expires(value: Any, zone: str, now: int) -> int:
 
 def _expiry_time(text: str, zone: str) -> int:
     if "T" not in text:
-        next_day = date.fromisoformat(text) + timedelta(days=1)
-        return to_milliseconds(datetime.combine(next_day, time.min, ZoneInfo(zone)))
+        return end_of_date(date.fromisoformat(text), zone)
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("no offset")

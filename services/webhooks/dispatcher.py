@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -120,14 +119,10 @@ class EndpointDispatcher:
         self._failure: Exception | None = None
 
     def _group_reader(self, settings: Settings) -> LogReader:
-        session = settings.session_timeout // timedelta(milliseconds=1)
+        group = f"{settings.topic_prefix}loyalty-webhooks-{self._endpoint.name}"
         options: dict[str, clients.Option] = {
-            "group.id": f"{settings.topic_prefix}loyalty-webhooks-{self._endpoint.name}",
+            **clients.member_options(settings, group, _LONGEST_POLL_INTERVAL_MS),
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": session,
-            # librdkafka accepts no session that is longer than the poll interval.
-            "heartbeat.interval.ms": session // 4,
-            "max.poll.interval.ms": max(session, _LONGEST_POLL_INTERVAL_MS),
             "enable.partition.eof": False,
         }
         return LogReader(settings, "loyalty-webhooks", retry_on=(), **options)

@@ -56,7 +56,8 @@ def test_a_write_at_the_moment_of_the_timeout_does_not_keep_a_waiter() -> None:
         thread.start()
         try:
             timeouts = [0.05 + number / 1_000 for number in range(200)]
-            await asyncio.gather(*(waiters.wait(b"A", lambda: None, bool, seconds) for seconds in timeouts))
+            found = await asyncio.gather(*(waiters.wait(b"A", lambda: None, bool, seconds) for seconds in timeouts))
+            assert [None] * len(timeouts) == found
         finally:
             is_over.set()
             thread.join()

@@ -266,6 +266,7 @@ def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: pytest.
         released.set()
         reader.on_assign(consumer, partitions)
         await until(lambda: reader.read_count[0] == 600)
+        assert not reader.paused
 
     dispatch(reader, monkeypatch, steps)
 
