@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 import typer.testing
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
@@ -110,6 +111,17 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _same_log() -> Iterator[None]:
+    """Restore the configuration of structlog. Also `capture_logs` changes it, and then a command logs to stdout."""
+    was_configured, before = structlog.is_configured(), structlog.get_config()
+    yield
+    if was_configured:
+        structlog.configure(**before)
+    else:
+        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

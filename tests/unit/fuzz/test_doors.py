@@ -2,11 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterator
 from random import Random
 
 import pytest
-import structlog
 
 from tests.fuzz import planted, report, stack
 from tests.fuzz.door import Outcome
@@ -26,14 +24,6 @@ SLOW_DOORS = {
 
 QUICK_DOORS = sorted({*DOORS} - {"http-schemathesis", "processes"})
 """An input of the others needs seconds. Other tests use Schemathesis."""
-
-
-@pytest.fixture(autouse=True)
-def restored_logging() -> Iterator[None]:
-    """Restore the log, which a door silences for its process. Other tests in this process read it."""
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 @pytest.mark.parametrize("name", QUICK_DOORS)

@@ -251,7 +251,6 @@ def test_with_json_warnings_are_on_stderr(monkeypatch: pytest.MonkeyPatch) -> No
         structlog.get_logger("services.tls").warning("cannot read the file")
         return Settings()
 
-    structlog.reset_defaults()
     monkeypatch.setattr(deployment, "read_settings", read_settings)
     for _ in range(2):
         result = loyalty("settings", "--json")
