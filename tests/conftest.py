@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -59,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # The LOYALTY_… settings of a developer must not change a test.
     for name in [name for name in os.environ if name.startswith("LOYALTY_")]:
         del os.environ[name]
+    # A shell lets background programs ignore SIGINT, and their children too. Tests of Ctrl-C would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if _only_unit_tests(config):
         return
     config.pluginmanager.register(outputs)

@@ -27,11 +27,6 @@ from services.sql.written import write
 from tests.support.builders import IDS, MINUTE, NOON, balance, sales
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, producer_of, publish
 
-# A shell starts background jobs with SIGINT ignored, and the tests may be such a job.
-_PROGRAM = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from services.cli import app; app()"
-)
-
 pytestmark = pytest.mark.usefixtures("topics_created")
 
 
@@ -41,7 +36,7 @@ def line(number: int, city: str, value: float) -> tuple[bytes, bytes]:
 
 
 def start(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _PROGRAM, "sql", *arguments]
+    command = [sys.executable, "-c", "from services.cli import app; app()", "sql", *arguments]
     environment = environment_of(settings) | {"PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

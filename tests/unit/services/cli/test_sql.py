@@ -37,9 +37,7 @@ STATEMENT = """
 """
 
 ENDLESS = "SELECT sum(sqrt(range)) FROM range(1_000_000_000_000), (SELECT count(*) FROM ledger_entry)"
-# The tests can run in the background, where a shell lets programs ignore SIGINT.
 PROGRAM = """
-import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
 from services.messaging import publishing; publishing.BROKER_TIMEOUT = 0.1
 from services.cli import app; app()
 """
@@ -210,15 +208,7 @@ def test_the_shell_ends_with_its_input(database: Database, tmp_path: Path) -> No
     assert ["SELECT 2"] == asked
 
 
-@pytest.fixture
-def _ctrl_c() -> Iterator[None]:
-    """Let SIGINT raise KeyboardInterrupt, also if the tests run in the background, where a shell lets it do nothing."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("a_ledger", "_ctrl_c")
+@pytest.mark.usefixtures("a_ledger")
 def test_ctrl_c_ends_a_statement_and_not_the_shell(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """One line says that the statement was interrupted. The shell answers the next statement."""
     with (
