@@ -203,7 +203,7 @@ def test_a_part_and_its_children_can_have_a_lower_priority(tmp_path: Path) -> No
         start(background, tmp_path, LEAVES_A_CHILD)
         child = psutil.Process(int((tmp_path / "child").read_text(encoding="utf-8")))
         group = Path(f"/proc/{background.pid}/autogroup")
-        assert 10 == child.nice()
+        assert min(19, psutil.Process().nice() + 10) == child.nice()
         assert not group.exists() or group.read_text(encoding="ascii").endswith(" nice 10\n")
     finally:
         background.kill()
