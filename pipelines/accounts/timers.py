@@ -16,7 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pipelines.accounts.state_calls import StateMaps
 
 PART_SIZE = 500
-"""Cards in a part."""
+"""Cards in a part, and postponed timers in a list."""
 
 _PART_COUNTS = "timers"
 _TIMER = T.StructType([T.StructField("timer", T.LongType())])
@@ -37,6 +37,7 @@ class Timers:
         self._cards = maps.open("waiting", _PART, _CARDS)
         self._later_timers = maps.open("later", _CARD, _TIMERS)
         self._postponed = maps.open("postponed", _TIMER, _TIMERS)
+        self._last_until = 0
 
     def add(self, timers: Mapping[int, Sequence[str]]) -> None:
         """Add cards to timers that do not list them."""
@@ -78,11 +79,20 @@ class Timers:
         return [timer for timer, value in zip(timers, found, strict=True) if value]
 
     def postpone(self, timers: Sequence[int], until: int) -> None:
-        """Process these timers again when Spark's timer at ``until`` fires."""
-        (found,) = self._postponed.get([(until,)])
+        """Process these timers again when Spark's timer at ``until`` fires, or a few milliseconds later.
+
+        After a long stop thousands of timers are postponed in one micro-batch, and each call rewrites a list. So a full
+        list gets no more timers, and the next millisecond has the next list.
+        """
+        self._last_until = max(until, self._last_until)
+        while True:
+            (found,) = self._postponed.get([(self._last_until,)])
+            if not found or len(found[0]) < PART_SIZE:
+                break
+            self._last_until += 1
         if not found:
-            self._handle.registerTimer(until)
-        self._postponed.update([((until,), (sorted({*(found[0] if found else ()), *timers}),))])
+            self._handle.registerTimer(self._last_until)
+        self._postponed.update([((self._last_until,), (sorted({*(found[0] if found else ()), *timers}),))])
 
     def pop_postponed(self, until: int) -> list[int]:
         """Remove and return the timers that were postponed until then."""

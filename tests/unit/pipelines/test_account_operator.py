@@ -13,6 +13,7 @@ from pyspark.serializers import pickle_protocol
 from pyspark.sql import Row
 
 from pipelines.accounts import operator as operator_module
+from pipelines.accounts import timers as timers_module
 from pipelines.accounts.operator import LAYOUT, LAYOUTS, AccountOperator, layout_of
 from pipelines.accounts.records import rows_of, writer_ids
 from pipelines.accounts.state_calls import SHARED, decode
@@ -269,6 +270,26 @@ def test_the_list_of_postponed_timers_does_not_grow(tmp_path, layout):
         assert [until] == operator._timers.with_cards([first, second, until]), "it is later than the clock"
         set_clock(operator, until)
         fire_all(operator, server, until + 2 * DAY)
+        assert_no_timers(server)
+
+
+@each_layout
+def test_many_postponed_timers_are_in_short_lists(tmp_path, monkeypatch, layout):
+    """After a long stop, each of them rewrites one list. The time for all of them would grow with their square."""
+    monkeypatch.setattr(timers_module, "PART_SIZE", 3)
+    cards = [f"{number:02}" for number in range(10)]
+    with open_bucket(tmp_path, Programmes((Programme(pending=DAY),)), layout) as (operator, server):
+        process_batch(operator, *(purchase(card, card, T + int(card) * INTERVAL) for card in cards))
+        timers = sorted(server.timers)
+        late = timers[-1] + DAY
+        for batch in range(3):
+            assert [] == fire_all(operator, server, late + 500 * batch)
+            lists = [postponed for (postponed,) in maps_of(server)["postponed"].values()]
+            assert [3, 3, 3, 1] == sorted(map(len, lists), reverse=True)
+            assert timers == sorted(timer for postponed in lists for timer in postponed)
+        set_clock(operator, late)
+        rows = fire_all(operator, server, late + DAY)
+        assert cards == [row.key.decode() for row in rows if row.topic == "loyalty"]
         assert_no_timers(server)
 
 
