@@ -27,7 +27,7 @@ from pipelines.runtime.query import RepeatHorizonError
 from pipelines.runtime.query_metrics import READY, ProgressMetrics
 from pipelines.runtime.query_table import CONTINUOUS, QUERIES
 from pipelines.runtime.session import spark_session
-from pipelines.sinks.foreach_batch import summarize_java_error
+from pipelines.sinks.foreach_batch import BatchFailedError, summarize_java_error
 from services import tracing
 from services.health import serve_health
 from services.logging import configure_logging
@@ -92,9 +92,7 @@ def main(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     configure_logging(settings)
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # at the level info it logs each call of the JVM
-    # The root logger gets this line of py4j, with a traceback, for each call of a JVM that has ended. We log the error.
-    logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
+    _quieten_py4j()
     names = query or [continuous.name for continuous in CONTINUOUS]
     unknown = sorted(set(names) - set(QUERIES))
     if unknown:
@@ -104,8 +102,22 @@ def main(
     sys.exit(run(settings, names, available_now=available_now, backfill=backfill))
 
 
+def _quieten_py4j() -> None:
+    """Keep errors that this process or a query reports out of the log, where py4j adds a traceback."""
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # at the level info it logs each call of the JVM
+    # The root logger gets this line for each call of a JVM that has ended.
+    logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
+    # A stop interrupts the batch of the export, which is no error.
+    logging.getLogger("py4j.clientserver").addFilter(
+        lambda record: not (record.exc_info and isinstance(record.exc_info[1], BatchFailedError))
+    )
+
+
 def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfill: bool = False) -> int:
-    """Start the queries and watch them. The exit status is 0 unless a query has failed."""
+    """Start the queries and watch them.
+
+    The exit status is 0 unless a query has failed, or a signal has stopped ``available_now`` before the last record.
+    """
     stopping = threading.Event()
     try:
         _check_start(settings, names, available_now=available_now)
@@ -127,7 +139,7 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
         if stopping.is_set():
             # systemd, for example, sends SIGTERM to the JVM, too.
             log.warning("Spark ended first: the next start runs its last micro-batches again", reason=reason)
-            return 0
+            return int(available_now)
         if isinstance(error, (ConnectionRefusedError, Py4JNetworkError)):
             event, reason = "Spark's JVM has ended", _WHY_THE_JVM_ENDS
         elif isinstance(error, OSError):
@@ -158,6 +170,9 @@ def _run(
     backfill: bool,
 ) -> int:
     require_broker(settings)  # Spark would need longer to notice, and its error is not clear.
+    # A container's first process never gets a signal that it does not handle. So this comes before Spark's slow start.
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: stopping.set())
     if not available_now:
         stack.enter_context(serve_health(settings, settings.metrics_port, REGISTRY, _find_problem))
     spark = spark_session(settings)
@@ -166,8 +181,6 @@ def _run(
         forget_progress(spark, settings)
     listener: Any = ProgressMetrics()
     spark.streams.addListener(listener)
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda *_: stopping.set())
     ids = schema_ids(settings)
     queries: dict[str, StreamingQuery] = {}
     stack.callback(lambda: _stop_between_batches([*queries.values()], settings.stop_timeout))
@@ -180,11 +193,19 @@ def _run(
     is_needed = any(QUERIES[name].reads_programme for name in names)
     watch = stack.enter_context(closing(ProgrammeWatch(settings))) if is_needed else None
     for name in names:  # if a query refuses to start, this stops the others
+        if stopping.is_set():
+            break
         start(name)
-    READY.set(1)
-    log.info("pipeline ready", queries=list(names))
-    _watch(queries, start, None if available_now else watch, stopping)
-    return int(any(query.exception() for query in queries.values()))
+    else:
+        READY.set(1)
+        log.info("pipeline ready", queries=list(names))
+        _watch(queries, start, None if available_now else watch, stopping)
+    is_incomplete = len(queries) < len(names) or any(query.isActive for query in queries.values())
+    has_failed = any(query.exception() for query in queries.values())
+    if available_now and is_incomplete and not has_failed:
+        log.error("stopped before the last record: run the command again, and it continues")
+        return 1
+    return int(has_failed)
 
 
 def _find_problem() -> str | None:
@@ -216,7 +237,8 @@ def _watch(
             log.info("new version of the programme", queries=outdated)
             _stop_between_batches([queries[name] for name in outdated], timedelta(seconds=_RESTART_SECONDS))
             for name in outdated:
-                start(name)
+                if not stopping.is_set():
+                    start(name)
 
 
 def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:

@@ -137,7 +137,7 @@ def exit_status(command: list[str]) -> int:
             status = child.wait()
         finally:
             signal.signal(signal.SIGTERM, before)
-    # The pipeline ends with status 0 after SIGTERM. For Popen, a killed program has a status below 0.
+    # For Popen, a killed program has a status below 0.
     number = signals[0] if signals else -status
     return 128 + number if number > 0 else status
 

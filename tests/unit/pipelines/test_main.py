@@ -1,7 +1,9 @@
 """How the pipeline starts, watches and stops its queries."""
 
+import logging
 import threading
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ import pipelines.__main__ as pipeline
 from pipelines.__main__ import MAX_RESTARTS, WORKER_FAILURES, _run, _stop_between_batches, _watch
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
 from pipelines.runtime.query_table import QUERIES
+from pipelines.sinks.foreach_batch import BatchFailedError
 from services.settings import Settings, read_settings
 
 
@@ -122,6 +125,50 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return read_settings()
 
 
+class Process:
+    """The pipeline process with queries of the test, and without Spark and Kafka.
+
+    Attributes:
+        queries: by name, the queries that can start.
+        started: the names of those that have started.
+        on_session: called when Spark starts.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, queries: dict[str, Any]) -> None:
+        self.queries = queries
+        self.started: list[str] = []
+        self.on_session: Callable[[], None] = lambda: None
+        self._handlers: dict[int, Callable[[], None]] = {}
+        spark = SimpleNamespace(streams=SimpleNamespace(addListener=lambda _: None), stop=lambda: None)
+
+        def session(_: Settings) -> Any:
+            self.on_session()
+            return spark
+
+        made = {
+            name: SimpleNamespace(reads_programme=False, start=lambda *_, name=name, **__: self._start(name))
+            for name in queries
+        }
+        signals = SimpleNamespace(SIGTERM=1, SIGINT=2, signal=self._handlers.__setitem__)
+        monkeypatch.setattr(pipeline, "QUERIES", made)
+        monkeypatch.setattr(pipeline, "spark_session", session)
+        monkeypatch.setattr(pipeline, "require_broker", lambda _: None)
+        monkeypatch.setattr(pipeline, "serve_health", lambda *_: nullcontext())
+        monkeypatch.setattr(pipeline, "signal", signals)
+
+    def _start(self, name: str) -> Any:
+        self.started.append(name)
+        return self.queries[name]
+
+    def stop(self) -> None:
+        """Send SIGTERM."""
+        self._handlers[1]()
+
+    def run(self, settings: Settings, stopping: threading.Event, *, available_now: bool) -> int:
+        with ExitStack() as stack:
+            return _run(settings, [*self.queries], stack, stopping, available_now=available_now, backfill=False)
+
+
 @pytest.mark.parametrize(("error", "status"), [(None, 0), ("java.lang.OutOfMemoryError", 1)])
 def test_the_status_says_whether_a_query_has_failed(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: str | None, status: int
@@ -129,20 +176,74 @@ def test_the_status_says_whether_a_query_has_failed(
     """A supervisor starts the pipeline again after a failure only. The other queries stop between two batches."""
     ended = Running(clock, 0.0, error=error, is_active=False)
     other = Running(clock, 3.0 if error else 0.0, is_active=error is not None)
-    queries = {"sales": ended, "fan-out": other}
-    made = {
-        name: SimpleNamespace(reads_programme=False, start=lambda *_, query=query, **__: query)
-        for name, query in queries.items()
-    }
-    spark = SimpleNamespace(streams=SimpleNamespace(addListener=lambda _: None), stop=lambda: None)
-    monkeypatch.setattr(pipeline, "QUERIES", made)
-    monkeypatch.setattr(pipeline, "spark_session", lambda _: spark)
-    monkeypatch.setattr(pipeline, "require_broker", lambda _: None)
-    monkeypatch.setattr(pipeline, "signal", SimpleNamespace(SIGTERM=1, SIGINT=2, signal=lambda *_: None))
-    with ExitStack() as stack:
-        assert status == _run(settings, [*queries], stack, without_wait(), available_now=True, backfill=False)
-        assert ("", "") == (ended.stopped, other.stopped)
+    process = Process(monkeypatch, {"sales": ended, "fan-out": other})
+    assert status == process.run(settings, without_wait(), available_now=True)
     assert "between batches" == other.stopped
+
+
+@pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
+def test_a_stop_before_the_last_record_is_a_failure_of_a_run_to_the_end(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, *, available_now: bool, status: int
+) -> None:
+    """`loyalty archive && next-step` must not continue after half of the records. A service has no last record."""
+    running = Running(clock, 3.0)
+    process = Process(monkeypatch, {"archive": running})
+    stopping = threading.Event()
+    monkeypatch.setattr(pipeline, "_watch", lambda *_: process.stop())
+    assert status == process.run(settings, stopping, available_now=available_now)
+    assert (True, "between batches") == (stopping.is_set(), running.stopped)
+
+
+def test_a_run_to_the_end_that_ends_before_the_signal_succeeds(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(monkeypatch, {"archive": Running(clock, 0.0, is_active=False)})
+    monkeypatch.setattr(pipeline, "_watch", lambda *_: process.stop())
+    assert 0 == process.run(settings, threading.Event(), available_now=True)
+
+
+@pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
+def test_a_signal_while_spark_starts_is_not_lost(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, *, available_now: bool, status: int
+) -> None:
+    """The first process of a container gets no signal that it does not handle. No query starts any more."""
+    process = Process(monkeypatch, {"sales": None})
+    process.on_session = process.stop
+    assert status == process.run(settings, threading.Event(), available_now=available_now)
+    assert [] == process.started
+
+
+def test_no_query_starts_after_a_stop_signal(settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start takes seconds. A supervisor could kill the process before the last query has started and stopped."""
+    process = Process(monkeypatch, {"sales": Running(clock, 3.0), "fan-out": Running(clock, 3.0)})
+    start = process._start
+    monkeypatch.setattr(process, "_start", lambda name: (process.stop(), start(name))[1])
+    assert 0 == process.run(settings, threading.Event(), available_now=False)
+    assert ["sales"] == process.started
+    assert "between batches" == process.queries["sales"].stopped
+
+
+def test_a_new_version_of_the_programme_starts_no_query_after_a_stop_signal(clock: Clock) -> None:
+    """The stop of the running queries may have taken long enough for the signal to come."""
+    stopping = without_wait()
+    running = Running(clock, 0.0)
+    running.stop = lambda: (stopping.set(), setattr(stopping, "wait", lambda _: True))  # type: ignore[method-assign]
+    programme: Any = SimpleNamespace(has_changed=lambda: True)
+    _watch({"loyalty": running}, lambda name: pytest.fail(f"{name} starts"), programme, stopping)
+
+
+def test_a_batch_that_a_stop_interrupts_is_no_error_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query reports an error of a batch. Any other error of py4j stays in the log."""
+    loggers = [logging.getLogger(name) for name in ("", "py4j", "py4j.clientserver")]
+    for logger in loggers:
+        monkeypatch.setattr(logger, "filters", [])
+        monkeypatch.setattr(logger, "level", logger.level)
+    pipeline._quieten_py4j()
+    found = {}
+    for error in (BatchFailedError("java.lang.InterruptedException"), KeyError("rows")):
+        record = loggers[-1].makeRecord("", logging.ERROR, "", 0, "", (), (type(error), error, None))
+        found[type(error)] = bool(loggers[-1].filter(record))
+    assert {BatchFailedError: False, KeyError: True} == found
 
 
 def test_a_second_process_starts_no_query(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
