@@ -225,7 +225,7 @@ def _watch(
         for name, reason in failed.items():
             cause = next((each for each in WORKER_FAILURES if each in reason), None)
             if not restarts_left or cause is None:
-                log.error("query failed", query=name, reason=reason)
+                log.error("query failed", query=name, reason=_without_plan(reason))
                 return
             restarts_left -= 1
             log.warning("query starts again", query=name, reason=cause)
@@ -239,6 +239,12 @@ def _watch(
             for name in outdated:
                 if not stopping.is_set():
                     start(name)
+
+
+def _without_plan(reason: str) -> str:
+    """The error of a query and its causes in one line. Spark adds stack traces and its plan, 17 kB and more."""
+    lines = reason.partition("\n=== Streaming Query ===")[0].splitlines()
+    return " | ".join(line for line in lines if line and not line[0].isspace())
 
 
 def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:

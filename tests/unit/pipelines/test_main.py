@@ -61,6 +61,21 @@ def test_any_other_failure_ends_the_process() -> None:
     assert [] == starts({"loyalty": query("java.lang.OutOfMemoryError"), "fan-out": query()})
 
 
+def test_the_log_line_of_a_failure_has_the_error_and_its_causes() -> None:
+    """Spark's message also has stack traces and the plan of the query, which hide the error."""
+    error = (
+        "Job aborted: Lost task 0.0: org.apache.kafka.common.errors.TimeoutException: no answer.\n\tat Sink.send\n\n"
+        "Caused by: java.net.ConnectException\n\t... 3 more\n=== Streaming Query ===\nIdentifier: fan-out\n+- Project"
+    )
+    with capture_logs() as logs:
+        starts({"fan-out": query(error)})
+    expected = (
+        "Job aborted: Lost task 0.0: org.apache.kafka.common.errors.TimeoutException: no answer. | "
+        "Caused by: java.net.ConnectException"
+    )
+    assert [("query failed", expected)] == [(line["event"], line["reason"]) for line in logs]
+
+
 class Running:
     """A query that runs micro-batches. It notes whether it was stopped between two of them."""
 
