@@ -144,7 +144,8 @@ class Settings(BaseSettings):
     )
     accept_data_loss: bool = Field(
         default=False,
-        description="Whether a query starts although retention has deleted records that it has not read.",
+        description="Whether a query starts although retention has deleted records that it has not read, or its topic "
+        "was created again.",
     )
     trigger_interval: Duration = Field(
         timedelta(milliseconds=200),

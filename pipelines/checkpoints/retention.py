@@ -1,7 +1,7 @@
-"""Finds records that retention deleted before a stopped query could read them."""
+"""Finds records that a stopped query can never read: retention deleted them, or their topic was created again."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from typing import NamedTuple
 
@@ -11,15 +11,19 @@ from pyspark.sql import SparkSession
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.reader import CheckpointReader
 from schemas.topics import Topic
+from services.messaging.administration import topic_ids
 from services.messaging.clients import consumer
 from services.messaging.publishing import BROKER_TIMEOUT
 from services.settings import Settings
 
 _LOST_RECORDS = "lost-records.json"
 
+_TOPIC_IDS = "topic-ids.json"
+"""The file with the broker's ids of the topics. A topic that is deleted and created again has another id."""
+
 
 class RecordsLostError(RuntimeError):
-    """Retention has deleted records that the query had not read. The message names them."""
+    """The query would skip records, because retention has deleted them, or their topic was created again."""
 
 
 class LostRecords(NamedTuple):
@@ -34,22 +38,39 @@ class LostRecords(NamedTuple):
         return f"{self.topic} {self.partition} from offset {self.start} to {self.end - 1}"
 
 
-def check(spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settings: Settings) -> None:
+def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], settings: Settings) -> None:
     """Raise RecordsLostError if a topic begins after the offset at which the checkpoint continues.
 
-    If the settings accept the loss, keep a list of lost records beside the checkpoint instead.
+    Also raise it if a topic was created again: the offsets of the checkpoint then belong to other records. If the
+    settings accept the loss, keep a list of lost records beside the checkpoint instead.
     """
-    lost = _lost_records(spark, checkpoint, sources, settings)
-    if not lost:
-        return
-    if not settings.accept_data_loss:
-        raise RecordsLostError(
-            f"retention has deleted records that {checkpoint} had not read: {'; '.join(map(str, lost))}. With "
-            "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; see docs/how-to/manage-checkpoints.md"
+    files = Files(spark, checkpoint)
+    ids_before = json.loads(files.read(_TOPIC_IDS)) if files.exists(_TOPIC_IDS) else {}
+    ids = topic_ids(sources, settings)
+    replaced = [name for name, topic_id in ids.items() if ids_before.get(name, topic_id) != topic_id]
+    lost = _lost_records(spark, checkpoint, sources, replaced, settings)
+    if (lost or replaced) and not settings.accept_data_loss:
+        raise RecordsLostError(_explain(checkpoint, lost, replaced))
+    if lost:
+        # A restart may find the same loss again, with more deleted records.
+        ends = {each[:3]: each.end for each in (*accepted_losses(spark, checkpoint), *lost)}
+        files.write(_LOST_RECORDS, json.dumps([[*key, end] for key, end in ends.items()]))
+    if ids != ids_before:
+        files.write(_TOPIC_IDS, json.dumps(ids))
+
+
+def _explain(checkpoint: str, lost: Iterable[LostRecords], replaced: Collection[str]) -> str:
+    records = "; ".join(map(str, lost)) or "no record"
+    if replaced:
+        return (
+            f"{', '.join(replaced)} was created again, so the offsets of {checkpoint} belong to other records. With "
+            f"LOYALTY_ACCEPT_DATA_LOSS=true the query continues at these offsets, or at the end of a shorter "
+            f"partition, and skips {records}; see docs/how-to/manage-checkpoints.md"
         )
-    # A restart may find the same loss again, with more deleted records.
-    ends = {each[:3]: each.end for each in (*accepted_losses(spark, checkpoint), *lost)}
-    Files(spark, checkpoint).write(_LOST_RECORDS, json.dumps([[*key, end] for key, end in ends.items()]))
+    return (
+        f"retention has deleted records that {checkpoint} had not read: {records}. With "
+        "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; see docs/how-to/manage-checkpoints.md"
+    )
 
 
 def accepted_losses(spark: SparkSession, checkpoint: str) -> list[LostRecords]:
@@ -59,7 +80,7 @@ def accepted_losses(spark: SparkSession, checkpoint: str) -> list[LostRecords]:
 
 
 def _lost_records(
-    spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settings: Settings
+    spark: SparkSession, checkpoint: str, sources: Iterable[Topic], replaced: Collection[str], settings: Settings
 ) -> list[LostRecords]:
     reader = CheckpointReader(spark, checkpoint)
     # Before its first commit a query continues where it began.
@@ -68,7 +89,9 @@ def _lost_records(
     with closing(consumer(settings, "loyalty-pipeline")) as client:
         for topic in map(settings.name_of, sources):
             for partition, position in positions.get(topic, {}).items():
-                begin, _ = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
-                if position < begin:
+                begin, end = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
+                if topic in replaced and begin < min(position, end):
+                    lost.append(LostRecords(topic, partition, begin, min(position, end)))
+                elif position < begin:
                     lost.append(LostRecords(topic, partition, position, begin))
     return lost

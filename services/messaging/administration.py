@@ -7,7 +7,7 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -153,6 +153,17 @@ def listed_offset(answer: Future[Any]) -> int:
     if offset == OFFSET_INVALID:
         raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE, "the broker has no offset now"))
     return offset
+
+
+def topic_ids(of: Collection[Topic], settings: Settings) -> dict[str, str]:
+    """By name, the broker's ids of topics. A topic that is deleted and created again has another id.
+
+    Raises KafkaException, also for a topic that does not exist.
+    """
+    client = admin(settings)  # librdkafka drops the requests of a client that has been freed
+    asked = TopicCollection([settings.name_of(topic) for topic in of])
+    descriptions = client.describe_topics(asked, request_timeout=_LEADER_SECONDS)
+    return {name: str(description.result().topic_id) for name, description in descriptions.items()}
 
 
 class TimestampTypeError(RuntimeError):

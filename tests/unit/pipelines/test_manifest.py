@@ -99,44 +99,90 @@ def test_files_of_others_are_refused(files: dict[str, str]) -> None:
         claim_archive()
 
 
+class Log:
+    """The partition 0 of pos-invoices, and how far a checkpoint has read it.
+
+    Attributes:
+        is_committed: before the first commit the checkpoint has only the offsets at which the query began.
+        topic_id: another one after the topic was deleted and created again.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, position: int, begin: int) -> None:
+        self.position, self.begin, self.end = position, begin, 10_000
+        self.is_committed = True
+        self.topic_id = "monday"
+        monkeypatch.setattr(retention, "CheckpointReader", lambda *_: self)
+        monkeypatch.setattr(retention, "consumer", lambda *_: self)
+        monkeypatch.setattr(retention, "topic_ids", lambda *_: {"pos-invoices": self.topic_id})
+
+    def positions(self) -> dict[str, dict[int, int]]:
+        return self.first_positions() if self.is_committed else {}
+
+    def first_positions(self) -> dict[str, dict[int, int]]:
+        return {"pos-invoices": {0: self.position}}
+
+    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+        return self.begin, self.end
+
+    def close(self) -> None:
+        pass
+
+
+def check_with(settings: Settings) -> None:
+    check(SPARK, "checkpoint", [POS_INVOICES], settings)  # type: ignore[arg-type]  # no Spark
+
+
+def recorded_losses() -> list[LostRecords]:
+    return accepted_losses(SPARK, "checkpoint")  # type: ignore[arg-type]  # no Spark
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("end", "skipped"), [(10_000, 3_000), (700, 700), (0, 0)])
+def test_a_topic_that_was_created_again_is_refused(monkeypatch: pytest.MonkeyPatch, end: int, skipped: int) -> None:
+    """The query would skip the first records of the new topic, and nobody would know."""
+    log = Log(monkeypatch, position=3_000, begin=0)
+    check_with(Settings())
+    log.topic_id, log.end = "tuesday", end
+    records = f"pos-invoices 0 from offset 0 to {skipped - 1}" if skipped else "no record"
+    for _ in range(2):
+        with pytest.raises(RecordsLostError, match=f"pos-invoices was created again, .* skips {records};"):
+            check_with(Settings())
+    check_with(Settings(accept_data_loss=True))
+    assert [("pos-invoices", 0, 0, skipped)] * bool(skipped) == recorded_losses()
+    log.position = end
+    check_with(Settings())
+
+
+def test_a_checkpoint_of_an_older_release_learns_the_ids_of_its_topics(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Log(monkeypatch, position=3_000, begin=0)
+    files[MANIFEST] = json.dumps(MADE_WITH)
+    check_with(Settings())
+    assert {"pos-invoices": "monday"} == json.loads(files["topic-ids.json"])
+
+
 def test_every_accepted_loss_is_recorded(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """After an accepted loss the archive has a gap for ever, though its last position is beyond it.
 
     Before the first commit the checkpoint has no position, only the offsets at which the query began.
     """
-    position, begin, is_committed = 3_000, 5_000, False
-
-    class Reader:
-        def __init__(self, *_: object) -> None:
-            self.positions = lambda: self.first_positions() if is_committed else {}
-            self.first_positions = lambda: {"pos-invoices": {0: position}}
-
-    class Client:
-        def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
-            return begin, 10_000
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(retention, "CheckpointReader", Reader)
-    monkeypatch.setattr(retention, "consumer", lambda *_: Client())
+    log = Log(monkeypatch, position=3_000, begin=5_000)
+    log.is_committed = False
     accepting = Settings(accept_data_loss=True)
-
-    def check_with(settings: Settings) -> None:
-        check(SPARK, "checkpoint", [POS_INVOICES], settings)  # type: ignore[arg-type]  # no Spark
 
     with pytest.raises(RecordsLostError, match="pos-invoices 0 from offset 3000 to 4999"):
         check_with(Settings())
     assert {} == files
     check_with(accepting)
-    begin = 5_500  # a restart before the first commit
+    log.begin = 5_500  # a restart before the first commit
     check_with(accepting)
-    position, is_committed = 6_000, True  # all is read again
+    log.position, log.is_committed = 6_000, True  # all is read again
     check_with(accepting)
-    position, begin = 9_000, 9_100
+    log.position, log.begin = 9_000, 9_100
     check_with(accepting)
 
-    lost = accepted_losses(SPARK, "checkpoint")  # type: ignore[arg-type]  # no Spark
+    lost = recorded_losses()
     assert [("pos-invoices", 0, 3_000, 5_500), ("pos-invoices", 0, 9_000, 9_100)] == lost
     begins, first, end = {0: 9_500}, {"pos-invoices": {0: 0}}, {"pos-invoices": {0: 10_000}}
     assert has_gap("pos-invoices", begins, first, end, lost)
