@@ -93,7 +93,7 @@ def main(
         raise typer.Exit(2) from error
     configure_logging(settings)
     _quieten_py4j()
-    names = query or [continuous.name for continuous in CONTINUOUS]
+    names = [*dict.fromkeys(query or (continuous.name for continuous in CONTINUOUS))]
     unknown = sorted(set(names) - set(QUERIES))
     if unknown:
         raise typer.BadParameter(f"unknown query: {', '.join(unknown)}. Choose from {', '.join(QUERIES)}")

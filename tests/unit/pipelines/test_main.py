@@ -261,6 +261,17 @@ def test_a_batch_that_a_stop_interrupts_is_no_error_in_the_log(monkeypatch: pyte
     assert {BatchFailedError: False, KeyError: True} == found
 
 
+def test_a_query_that_is_named_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second lock would say that another process uses the checkpoint."""
+    run: list[list[str]] = []
+    monkeypatch.setattr(pipeline, "run", lambda _, names, **__: run.append(names) or 0)
+    monkeypatch.setattr(pipeline, "_quieten_py4j", lambda: None)
+    monkeypatch.setattr(pipeline, "configure_logging", lambda _: None)
+    with pytest.raises(SystemExit):
+        pipeline.main(["sales", "fan-out", "sales"], available_now=True)
+    assert [["sales", "fan-out"]] == run
+
+
 def test_a_second_process_starts_no_query(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes that write one checkpoint damage it. The refusal names the checkpoint."""
     checkpoint = QUERIES["fan-out"].checkpoint(settings)
