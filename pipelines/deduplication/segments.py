@@ -84,7 +84,8 @@ def remember(
         keep: for how many milliseconds to remember an identity at least.
         load: gives the contents of segments in their order.
     """
-    live = [segment for segment in segments if segment.newest >= now - keep]
+    # An identity is old if both clocks say so: ours, and that of the broker in these rows. One of them may be ahead.
+    live = [segment for segment in segments if segment.newest >= min(now, order[0].max(initial=0)) - keep]
     contents = {segment.name: content for segment, content in zip(live, load(live), strict=True)}
     fresh = _first_of_each(hashes, order)
     for content in contents.values():

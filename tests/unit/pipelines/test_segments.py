@@ -125,6 +125,14 @@ def test_whole_segments_are_forgotten() -> None:
     assert 1 == len(bucket.segments) == len(bucket.contents)
 
 
+def test_a_clock_of_the_driver_ahead_forgets_nothing() -> None:
+    """Points of a repeated invoice count once, although a machine starts with a date in the next year."""
+    bucket, rows = Bucket(), [(1, 1, 0)]
+    assert rows == bucket.take(rows, now=KEEP)
+    assert [] == bucket.take(rows, now=100 * KEEP, time=KEEP + 1)
+    assert [] == bucket.take(rows, now=KEEP + 2)
+
+
 def test_a_clock_ahead_does_not_keep_identities_for_longer() -> None:
     """A broker whose clock is years ahead does not keep its identities in memory for years."""
     bucket = Bucket()
