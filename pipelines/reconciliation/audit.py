@@ -23,7 +23,7 @@ from pipelines.reconciliation.customers import Customer, by_customer
 from pipelines.reconciliation.facts import pseudonymize
 from pipelines.reconciliation.forwarding import RETURNABLE, returnables, with_differences
 from pipelines.reconciliation.report import UNREADABLE, Found, Report, print_report
-from pipelines.reconciliation.snapshot import Progress, Read, Snapshot, take_snapshot
+from pipelines.reconciliation.snapshot import CREATED_AGAIN, Progress, Read, Snapshot, take_snapshot
 from services.audit.facts import COMPARED, Source
 from services.audit.runs import publish_run
 from services.audit.sources import ledger_entries, served_balances
@@ -180,6 +180,8 @@ def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
     report.accounts, report.entries, report.not_recomputed = row.accounts, row.entries, row.not_recomputed
     report.compared = {str(each): row[each.name] for each in COMPARED if each in snapshot.coverage.compared}
     report.notes += snapshot.notes
+    if row.not_recomputed and not snapshot.coverage.events_from:
+        report.notes.append(CREATED_AGAIN)
     report.differences += [Found(*anomaly) for anomaly in snapshot.anomalies.collect()]
 
 

@@ -43,6 +43,9 @@ that the account must not get again. ``nameless`` are the ids of commands to car
 They must have been sent before.
 """
 
+EVENTS_MISSING = "events are missing"
+"""The problem of an account that depends on deleted events."""
+
 
 def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> Callable[[Customer], tuple[object, ...]]:
     """Returns a function for ``by_customer`` that gives a row of REBUILT. ``now``: milliseconds since the epoch."""
@@ -86,7 +89,7 @@ def _known_returns(recomputed: Recomputed) -> set[str]:
 
 def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> str | None:
     if not is_complete:
-        return "events are missing"
+        return EVENTS_MISSING
     if card is None and recomputed.late.account is not None:
         return "the card of a pseudonym is not known: neither loyalty, loyalty-balances nor the ledger has it"
     late = recomputed.late

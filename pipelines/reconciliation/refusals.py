@@ -5,7 +5,8 @@ from pyspark.sql import functions as F
 
 from pipelines.columns.deduplication import event_id
 from pipelines.reconciliation.events import format_time
-from pipelines.reconciliation.snapshot import Snapshot
+from pipelines.reconciliation.reconstruction import EVENTS_MISSING
+from pipelines.reconciliation.snapshot import CREATED_AGAIN, Snapshot
 from services.audit.facts import Source
 from services.settings import Settings
 
@@ -44,6 +45,8 @@ def check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
     if number := problems.count():
         reasons = "; ".join(sorted({row.problem for row in problems.select("problem").distinct().collect()}))
         notes = "".join(f"; {note}" for note in snapshot.notes)
+        if EVENTS_MISSING in reasons and not snapshot.coverage.events_from:
+            notes += f"; {CREATED_AGAIN}. Restore the checkpoint from a backup"
         raise RebuildError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
 
 

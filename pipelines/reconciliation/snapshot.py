@@ -23,6 +23,9 @@ from services.audit.sources import UnreadableError
 
 Read = Callable[[], DataFrame]
 
+CREATED_AGAIN = "pos-invoices or loyalty-commands was deleted and created again, so its older events are gone"
+"""Why events are missing, although retention has deleted none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -108,6 +111,8 @@ def take_snapshot(
         topic_from=loyalty.complete_from,
         now=now,
         timers_until=progress.timers_until if progress else 0,
+        first_invoice=events.extents[topics.POS_INVOICES].first_time,
+        first_command=events.extents[topics.LOYALTY_COMMANDS].first_time,
     )
     notes = list(events.notes)
     if loyalty.complete_from:

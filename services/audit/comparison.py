@@ -57,6 +57,8 @@ class Coverage:
         topic_from: the same for the loyalty topic alone.
         now: a time later than everything that was read.
         timers_until: all timers up to this time must have run; 0 if that is not known.
+        first_invoice, first_command: the times of the first records of pos-invoices and loyalty-commands, see
+            ``TopicExtent.first_time``. An older entry without an event shows that the topic was created again.
     """
 
     compared: frozenset[Source]
@@ -65,6 +67,8 @@ class Coverage:
     topic_from: int
     now: int
     timers_until: int = 0
+    first_invoice: int = 0
+    first_command: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +138,11 @@ def latest_version(facts: Facts) -> AccountVersion | None:
 
 
 def _is_complete(recomputed: Recomputed, record: list[Entry], coverage: Coverage) -> bool:
-    """Whether retention has deleted no event that the account depends on."""
-    if any(entry.time < coverage.events_from for entry in recomputed.without_event):
-        return False
+    """Whether no event is lost that the account depends on: by retention, or because a topic was created again."""
+    for entry in recomputed.without_event:
+        first = coverage.first_invoice if entry.event_id == entry.invoice_number else coverage.first_command
+        if entry.time < max(coverage.events_from, first):
+            return False
     if not record or not coverage.events_from or record[0].sequence == 1:
         return True
     return any(entry.version == record[0].version for entry in recomputed.settled.entries)

@@ -25,12 +25,15 @@ class TopicExtent:
         complete_from: the topic has all records from this time on, in milliseconds since the epoch. 0 if no partition
             has lost records. Otherwise it is the latest append time of the first records of the partitions that have
             lost some. A partition that has lost all records counts with the current time.
+        first_time: the append time of the first record, if no partition has lost records. The current time if there is
+            none. Otherwise 0. A topic that was created again has lost all older records, and only this time shows it.
     """
 
     topic: Topic
     begins: Offsets
     ends: Offsets
     complete_from: int
+    first_time: int
 
 
 def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
@@ -39,18 +42,19 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
     with closing(clients.bounded_consumer(settings, "loyalty-audit")) as consumer:
         try:
             spans = watermarks_of(consumer, name)
-            times = [
-                first_append_time(consumer, name, partition, low, high, now)
+            times = {
+                partition: first_append_time(consumer, name, partition, low, high, now)
                 for partition, (low, high) in spans.items()
-                if low > 0
-            ]
+            }
         except KafkaException as error:
             raise NoTopicError(f"topic {name}: {error.args[0].str()}") from error
+    after_loss = [time for partition, time in times.items() if spans[partition][0] > 0]
     return TopicExtent(
         topic,
         {partition: low for partition, (low, _) in spans.items()},
         {partition: high for partition, (_, high) in spans.items()},
-        max(times, default=0),
+        max(after_loss, default=0),
+        0 if after_loss else min(times.values(), default=now),
     )
 
 

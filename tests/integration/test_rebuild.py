@@ -20,14 +20,16 @@ from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.rebuild import rebuild
 from pipelines.reconciliation.refusals import RebuildError
+from pipelines.reconciliation.snapshot import CREATED_AGAIN
 from pipelines.reconciliation.waiting_returns import waiting_returns
 from pipelines.runtime.query import DEDUPLICATION
 from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Replace, Reserve, Transfer
 from services.domain.programme import DAY
+from services.messaging.administration import create_topics
 from services.messaging.clients import admin
-from tests.support.builders import invoice
+from tests.support.builders import IDS, invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
 from tests.support.processes import (
     delete_newest_commit_with_records,
@@ -35,6 +37,7 @@ from tests.support.processes import (
     run_to_the_end,
     start_as_release_0_1,
 )
+from tests.support.waiting import wait_for
 
 A, B, C, D = "9001-A", "9002-B", "9003-C", "9004-D"
 OTHERS = (Source.LEDGER, Source.BALANCE)
@@ -273,3 +276,28 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
         run_to_the_end(spark, tuesday, ARCHIVE)
     with pytest.raises(ArchiveError, match="LOYALTY_PSEUDONYM_KEY_FILE"):
         rebuild(reconciliation_context(spark, tuesday), archive=True)
+
+
+@pytest.mark.usefixtures("topics_created")
+@pytest.mark.timeout(900)
+def test_a_rebuild_from_a_topic_that_was_created_again_is_refused(spark, settings):
+    """The new topic begins at offset 0 and looks complete. Accounts would lose all points of the old topic."""
+    publish_invoices(settings, invoice("I1", A, 1000.0))
+    run_to_the_end(spark, settings, LOYALTY)
+    name, client = settings.name_of(topics.POS_INVOICES), admin(settings)
+    client.delete_topics([name])[name].result()
+    wait_for("the deletion", lambda: name not in client.list_topics(timeout=30).topics)
+    create_topics(settings)
+    publish_invoices(settings, invoice("I2", A, 100.0))
+    before = last_balances_of(settings)
+
+    for archive in (False, True):
+        if archive:
+            run_to_the_end(spark, settings, ARCHIVE)
+        with pytest.raises(RebuildError, match=r"1 accounts cannot be recomputed: events are missing.* created again"):
+            rebuild(reconciliation_context(spark, settings), archive=archive, without_ledger=True)
+    report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=False)
+    assert (1, [CREATED_AGAIN]) == (report.not_recomputed, report.notes)
+    assert before == last_balances_of(settings), "a refusal changes nothing"
+    with pytest.raises(RecordsLostError, match=f"{name} was created again"):
+        LOYALTY.start(spark, IDS, settings, available_now=True)

@@ -14,7 +14,7 @@ from services.codecs.events import ARCHIVED
 from services.codecs.records import balance_record, entry_from_notification, notification_record
 from services.domain.account.model import PastPurchase
 from services.domain.entries import Kind
-from services.domain.events import Line, Purchase, Transfer
+from services.domain.events import Adjust, Line, Purchase, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -85,6 +85,27 @@ def test_a_lost_event_is_found(history, data):
     facts.events = [event for event in facts.events if event.event_id != lost]
 
     assert any(lost in each.what for each in found(facts, history.programmes) if each.where is Source.EVENT)
+
+
+@pytest.mark.parametrize(
+    ("lost", "first", "is_recomputed"),
+    [
+        ("I1", {}, True),
+        ("I1", {"first_invoice": START + 2}, True),
+        ("I1", {"first_invoice": START + 3}, False),
+        ("C1", {"first_invoice": START + 9}, True),
+        ("C1", {"first_command": START + 3}, True),
+        ("C1", {"first_command": START + 4}, False),
+        ("", {"first_invoice": START + 9, "first_command": START + 9}, True),
+    ],
+)
+def test_events_of_before_the_first_record_of_their_topic_are_lost(lost, first, is_recomputed):
+    """The topic was created again. An account without its older events must not replace the account with them."""
+    events = [Purchase(START + 2, "I1", Decimal(100)), Adjust(append_time=START + 3, command_id="C1", points=5)]
+    facts = facts_of(processed([[each] for each in events], PROGRAMMES))
+    facts.events = [event for event in events if event.event_id != lost]
+    coverage = replace(EVERYTHING, **first)
+    assert is_recomputed == compare(CARD, facts, PROGRAMMES, coverage, pseudonymize)[0].recomputed
 
 
 def test_what_release_0_1_did_not_keep_is_no_difference():
