@@ -113,7 +113,7 @@ def _round(
     """
     snapshot = _snapshot(context, api, left_out, archive=archive)
     report.unreadable += [each for each in snapshot.unreadable if each not in report.unreadable]
-    selected = snapshot.facts if only is None else snapshot.facts.where(F.col("pseudonym").isin(list(only)))
+    selected = snapshot.facts if only is None else of_customers(snapshot.facts, only)
     verdicts = by_customer(context, selected, snapshot.coverage, _examination(context.programmes), _VERDICT).persist()
     try:
         if only is None:
@@ -129,6 +129,16 @@ def _round(
         else:
             report.differences += found
     return waiting
+
+
+def of_customers(facts: DataFrame, only: Collection[str]) -> DataFrame:
+    """The facts of these customers.
+
+    If the ledger was stopped, they are many. Their names are rows and no part of the plan: Spark needs more than a
+    minute to plan a condition with 100,000 names.
+    """
+    names = facts.sparkSession.createDataFrame([(each,) for each in only], "pseudonym STRING")
+    return facts.join(names, "pseudonym", "left_semi")
 
 
 def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archive: bool) -> Snapshot:
