@@ -236,7 +236,8 @@ def _return_without_reference(posting: Posting, event: Purchase) -> int:
     for number, bought in reversed(posting.account.purchases.items()):
         if not rest:
             break
-        if not bought.amount or not _is_returnable(bought, posting.time, posting.programmes):
+        # A taxable amount can be negative. Such a purchase earned nothing, and a return from it would add points.
+        if bought.amount <= 0 or not _is_returnable(bought, posting.time, posting.programmes):
             continue
         part = min(rest, bought.amount)
         rest -= part

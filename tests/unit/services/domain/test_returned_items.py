@@ -130,6 +130,15 @@ def test_return_on_the_taxable_basis():
     assert 1_00 == waited.account.total
 
 
+def test_return_without_an_original_adds_no_points_for_a_negative_taxable_amount():
+    """The purchase earned nothing. So the return takes the points of an older purchase."""
+    tax_only = buy("100", number="tax only", taxable_amount=Decimal(-5000))
+    returned = back("10", original=None, time=3, taxable_amount=Decimal(-9))
+    outcome = after(buy("100"), replace(tax_only, append_time=2), returned, programme=TAXABLE)
+
+    assert [18] == taken(outcome)
+
+
 @pytest.mark.parametrize("order", ["AB", "BA"])
 @pytest.mark.parametrize("rules", [{"campaigns": B_THREE_TIMES.campaigns}, {"excluded_items": frozenset("B")}])
 def test_return_of_an_item_does_not_depend_on_the_order_of_lines(order, rules):
