@@ -158,6 +158,15 @@ class Programme:
     largest_backdating: int = DAY
     blocked_cards: BlockedCards = BlockedCards.EARN
 
+    @property
+    def purchase_memory(self) -> int:
+        """How long an account needs a purchase: for its returns, and for the cap of its day.
+
+        A receipt of the same day can arrive a day and ``largest_backdating`` later. A day can have 25 hours.
+        """
+        has_late_cap = self.cap_per_day is not None and self.time_basis is TimeBasis.TILL
+        return max(self.return_window, self.largest_backdating + 2 * DAY if has_late_cap else 0)
+
     def is_eligible(self, customer_type: str) -> bool:
         """Whether customers of this type earn points. Upper and lower case are equal, as in the Java originals."""
         return customer_type.upper() in self.customer_types

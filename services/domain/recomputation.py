@@ -51,8 +51,8 @@ def recompute(
     record = in_order(recorded)
     copies = _Copies(events)
     last_times = dict(sorted((entry.event_id, entry.time) for entry in record if not is_from_timer(entry)))
-    # The longest memory of an account is that of a decided return.
-    memory = max(RETURN_MEMORY, *(each.return_window for each in programmes.versions)) + EVENT_MEMORY
+    # At least the longest memory of an account: that of a decided return, or of a purchase.
+    memory = max(RETURN_MEMORY, *(each.purchase_memory for each in programmes.versions)) + EVENT_MEMORY
     unknown = copies.without(last_times, memory)
     settled, without_event, taken = Outcome(None), [], set()
     if old := [event for event in unknown if event.append_time < complete_from]:

@@ -114,9 +114,11 @@ def remembers(account: Account, invoice_number: str, now: int, programmes: Progr
 
 
 def _is_remembered(past: PastPurchase | PastReturn, now: int, programmes: Programmes) -> bool:
-    memory = max(EVENT_MEMORY, programmes.version(past.programme_version).return_window)
-    if isinstance(past, PastReturn):
-        memory = max(memory, RETURN_MEMORY)
+    programme = programmes.version(past.programme_version)
+    if isinstance(past, PastPurchase):
+        memory = max(EVENT_MEMORY, programme.purchase_memory)
+    else:
+        memory = max(RETURN_MEMORY, programme.return_window)
         if not past.original:
             # Its purchase may have come at the end of that time. The copy that the index forwards comes after it.
             memory += EVENT_MEMORY

@@ -129,6 +129,19 @@ def test_the_cap_of_a_day_counts_the_receipts_of_that_day():
     assert 3_00 == played(rules, today, sold(MONDAY - 2 * HOUR, number="also today"))[0].total
 
 
+def test_the_cap_of_a_day_counts_purchases_whose_return_window_is_over():
+    """The first and the last receipt of a day of 25 hours. The last one arrives as late as the programme allows."""
+    midnight = 1_792_879_200_000  # 2026-10-25 in Berlin
+    rules = replace(
+        TILL, cap_per_day=3_00, return_window=0, largest_backdating=30 * DAY, valid_for=None, time_zone="Europe/Berlin"
+    )
+    first, last = sold(midnight, midnight, number="first"), midnight + 25 * HOUR - 1
+    late, next_day = (sold(time, last + 30 * DAY, number=f"sold-{time}") for time in (last, last + 1))
+
+    assert 3_00 == played(rules, first, late)[0].total
+    assert 4_00 == played(rules, first, next_day)[0].total
+
+
 _RECEIPTS = st.lists(
     st.tuples(st.integers(0, 48), st.integers(0, 72), st.integers(1, 300)),
     min_size=1,
