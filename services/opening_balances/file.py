@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +55,15 @@ class _RowError(ValueError):
 
 
 def read_files(files: Iterable[Path], zone: str, now: int) -> OpeningBalances:
-    """Reads all rows. Raises OSError if a file cannot be opened.
+    """Reads all rows, and each file once. Raises OSError if a file cannot be opened.
 
     Args:
         zone: the time zone in which a day ends, for example ``Europe/Berlin``.
         now: milliseconds since the epoch. Points that have expired by then are errors.
     """
     found = OpeningBalances()
-    for file in files:
+    # The rows of a card add up. A list such as *.csv old.csv names a file twice, and would double its points.
+    for file in {realpath(each): each for each in files}.values():
         for number, row in _rows(file):
             found.rows += 1
             try:

@@ -67,6 +67,18 @@ def test_rows_of_a_card_add_up(tmp_path, name, text):
     assert 19_00 == found.points
 
 
+def test_a_file_that_is_named_twice_counts_once(tmp_path):
+    """Also under another name of the file. Another file with the same rows counts, too."""
+    file, link, copy = (tmp_path / name for name in ("b.csv", "link.csv", "copy.csv"))
+    for each in (file, copy):
+        each.write_text("card,points\n4711,12.50\n")
+    link.symlink_to(file)
+
+    found = read_files([file, copy, file, link], "UTC", NOW)
+
+    assert ([], 2, 25_00) == (found.errors, found.rows, found.points)
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [
