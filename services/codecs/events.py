@@ -38,7 +38,7 @@ from services.domain.events import (
 )
 from services.domain.formats import LAST_TIME, to_points
 from services.domain.programme import DAY
-from services.domain.validation import BLANKS
+from services.domain.validation import BLANKS, LARGEST_AMOUNT, MOST_LINE_ITEMS
 from services.messaging.avro import Record, UndecodableError, header, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
 
@@ -52,6 +52,9 @@ ARCHIVED = "\0"
 
 LAST_INVOICE_TIME = LAST_TIME - 40_000 * DAY
 """The latest time of an invoice in a part of an account. Its points expire at most a century later."""
+
+_LARGEST_SUM = Decimal(LARGEST_AMOUNT) * MOST_LINE_ITEMS
+"""The largest amount in a part of an account: the lines of an exchange. The rules cannot round much larger ones."""
 
 _REDIRECT = "redirect"
 """The kind of the command that brings an invoice of a replaced card here. It becomes a Purchase."""
@@ -241,7 +244,7 @@ def _part(record: Record) -> Account:
 
 
 def _is_possible(part: Account) -> bool:
-    """Whether Spark and Avro can hold the part. A time becomes a timer, and points become 64 bits."""
+    """Whether Spark, Avro and the rules can hold the part. A time becomes a timer, and points become 64 bits."""
     pasts: list[PastPurchase | PastReturn] = [*part.purchases.values(), *part.returns.values()]
     lots = [part.lots, *(reservation.lots for reservation in part.reservations.values())]
     times = [time for each in lots for terms in each for time in terms]
@@ -255,12 +258,13 @@ def _is_possible(part: Account) -> bool:
     points += [each for past in part.purchases.values() for each in (past.earned, past.expired)]
     amounts = [amount for past in pasts for amount in (past.amount, *(past.items or {}).values())]
     amounts += [past.taxable_amount for past in part.returns.values() if past.taxable_amount is not None]
+    amounts += [line.value for past in part.purchases.values() for line in past.lines]
     return (
         all(0 <= time <= LAST_TIME for time in times)
         and all(0 <= time <= LAST_INVOICE_TIME for time in invoice_times)
         and all(abs(each) <= LARGEST_RETURNED_TOTAL for each in points)
         and all(each > 0 for each in lot_points)
-        and all(amount.is_finite() for amount in amounts)
+        and all(amount.is_finite() and abs(amount) <= _LARGEST_SUM for amount in amounts)
     )
 
 

@@ -19,9 +19,10 @@ from services.domain.account.model import (
 )
 from services.domain.account.processor import process
 from services.domain.entries import Kind, Refusal
-from services.domain.events import Absorb, Adjust, Block, Capture, Import, Merge, Purchase, Reserve, SentLot
+from services.domain.events import Absorb, Adjust, Block, Capture, Import, Line, Merge, Purchase, Reserve, SentLot
 from services.domain.formats import LAST_TIME
 from services.domain.programme import DAY, Period, Programme, Programmes, SpentReturns, Tier
+from services.domain.validation import MOST_LINE_ITEMS
 from tests.support.examples import examples
 from tests.support.strategies import ACCOUNT_EVENTS, PROGRAMMES
 from tests.unit.services.domain.moving_cards import BOUGHT, NEW, OLD, Cards, bought, encode, kinds, move
@@ -213,6 +214,9 @@ def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
         Account(1, reservations={"r": Reservation(LAST_TIME + 1, {Terms(): 1})}),
         Account(1, reservations={"r": Reservation(5, {Terms(available_time=-1): 1})}),
         Account(1, purchases={"i": PastPurchase(1, Decimal("NaN"), 0, 0)}),
+        Account(1, purchases={"i": PastPurchase(1, Decimal("1e30"), 1, 0)}),
+        Account(1, purchases={"i": PastPurchase(1, Decimal(1), 1, 0, lines=(Line("A", Decimal("NaN")),))}),
+        Account(1, purchases={"i": PastPurchase(1, Decimal(1), 1, 0, items={"A": Decimal("1e30")})}),
         Account(1, purchases={"i": PastPurchase(1, Decimal(1), 2**63, 0)}),
         Account(1, purchases={"i": PastPurchase(LAST_TIME, Decimal(1), 1, 0)}),
         Account(1, purchases={"i": PastPurchase(1, Decimal(1), 1, 0, decided_time=LAST_TIME)}),
@@ -221,14 +225,24 @@ def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
     ],
 )
 def test_a_part_that_no_record_can_hold_is_refused_and_stops_nobody(part):
-    """A timer or a balance of such an account would stop the query at every restart."""
+    """A timer, a balance or a return of such an account would stop the query at every restart."""
     _, command = account_that_moves()
     assert_unreadable(command_record(NEW, replace(command, part=part)))
 
 
-def account_that_moves():
+def test_a_part_with_the_largest_exchange_is_read():
+    """An exchange has the largest amounts: those of its lines."""
+    sold, back = Line("A", Decimal("99999999999.99")), Line("B", Decimal(-1))
+    lines = (*[sold] * (MOST_LINE_ITEMS - 1), back)
+    exchange = Purchase(1, "exchange", Decimal(1), "here", original_invoice_number="unknown", lines=lines)
+    _, command = account_that_moves(exchange)
+
+    assert command.part == decode_event(9, encode(command_record(NEW, command))).part
+
+
+def account_that_moves(event=BOUGHT):
     """An account that has moved, and the command that it has sent to the new card."""
-    outcome = process(Account(1), [BOUGHT, move(2)], Programmes(), OLD)
+    outcome = process(Account(1), [event, move(2)], Programmes(), OLD)
     ((_, command),) = outcome.commands
     return outcome.state, command
 
