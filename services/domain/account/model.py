@@ -85,7 +85,8 @@ class PastReturn(NamedTuple):
         amount: the total amount as the till sent it; 0 if the return is decided.
         items: for each item code the returned value, without signs; None if the till sent no lines.
         taxable_amount: as the till sent it; None if it did not, or if the return is decided.
-        is_half: whether the index of invoices has forwarded it from an exchange. The sold half can come later.
+        is_half: whether it is the returned half of an exchange. The account can lack the sold half: it comes later if
+            the index of invoices has forwarded the return, and the account forgets it before the return.
     """
 
     append_time: int
@@ -117,7 +118,7 @@ class Account:
         reserved_debt: the part of the debt that returns took from reserved points. The next points pay the rest first.
         lots: spendable and pending points, without reserved points.
         reservations: by redemption id.
-        purchases: by invoice number, oldest first, as long as they can be returned or their events are remembered.
+        purchases: by invoice number, oldest first, as long as the rules need them or their events are remembered.
         returns: by invoice number, as ``purchases``. An exchange is in both.
         is_blocked: whether the card is blocked. Points of a blocked card cannot be reserved or sent.
         moved_to: the card to which everything has moved; empty if it has not. The account then forwards its events.

@@ -56,7 +56,7 @@ def purchase(posting: Posting, event: Purchase) -> None:
             _count_towards_tier(posting, points)
     if returned and event.invoice_number not in posting.account.returns:
         posting.event = returned
-        _return(posting, returned)
+        _return(posting, returned, is_half=event.invoice_number in posting.account.purchases)
     settle(posting, event.invoice_number)
 
 

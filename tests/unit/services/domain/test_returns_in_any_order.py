@@ -83,6 +83,15 @@ def test_the_new_lines_of_an_exchange_can_be_returned():
         assert 0 == played(batches)[0].total
 
 
+def test_a_return_of_what_an_exchange_sold_is_no_return_of_a_return_after_the_window():
+    """The account forgets the sold half before the returned half. The return takes nothing."""
+    back = invoice("back", "exchanged", [Line("bed", Decimal(-150))], time=95 * DAY)
+    account, entries = played([[BOUGHT], [EXCHANGED], [back]])
+
+    assert 3_00 == account.total
+    assert (Kind.RETURNED, 0, "back", "purchase-unknown") == facts(entries)[-1]
+
+
 def test_a_partial_return_of_a_quantity():
     """One of three chairs goes back, and then the other two."""
     chairs = invoice("bought", None, [Line("chair", Decimal("29.97"))], time=1)
