@@ -81,6 +81,7 @@ class RocksDbStorePartition(StorePartition):
     def __init__(self, directory: Path, options: Options) -> None:
         self._directory = directory
         self._closing = threading.Event()
+        self._scanning: set[int] = set()
         with self._translate_errors():
             directory.mkdir(parents=True, exist_ok=True)
             self._db = Rdict(str(directory), options)
@@ -133,17 +134,19 @@ class RocksDbStorePartition(StorePartition):
             return []
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(upper_bound)
-        with self._translate_errors():
+        with self._iterating(), self._translate_errors():
             rows: list[tuple[bytes, bytes]] = []
-            # The iterator must not outlive this block: it would keep the directory locked after close.
             for key, value in self._db.items(from_key=_DATA + start, read_opt=bounds):
                 rows.append((bytes(key)[len(_DATA) :], value))  # type: ignore[arg-type]
                 if len(rows) == limit:
                     return rows
             # rocksdict ends an iteration without an error when it meets a damaged block, so the status is checked.
             rest = self._db.iter(bounds)
-            rest.seek(_DATA + (rows[-1][0] + b"\0" if rows else start))
-            rest.status()
+            try:
+                rest.seek(_DATA + (rows[-1][0] + b"\0" if rows else start))
+                rest.status()
+            finally:
+                del rest  # the traceback of an error would keep it
             return rows
 
     def count(self) -> int:
@@ -155,6 +158,9 @@ class RocksDbStorePartition(StorePartition):
             return
         self._closing.set()
         deadline = time.monotonic() + _CLOSE_DEADLINE_SECONDS
+        # An iterator keeps the directory locked, and the store could not be opened again. A scan takes milliseconds.
+        while self._scanning and time.monotonic() < deadline:
+            time.sleep(0.001)
         while True:
             try:
                 self._db.close()
@@ -178,6 +184,16 @@ class RocksDbStorePartition(StorePartition):
     def _check_open(self) -> None:
         if self._closing.is_set():
             raise StoreClosedError(f"the store {self._directory.name} is closed")
+
+    @contextmanager
+    def _iterating(self) -> Iterator[None]:
+        """Let ``close`` wait for the end of this block, at which its iterators must be gone."""
+        thread = threading.get_ident()
+        self._scanning.add(thread)
+        try:
+            yield
+        finally:
+            self._scanning.discard(thread)
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

@@ -67,6 +67,19 @@ def test_each_operation_reports_a_damaged_block(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_error_of_a_scan_does_not_keep_the_directory_locked(tmp_path: Path) -> None:
+    """The materialiser opens the store again while a request still handles the error, and must not end."""
+    store = damaged_store(tmp_path / "0")
+    with pytest.raises(StoreCorruptError) as raised:
+        store.scan(b"", None, 10**9)
+    store.destroy()
+
+    again = RocksDbStorePartition(tmp_path / "0", rocksdb_options())
+
+    assert "block checksum mismatch" in str(raised.value)
+    again.close()
+
+
 def test_a_damaged_copy_stops_serving_and_is_rebuilt(tmp_path: Path) -> None:
     """After the first read that fails, the partition is not served, so that callers ask another copy.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -137,6 +138,39 @@ def _is_written(store: RocksDbStorePartition) -> bool:
     except StoreFullError:
         return False
     return True
+
+
+class _PausedLimit(int):
+    """The limit of a scan that stops after its first row until ``go`` is set."""
+
+    def __init__(self, _: int) -> None:
+        self.paused, self.go = threading.Event(), threading.Event()
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        self.paused.set()
+        return self.go.wait(30) and int(self) == other
+
+
+def test_close_waits_for_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The iterator of a scan keeps the directory locked. An error of the next open would end the materialiser."""
+    store = RocksDbStorePartition(tmp_path / "0", rocksdb_options())
+    store.apply({b"a": b"1", b"b": b"2"}, Checkpoint("x", 1, 0))
+    limit, found = _PausedLimit(2), list[tuple[bytes, bytes]]()
+    # The scan continues when ``close`` waits for it.
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: limit.go.set())
+    monkeypatch.setattr("services.state_stores.rocksdb.time", clock)
+    scan = threading.Thread(target=lambda: found.extend(store.scan(b"", None, limit)))
+    scan.start()
+    assert limit.paused.wait(30)
+    try:
+        store.close()
+        RocksDbStorePartition(tmp_path / "0", rocksdb_options()).close()
+    finally:
+        limit.go.set()
+        scan.join(30)
+    assert [(b"a", b"1"), (b"b", b"2")] == found
 
 
 def test_destroy_deletes_all_data(tmp_path: Path) -> None:
