@@ -137,10 +137,14 @@ class Scene:
 
     def connect(self, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
         """Connect again, after an error. The changelog has this origin now."""
-        changelogs = {TOPIC: Changelog(origin, 3, RETENTION)}
-        monkeypatch.setattr("services.state_stores.materialiser.describe_changelogs", lambda *_: changelogs)
+        self.describes(monkeypatch, origin)
         monkeypatch.setattr("services.messaging.clients.admin", lambda *_: self.broker)
         self.materialiser._connect()
+
+    def describes(self, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
+        """Let the broker describe a changelog of this origin."""
+        changelogs = {TOPIC: Changelog(origin, 3, RETENTION)}
+        monkeypatch.setattr("services.state_stores.materialiser.describe_changelogs", lambda *_: changelogs)
 
     def maintain(self) -> None:
         self.materialiser._next_save_time = 0.0

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from services.messaging.log_reader import Batch
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
@@ -66,6 +67,36 @@ def test_a_changelog_that_was_created_again_is_read_from_the_start() -> None:
     task = scene.store.tasks[0]
     assert not task.progress.restored
     assert task.store.count() == 0
+
+
+def test_a_changelog_that_was_created_again_is_found_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new log is already longer than the old one was, so the consumer continues in it and gets no error."""
+    scene = Scene(stored(5), MemoryStorePartition(), high=5)
+    scene.take(0)
+    scene.connect(monkeypatch, "here")
+    scene.materialiser._next_description_time = 0.0
+    scene.maintain()
+    scene.describes(monkeypatch, "there")
+    scene.maintain()  # a minute has not passed
+
+    scene.materialiser._next_description_time = 0.0
+    with pytest.raises(StoreCorruptError, match=f"topic {TOPIC} was created again"):
+        scene.maintain()
+    scene.connect(monkeypatch, "there")
+    assert {0: 0} == scene.broker.reads
+
+
+def test_an_instance_reads_on_while_no_broker_describes_a_changelog(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(stored(5), high=5)
+    scene.take(0)
+
+    def no_answer(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr("services.state_stores.materialiser.describe_changelogs", no_answer)
+    scene.materialiser._next_description_time = 0.0
+    scene.maintain()
+    assert scene.store.tasks[0].serving
 
 
 def test_a_changelog_that_was_created_again_has_a_new_end(monkeypatch: pytest.MonkeyPatch) -> None:
