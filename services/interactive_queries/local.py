@@ -116,9 +116,11 @@ class LocalInstance:
     def status_of(self, store: StateStore, task: StoreTask) -> ReplicaStatus:
         """The status of the copy of a task."""
         progress, partition = task.progress, task.partition
-        assigned_at = self.membership.assigned_at.get(self.group_partition(store, partition), 0.0)
-        is_active = progress.has_reached_active_target(assigned_at) and self.holds_lease(store, partition)
-        role = Role.ACTIVE if is_active else Role.STANDBY
+        role = Role.STANDBY
+        # The ownership comes first. With its time from before, the target of a former ownership would suffice.
+        if self.holds_lease(store, partition):
+            assigned_at = self.membership.assigned_at.get(self.group_partition(store, partition), 0.0)
+            role = Role.ACTIVE if progress.has_reached_active_target(assigned_at) else Role.STANDBY
         # The time comes first. So the lag may belong to a later answer of the broker, but not to an earlier one.
         asked_at = progress.end_asked_at
         return ReplicaStatus(role, partition, progress.position, progress.lag, self._end_is_known(task), asked_at)

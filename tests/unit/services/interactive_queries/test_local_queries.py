@@ -54,7 +54,7 @@ def new_store(open_store: Open, keys: set[bytes], restoring: frozenset[int] = fr
 def whole(store: StateStore, wanted: Sequence[int] = (0, 1, 2)) -> ServingPartitions:
     """The serving partitions of an instance that has standbys only."""
     stores = LocalStores({"things": store}, FakeFeed(), SequenceWaiters())
-    return serving_partitions(LocalInstance(stores, FixedMembership("http://one"), Settings()), store, wanted)
+    return serving_partitions(LocalInstance(stores, FixedMembership(url="http://one"), Settings()), store, wanted)
 
 
 def close(store: StateStore) -> None:
