@@ -114,9 +114,10 @@ class GroupMembership:
                 if message is not None and (error := message.error()):
                     log.warning("the group member received an error from Kafka", error=error.str())
                 if pending is None and boot_seconds() >= self._next_refresh:
-                    self._next_refresh = boot_seconds() + _REFRESH_SECONDS
+                    asked_at = boot_seconds()  # before the request: the process can stand still during this call
+                    self._next_refresh = asked_at + _REFRESH_SECONDS
                     futures = admin.describe_consumer_groups([self.group], request_timeout=_REQUEST_TIMEOUT_SECONDS)
-                    pending = (boot_seconds(), futures[self.group])
+                    pending = (asked_at, futures[self.group])
                 elif pending and (pending[1].done() or boot_seconds() - pending[0] > _BROKER_SECONDS):
                     if not self._update_view(*pending, consumer.memberid()):
                         # After a restart of the only broker, a client that described a group before gets no more

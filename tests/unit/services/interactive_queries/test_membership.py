@@ -174,3 +174,29 @@ def test_a_member_that_leaves_owns_nothing_before_the_group_knows(
 
     assert [(True, True), (False, False)] == broker.seen
     assert not changes[-1]
+
+
+def test_a_pause_during_the_question_does_not_extend_the_lease(
+    membership: GroupMembership, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator has answered before the pause of a minute, and gives the partitions away during it."""
+    start, leases = clock.now, list[bool]()
+
+    class Paused(Broker):
+        def describe_consumer_groups(self, groups: list[str], **_: object) -> dict[str, "Future[Any]"]:
+            answers = super().describe_consumer_groups(groups)
+            clock.now = start + 60
+            return answers
+
+    broker = Paused(membership)
+    monkeypatch.setattr(module.clients, "has_lost_all_brokers", lambda *_: False)
+    monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: broker)
+    monkeypatch.setattr(module.clients, "admin", lambda *_: broker)
+    membership.on_change(lambda: leases.append(membership.view is not None and membership.lease_holds))
+
+    membership.join({PLACE[0]: 6})
+    assert broker.closed.wait(60)
+    membership.leave()
+
+    assert (True, True) == broker.seen[0], "the next answer confirms the lease"
+    assert not any(leases)
