@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from api.http import problems
+from services.boot_clock import boot_seconds
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.reports import InstanceReport, PeerReports
 from services.state_stores.assignment import Role
@@ -100,12 +101,16 @@ class Locator:
         return next((each for each in targets if each.url not in tried), None)
 
     async def rediscover(self, deadline: float) -> None:
-        """Ask the group for its owners and wait for the answer, at most until the deadline (``time.monotonic``)."""
-        membership = self._local.membership
-        before = membership.view
+        """Ask the group for its owners and wait for the answer, at most until the deadline (``time.monotonic``).
+
+        An answer to an earlier question is not enough, because it can name the former owner.
+        """
+        membership, asked_at = self._local.membership, boot_seconds()
         membership.refresh()
         deadline = min(deadline, time.monotonic() + _REDISCOVERY_SECONDS)
-        while membership.view is before and time.monotonic() < deadline:  # noqa: ASYNC110 - a thread sets the view
+        while (view := membership.view) is None or view.asked_at < asked_at:
+            if time.monotonic() >= deadline:
+                return
             await asyncio.sleep(_REDISCOVERY_STEP_SECONDS)
 
     def _copies(self, store: StateStore, partition: int, owner: str | None) -> list[str]:

@@ -12,6 +12,7 @@ from api.routing.lookup import Lookup
 from tests.support.builders import CARD, problem_type
 from tests.support.clusters import damage
 from tests.support.loyalty_query import Scene, play
+from tests.unit.api.three_instances import see_on_refresh
 
 
 async def with_standbys(scene: Scene) -> tuple[int, str]:
@@ -212,7 +213,8 @@ def test_a_partition_that_has_moved_is_found() -> None:
 
         scene.group.share(lambda place: 2 if place[1] == 1 else place[1])
         fresh, first.membership.view = first.membership.view, stale
-        first.membership.on_refresh = lambda: setattr(first.membership, "view", fresh)
+        assert fresh is not None
+        see_on_refresh(first, fresh)
         for key in "abcdef":
             assert 201 == (await scene.redeem("0.01", key)).status_code
         assert last.command_log.commands

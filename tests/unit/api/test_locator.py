@@ -1,5 +1,8 @@
 """Which instances to ask for a key, and the status of local copies."""
 
+import asyncio
+import time
+
 import pytest
 
 from api.http import problems
@@ -90,6 +93,25 @@ def test_only_group_members_are_asked() -> None:
 
     assert [Target(B, ACTIVE)] == scene.targets()
     assert {B} == scene.locator.peers
+
+
+def test_the_group_is_asked_again_although_an_earlier_answer_arrives() -> None:
+    """The coordinator was asked before the partition moved, so the earlier answer names the former owner."""
+
+    async def main() -> None:
+        scene = Scene(view=owned_by(B, C))
+        membership, late = scene.membership, view({B: [(TOPIC, 1)], C: []}, boot_seconds())
+
+        def refresh() -> None:
+            membership.view = late
+            new = view({B: [], C: [(TOPIC, 1)]}, boot_seconds())
+            asyncio.get_running_loop().call_soon(setattr, membership, "view", new)
+
+        membership.on_refresh = refresh
+        await scene.locator.rediscover(time.monotonic() + 30)
+        assert Target(C, ACTIVE) == scene.targets()[0]
+
+    asyncio.run(main())
 
 
 def test_a_copy_that_is_not_restored_is_not_asked() -> None:

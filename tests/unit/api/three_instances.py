@@ -5,6 +5,7 @@ The tests of lookups ask for one card, whose partition is 1.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import httpx
 
@@ -69,4 +70,8 @@ def move_partition(group: Group) -> GroupView:
 
 def see_on_refresh(instance: Instance, found: GroupView) -> None:
     """Let an instance see this view after its next refresh."""
-    instance.membership.on_refresh = lambda: setattr(instance.membership, "view", found)
+
+    def refresh() -> None:
+        instance.membership.view = replace(found, asked_at=boot_seconds())
+
+    instance.membership.on_refresh = refresh
