@@ -221,9 +221,12 @@ class PeerClient:
         response = await self._send(self._streams, request, target, _STREAM_SECONDS, _STREAM_SECONDS)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             try:
-                await response.aread()
+                async with asyncio.timeout(_STREAM_SECONDS):  # the client of streams has no timeout for reads
+                    await response.aread()
             except httpx.HTTPError as error:
                 raise PeerUnreachableError(f"{target.url}: {type(error).__name__}") from error
+            except TimeoutError as error:
+                raise PeerTimeoutError(f"{target.url} sent a part of its answer only") from error
             return self._answer(response, target)
 
         async def parts() -> AsyncGenerator[bytes]:

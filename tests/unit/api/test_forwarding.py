@@ -7,8 +7,9 @@ import httpx
 import pytest
 from fastapi import Request
 
+from api.routing import peer_client
 from api.routing.locator import Target
-from api.routing.peer_client import PeerClient, PeerRequest, PeerUnreachableError
+from api.routing.peer_client import PeerClient, PeerRequest, PeerTimeoutError, PeerUnreachableError
 from services.interactive_queries.reports import InstanceReport, PeerReports
 from services.state_stores.assignment import Role
 from tests.support.clusters import TLS
@@ -138,3 +139,30 @@ def test_the_report_of_another_process_is_refused(url: str, group: str) -> None:
     report = InstanceReport(url=url, group=group, partitions=())
     with pytest.raises(PeerUnreachableError, match=f"^http://two:8080 is {url} of the group {group}$"):
         asyncio.run(report_of(report))
+
+
+def test_a_peer_that_stops_within_its_refusal_of_a_stream_does_not_keep_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It sends the head of a problem and then nothing, as a peer whose network breaks at this moment."""
+    monkeypatch.setattr(peer_client, "_STREAM_SECONDS", 0.5)
+
+    async def main() -> None:
+        gone = asyncio.Event()
+
+        async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 9\r\n\r\n")
+            await reader.read()  # until the other side closes the connection
+            writer.close()
+            gone.set()
+
+        peers = PeerClient(PeerReports())
+        async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
+            target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Role.ACTIVE)
+            with pytest.raises(PeerTimeoutError, match="a part of its answer"):
+                await peers.open_stream(PeerRequest("GET", PATHS[0].encode()), target)
+            await gone.wait()
+        await peers.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
