@@ -1,11 +1,13 @@
 """The work of operators over HTTP, with the functions of the command line. They block, so threads run them."""
 
 import asyncio
+import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from cachetools import TTLCache
 from confluent_kafka import KafkaException
@@ -81,6 +83,8 @@ class Operations:
         self._newest_letters: TTLCache[tuple[str | None, int], NewestDeadLetters] = TTLCache(
             _MOST_KEPT, _LETTERS_SECONDS
         )
+        # When Kafka did not answer the last failed read of dead letters, and the members of that problem.
+        self._letters_failure: tuple[float, Mapping[str, Any]] = (-math.inf, {})
 
     async def status(self, api: ApiState) -> tuple[Status, Rates | None]:
         """The state of the system, and the rates since the state before; None for the first one.
@@ -115,10 +119,19 @@ class Operations:
         Args:
             reason: a text that the reason contains; None accepts every reason.
         """
+        asked_time = time.monotonic()
         async with self._letters_lock:
             found = self._newest_letters.get((reason, most))
             if found is None:
-                found = await run_in_threadpool(self._read_newest, DeadLetterFilter(reason), most)
+                failed_time, members = self._letters_failure
+                if failed_time > asked_time:
+                    # Without Kafka a read takes ten seconds. The waiting requests must not take them one after another.
+                    raise problems.BrokerUnavailable(**members)
+                try:
+                    found = await run_in_threadpool(self._read_newest, DeadLetterFilter(reason), most)
+                except problems.BrokerUnavailable as problem:
+                    self._letters_failure = time.monotonic(), problem.members
+                    raise
                 if most <= _MOST_LETTERS:
                     self._newest_letters[reason, most] = found
             return found

@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api import operations
+from api.http import problems
 from api.operations import Operations
 from pipelines.reconciliation.report import Found, Report
 from services.api_keys.keys import Scope
@@ -162,6 +163,31 @@ def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka) -> None:
         assert len(found._newest_letters) < 10
         found._newest_letters.expire(time.monotonic() + operations._LETTERS_SECONDS)
         assert 12 == await reads_after("9")
+
+    asyncio.run(scenario())
+
+
+def test_waiting_callers_share_the_failure_of_a_read(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Kafka a read takes ten seconds. The last of many callers must not wait for the reads of all others."""
+    found = Operations(Settings())
+
+    def fail(*_: object) -> Any:
+        kafka.reads += 1
+        raise DeadLettersError("no Kafka broker answers")
+
+    monkeypatch.setattr(operations.dead_letters, "DeadLetters", fail)
+
+    async def failures_after(*reasons: str | None) -> set[str]:
+        wanted = (found.newest_dead_letters(reason, 50) for reason in reasons)
+        outcomes = await asyncio.gather(*wanted, return_exceptions=True)
+        return {each.describe() if isinstance(each, problems.Problem) else str(each) for each in outcomes}
+
+    async def scenario() -> None:
+        expected = {"The operation needs Kafka: no Kafka broker answers. Repeat the request later."}
+        assert expected == await failures_after(None, "a", None, "b")
+        assert 1 == kafka.reads
+        assert expected == await failures_after(None)
+        assert 2 == kafka.reads
 
     asyncio.run(scenario())
 
