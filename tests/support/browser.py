@@ -48,6 +48,10 @@ class Browser:
     def __exit__(self, *_: object) -> None:
         self.driver.quit()
 
+    def go_offline(self, *, offline: bool = True) -> None:
+        """Cut the connection to the instance, or restore it."""
+        self.driver.set_network_conditions(offline=offline, latency=0, throughput=-1)
+
     def resize(self, width: int, height: int, scheme: str = "light") -> None:
         """Show the page in a window of this size, and in this colour scheme."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}

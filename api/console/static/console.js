@@ -1,4 +1,4 @@
-// Live parts of the console. The server renders everything else.
+// Live parts of the console, and the message about a lost response. The server renders everything else.
 "use strict";
 
 const POINTS = 300; // ten minutes of one status every two seconds
@@ -96,6 +96,23 @@ htmx.onLoad((content) => {
   }
   const focused = content.matches?.("[autofocus]") ? content : content.querySelector?.("[autofocus]");
   if (focused && content !== document.body) focused.focus();
+});
+
+function isOfUser(event) {
+  return ["click", "submit"].includes(event.detail.requestConfig.triggeringEvent?.type);
+}
+
+/** Say that no response came to a button or a form. The other parts of a page load again by themselves. */
+document.addEventListener("htmx:sendError", (event) => {
+  if (!isOfUser(event)) return;
+  const alert = document.createElement("p");
+  Object.assign(alert, { id: "no-response", className: "problem", role: "alert" });
+  const hasKey = event.detail.elt.querySelector("input[name=key]");
+  alert.textContent = "No response came. " + (hasKey ? "Choose the button again: a repetition takes effect once." : "Load the page again before you repeat it.");
+  event.detail.elt.after(alert);
+});
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (isOfUser(event)) document.getElementById("no-response")?.remove();
 });
 
 window.addEventListener("resize", () => {
