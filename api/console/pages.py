@@ -39,6 +39,11 @@ _NO_CREDENTIALS = {
     "detail": "Keys and tokens have printable ASCII characters only. Copy the key again.",
 }
 
+_SIGN_IN_AGAIN = {
+    "title": "The API does not know you any more",
+    "detail": "Your key or token has ended. Sign in again in another tab, then choose the button here again.",
+}
+
 FLOW = (
     ("fan-out", ("pos-invoices",), ("shipment", "hadoop", "dead-letters")),
     ("loyalty", ("pos-invoices", "loyalty-commands"), ("loyalty", "loyalty-decisions", "loyalty-balances")),
@@ -87,14 +92,26 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(SignInNeededError)
     async def ask_to_sign_in(request: Request, _: Exception) -> Response:
-        if "hx-request" in request.headers:
-            return Response(headers={"HX-Redirect": "/console/sign-in"})
-        return RedirectResponse("/console/sign-in", HTTPStatus.SEE_OTHER)
+        if "hx-request" not in request.headers:
+            return RedirectResponse("/console/sign-in", HTTPStatus.SEE_OTHER)
+        if request.method == "POST":
+            return _beside_form(_SIGN_IN_AGAIN, may_sign_in=True)
+        return Response(headers={"HX-Redirect": "/console/sign-in"})
 
     @app.exception_handler(NoCallerError)
     async def show_problem(request: Request, error: NoCallerError) -> Response:
-        template = "problem.html" if "hx-request" in request.headers else "problem_page.html"
-        return page(template, user=None, problem=error.problem)
+        if "hx-request" not in request.headers:
+            return page("problem_page.html", user=None, problem=error.problem)
+        if request.method == "POST":
+            return _beside_form(error.problem)
+        return page("problem.html", problem=error.problem)
+
+
+def _beside_form(problem: dict[str, Any], *, may_sign_in: bool = False) -> Response:
+    """Show a problem below the form. The form stays with its key, so its repetition takes effect once."""
+    response = page("problem_beside_form.html", problem=problem, may_sign_in=may_sign_in)
+    response.headers["HX-Reswap"] = "beforeend"
+    return response
 
 
 async def _ask(request: Request, method: str, path: str, **arguments: Any) -> Answer:

@@ -106,13 +106,13 @@ function isOfUser(event) {
 document.addEventListener("htmx:sendError", (event) => {
   if (!isOfUser(event)) return;
   const alert = document.createElement("p");
-  Object.assign(alert, { id: "no-response", className: "problem", role: "alert" });
+  Object.assign(alert, { id: "beside-form", className: "problem", role: "alert" });
   const hasKey = event.detail.elt.querySelector("input[name=key]");
   alert.textContent = "No response came. " + (hasKey ? "Choose the button again: a repetition takes effect once." : "Load the page again before you repeat it.");
   event.detail.elt.after(alert);
 });
 document.addEventListener("htmx:beforeRequest", (event) => {
-  if (isOfUser(event)) document.getElementById("no-response")?.remove();
+  if (isOfUser(event)) document.getElementById("beside-form")?.remove();
 });
 
 window.addEventListener("resize", () => {

@@ -1,15 +1,19 @@
 """The script of the console, in a browser. The instance is real, with memory stores and no Kafka."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from api.http.server import server_of
 from infra.local.ports import free_port
 from schemas.topics import LOYALTY_BALANCES
+from services.api_keys.keys import Scope
 from services.settings import Settings
 from tests.support.browser import CHROMIUM, DRIVER, Browser
 from tests.support.clusters import Instance
+from tests.support.secured import SecuredGroup
 from tests.unit.api.servers import running
 from tests.unit.api.test_console import BALANCE, CARD, decide
 
@@ -19,38 +23,69 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def instance() -> Instance:
-    instance = Instance()
+@contextmanager
+def opened(instance: Instance) -> Iterator[Browser]:
+    """A browser for a customer of an instance that decides commands at once."""
     instance.own_everything()
     instance.write(LOYALTY_BALANCES, CARD, BALANCE)
     decide(instance)
-    return instance
-
-
-@pytest.fixture
-def browser(instance: Instance) -> Iterator[Browser]:
     settings = Settings(api_port=free_port())
     with running(server_of(instance.app, settings, None, 1)), Browser(settings.advertised_url) as browser:
         yield browser
 
 
-def test_a_lost_response_is_shown_and_a_repetition_takes_effect_once(instance: Instance, browser: Browser) -> None:
-    """Without the message somebody would begin again, with a new key. Then the points could change twice."""
+def confirm_an_adjustment(browser: Browser) -> None:
+    """Fill in the form, up to the button Confirm."""
     browser.open(f"/console/helpdesk?card={CARD}")
     browser.click("Adjust")
     browser.until("the form", lambda: browser.focus_is_on("points"))
-    for name, text in {"points": "5.00", "reason": "goodwill", "actor": "Ann"}.items():
+    for name, text in {"points": "5.00", "reason": "goodwill", "actor": " of Ann"}.items():
         browser.element(f"#field-{name}").send_keys(text)
     browser.click("Continue")
     browser.until("the confirmation", lambda: browser.focus_is_on("Confirm"))
-    browser.go_offline()
-    browser.click("Confirm")
-    browser.until_shown("Choose the button again: a repetition takes effect once.", "#no-response")
-    browser.click("Back")
-    browser.until_shown("Load the page again before you repeat it.", "#no-response")
-    browser.go_offline(offline=False)
-    browser.click("Confirm")
-    browser.until_shown("Adjust: done.")
-    assert [] == browser.all("#no-response")
+
+
+def test_a_lost_response_is_shown_and_a_repetition_takes_effect_once() -> None:
+    """Without the message somebody would begin again, with a new key. Then the points could change twice."""
+    instance = Instance()
+    with opened(instance) as browser:
+        confirm_an_adjustment(browser)
+        browser.go_offline()
+        browser.click("Confirm")
+        browser.until_shown("Choose the button again: a repetition takes effect once.", "#beside-form")
+        browser.click("Back")
+        browser.until_shown("Load the page again before you repeat it.", "#beside-form")
+        browser.go_offline(offline=False)
+        browser.click("Confirm")
+        browser.until_shown("Adjust: done.")
+        assert [] == browser.all("#beside-form")
     assert 1 == len(instance.command_log.commands)
+
+
+def test_a_confirmation_stays_while_the_user_signs_in_again(tmp_path: Path) -> None:
+    """The key ends between the form and its confirmation."""
+    secured = SecuredGroup(tmp_path)
+    instance = Instance("http://one:8080", secured.security("http://one:8080"))
+    first, second = (secured.key(Scope.BALANCE_READ, Scope.POINTS_ADJUST) for _ in range(2))
+
+    def sign_in(browser: Browser, key: str) -> None:
+        browser.element("#credentials").send_keys(key)
+        browser.click("Sign in")
+        browser.until_shown("Overview", "h1")
+
+    with opened(instance) as browser:
+        browser.open("/console/sign-in")
+        sign_in(browser, first.text)
+        confirm_an_adjustment(browser)
+        secured.publish(first.key.revoked(1))
+        browser.click("Confirm")
+        browser.until_shown("Sign in in another tab", "#beside-form")
+        page, *_ = browser.driver.window_handles
+        browser.driver.find_element("link text", "Sign in in another tab").click()
+        browser.until("another tab", lambda: len(browser.driver.window_handles) > 1)
+        browser.driver.switch_to.window(browser.driver.window_handles[1])
+        sign_in(browser, second.text)
+        browser.driver.switch_to.window(page)
+        browser.click("Confirm")
+        browser.until_shown("Adjust: done.")
+    assert [f"key:{second.key.key_id}"] == [each["Actor"] for each in instance.command_log.commands]
