@@ -247,8 +247,10 @@ async def entries(request: Request, card: str) -> Response:
     filters = {name: request.query_params.get(name, "") for name in ("kind", "from", "to")}
     cursor = request.query_params.get("cursor")
     answer = await _ask(request, "GET", f"{_of(card)}/entries", limit=_ENTRIES_ON_A_PAGE, cursor=cursor, **filters)
+    if answer.status == HTTPStatus.NOT_FOUND:  # the ledger has no entry of this account yet
+        answer = answer._replace(status=HTTPStatus.OK, body={"entries": [], "next": None})
     if not answer.is_good:
-        return page("problem.html", problem=answer.body)
+        return page("problem.html", problem=answer.body, again=_retry_path(request, answer))
     may_redeem = Scope.POINTS_REDEEM.value in (await _user(request))["scopes"]
     is_newest, is_behind = cursor is None and not any(filters.values()), False
     if is_newest:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,18 @@ import orjson
 import pytest
 from fastapi.testclient import TestClient
 
+from api.console import pages
 from api.console.actions import ACTIONS
 from api.console.own_api import COOKIE
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES
 from services.api_keys.keys import Scope
 from services.commands.log import mark_of
+from services.ledger.queries import LedgerQueries
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
+from tests.support.builders import entry
 from tests.support.clusters import Instance, with_marks
+from tests.support.ledger import Ledger
 from tests.support.secured import SecuredGroup
 
 CARD = "9265846829"
@@ -95,18 +100,18 @@ def test_a_customer_is_found_by_card(client: TestClient) -> None:
     assert "&lt;b&gt;" in client.get("/console/customer/adjust", params={"card": "<b>"}).text
 
 
-def decide(instance: Instance, status: str = "done") -> None:
+def decide(instance: Instance, sequence: int = 3) -> None:
     """Let each command be decided at once."""
 
     def answer(command: dict[str, Any]) -> None:
         decision = {
             **mark_of(command["CommandID"], "adjust", command["RequestHash"]),
             "Sequence": 2,
-            "Status": status,
+            "Status": "done",
             "CustomerCardNo": CARD,
             "Points": Decimal("5.00"),
             "OpenedTime": BALANCE["OpenedTime"],
-            "AccountSequence": 3,
+            "AccountSequence": sequence,
         }
         instance.write(LOYALTY_DECISIONS, command["CommandID"], decision)
 
@@ -157,6 +162,19 @@ def endless() -> Iterator[bytes]:
     """A form without a Content-Length."""
     for _ in range(40):
         yield b"a=b&" * 16_384
+
+
+@pytest.mark.usefixtures("_short_grace")
+def test_a_command_that_reads_do_not_show_yet_is_called_done(
+    client: TestClient, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decision is known. Only the balance is late."""
+    monkeypatch.setattr(pages, "_DECISION_SECONDS", 0)
+    decide(instance, sequence=4)
+    fields = {"card": CARD, "points": "5.00", "reason": "goodwill", "actor": "Ann", "key": "k"}
+    outcome = client.post("/console/customer/adjust", data=fields, headers=HTMX).text
+    assert "The command is done, and the balance does not show it yet." in outcome
+    assert 'name="key" value="k"' in outcome
 
 
 def test_a_refusal_says_what_is_wrong(client: TestClient) -> None:
@@ -286,6 +304,28 @@ def test_a_stream_that_can_never_begin_says_so(client: TestClient, card: str) ->
     assert (200, b"event: ended\ndata:\n\n") == (ended.status_code, ended.content)
     assert "text/event-stream" == ended.headers["content-type"]
     assert 'addEventListener("ended"' in client.get("/console/static/console.js").text
+
+
+def test_the_statement_loads_again_until_the_ledger_has_the_entries(
+    client: TestClient, instance: Instance, ledger: Ledger
+) -> None:
+    """The ledger does not answer. Then it has no entry of the new customer, then an older one, and then all of them."""
+
+    def statement() -> tuple[str, bool]:
+        shown = client.get("/console/customer/entries", params={"card": CARD}).text
+        return shown, f'hx-get="/console/customer/entries?card={CARD}"' in shown and "load delay:2s" in shown
+
+    shown, loads_again = statement()
+    assert ("The ledger is unavailable" in shown, loads_again) == (True, True)
+    with closing(LedgerQueries(ledger.url)) as queries:
+        instance.app.state.dependencies.ledger = queries
+        shown, loads_again = statement()
+        assert ("not in the ledger yet" in shown, loads_again) == (True, True)
+        for sequence, is_behind in ((1, True), (3, False)):
+            opened = BALANCE["OpenedTime"]
+            ledger.append((CARD, entry(sequence, 100, time=opened, opened_time=opened, total=100)))
+            shown, loads_again = statement()
+            assert ("1.00" in shown, is_behind) == (True, loads_again)
 
 
 def test_a_balance_of_release_01_is_shown(client: TestClient, instance: Instance) -> None:
