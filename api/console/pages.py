@@ -180,7 +180,11 @@ async def sign_out(request: Request) -> Response:
 
 @router.get("/")
 async def overview(request: Request) -> Response:
-    return page("overview.html", user=await _user(request))
+    """The overview. It leads a user who may not see it to the helpdesk, because each user begins here."""
+    user = await _user(request)
+    if Scope.OPERATE.value not in user["scopes"]:
+        return RedirectResponse("/console/helpdesk", HTTPStatus.SEE_OTHER)
+    return page("overview.html", user=user)
 
 
 @router.get("/overview/state")

@@ -265,6 +265,17 @@ def test_the_user_signs_in_with_a_key(guarded: TestClient, secured: SecuredGroup
     assert 303 == guarded.get("/console/", follow_redirects=False).status_code
 
 
+@pytest.mark.parametrize(("scope", "sees"), [(Scope.BALANCE_READ, False), (Scope.OPERATE, True)])
+def test_only_operators_begin_with_the_overview(
+    guarded: TestClient, secured: SecuredGroup, scope: Scope, *, sees: bool
+) -> None:
+    """Each part of the overview would be an error for the helpdesk, and its stream would ask to load the page again."""
+    guarded.cookies.set(COOKIE, secured.key(scope).text, path="/console")
+    first = guarded.get("/")
+    assert ("/console/" if sees else "/console/helpdesk", 200) == (first.url.path, first.status_code)
+    assert sees == (">Overview</a>" in first.text)
+
+
 def test_versions_are_shown_and_files_checked(client: TestClient, instance: Instance) -> None:
     version = {"Version": 1, "EffectiveTime": 0, "PublishedTime": 0, "Programme": "loyalty-factor: 0.05\n"}
     instance.write(LOYALTY_PROGRAMMES, "1", version)

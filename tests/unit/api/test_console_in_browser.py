@@ -71,7 +71,7 @@ def test_a_confirmation_stays_while_the_user_signs_in_again(tmp_path: Path) -> N
     def sign_in(browser: Browser, key: str) -> None:
         browser.element("#credentials").send_keys(key)
         browser.click("Sign in")
-        browser.until_shown("Overview", "h1")
+        browser.until_shown("Helpdesk", "h1")
 
     with opened(instance) as browser:
         browser.open("/console/sign-in")
