@@ -7,23 +7,37 @@ const LINES = { p50: 0, p99: 1, "fan-out": 0, loyalty: 1, sales: 2, export: 3, l
 
 /** Follow a stream of events for as long as the element is on the page. EventSource gives up after a response that is
  * not 200, for example while a partition moves, so this makes a new one. The event "ended" says that no attempt can
- * succeed, for example because the token of the user has ended. */
+ * succeed, for example because the token of the user has ended.
+ *
+ * A hidden page follows nothing: a browser opens six connections to an instance, and each stream needs one. */
 function follow(element, onEvent) {
   if (!element.isConnected) return;
-  const source = new EventSource(element.dataset.events);
+  const source = document.hidden ? null : new EventSource(element.dataset.events);
+  const stop = () => {
+    source?.close();
+    document.removeEventListener("visibilitychange", again);
+  };
+  const again = () => {
+    stop();
+    follow(element, onEvent);
+  };
+  document.addEventListener("visibilitychange", again);
+  if (!source) return;
   const handle = (event) => {
     if (element.isConnected) onEvent(event);
-    else source.close();
+    else stop();
   };
   for (const name of ["balance", "erased", "gap", "status"]) source.addEventListener(name, handle);
   source.addEventListener("ended", () => {
-    source.close();
+    stop();
     connected("The live connection has ended. Load the page again.");
   });
   source.addEventListener("open", () => connected("Live."));
   source.addEventListener("error", () => {
     connected("No connection. Trying again …");
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => follow(element, onEvent), 1000);
+    if (source.readyState !== EventSource.CLOSED) return;
+    stop();
+    setTimeout(() => follow(element, onEvent), 1000);
   });
 }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from services.settings import Settings
 from tests.support.browser import CHROMIUM, DRIVER, Browser
 from tests.support.clusters import Instance
 from tests.support.secured import SecuredGroup
-from tests.unit.api.servers import running
+from tests.unit.api.servers import PATIENCE_SECONDS, running
 from tests.unit.api.test_console import BALANCE, CARD, decide
 
 pytestmark = [
@@ -89,3 +90,21 @@ def test_a_confirmation_stays_while_the_user_signs_in_again(tmp_path: Path) -> N
         browser.click("Confirm")
         browser.until_shown("Adjust: done.")
     assert [f"key:{second.key.key_id}"] == [each["Actor"] for each in instance.command_log.commands]
+
+
+def test_hidden_pages_leave_the_connections_of_the_browser_to_others() -> None:
+    """A browser opens six connections to an instance, and each live page needs one. The next page would never load."""
+    instance = Instance()
+    with opened(instance) as browser:
+        browser.driver.set_page_load_timeout(PATIENCE_SECONDS)
+        for number in range(7):
+            if number:
+                browser.driver.switch_to.new_window("window")
+            browser.open(f"/console/helpdesk?card={CARD}")
+            browser.until_shown("Live.", "#connection")
+            browser.driver.minimize_window()
+        browser.driver.switch_to.window(browser.driver.window_handles[0])
+        instance.write(LOYALTY_BALANCES, CARD, BALANCE | {"TotalLoyaltyPoints": Decimal("17.00"), "Sequence": 4})
+        assert "417.04" in browser.text("#balance")
+        browser.driver.set_window_rect(0, 0, 1200, 1000)
+        browser.until_shown("17.00", "#balance .value")
