@@ -4,8 +4,8 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,31 @@ NewestDeadLetters = tuple[Counter[str], list[Excerpt]]
 """The number of dead letters for each reason, and the newest of them."""
 
 
+class _Turns:
+    """Lets requests read Kafka one after another, so that they never use up the threads of all routes.
+
+    Without Kafka a read takes ten seconds. So requests that wait while a read fails get its problem, too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._failed_time = -math.inf
+        self._members: Mapping[str, Any] = {}
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for the turn of this request. Raises BrokerUnavailable."""
+        asked_time = time.monotonic()
+        async with self._lock:
+            if self._failed_time > asked_time:
+                raise problems.BrokerUnavailable(**self._members)
+            try:
+                yield
+            except problems.BrokerUnavailable as problem:
+                self._failed_time, self._members = time.monotonic(), problem.members
+                raise
+
+
 class Operations:
     """The operations of one instance. Its methods raise BrokerUnavailable if Kafka does not answer."""
 
@@ -79,12 +104,10 @@ class Operations:
         self.settings = settings
         self._lock = asyncio.Lock()
         self._latest: tuple[float, Status, Rates | None] | None = None
-        self._letters_lock = asyncio.Lock()
+        self._letters, self._audits = _Turns(), _Turns()
         self._newest_letters: TTLCache[tuple[str | None, int], NewestDeadLetters] = TTLCache(
             _MOST_KEPT, _LETTERS_SECONDS
         )
-        # When Kafka did not answer the last failed read of dead letters, and the members of that problem.
-        self._letters_failure: tuple[float, Mapping[str, Any]] = (-math.inf, {})
 
     async def status(self, api: ApiState) -> tuple[Status, Rates | None]:
         """The state of the system, and the rates since the state before; None for the first one.
@@ -119,19 +142,10 @@ class Operations:
         Args:
             reason: a text that the reason contains; None accepts every reason.
         """
-        asked_time = time.monotonic()
-        async with self._letters_lock:
+        async with self._letters.turn():
             found = self._newest_letters.get((reason, most))
             if found is None:
-                failed_time, members = self._letters_failure
-                if failed_time > asked_time:
-                    # Without Kafka a read takes ten seconds. The waiting requests must not take them one after another.
-                    raise problems.BrokerUnavailable(**members)
-                try:
-                    found = await run_in_threadpool(self._read_newest, DeadLetterFilter(reason), most)
-                except problems.BrokerUnavailable as problem:
-                    self._letters_failure = time.monotonic(), problem.members
-                    raise
+                found = await run_in_threadpool(self._read_newest, DeadLetterFilter(reason), most)
                 if most <= _MOST_LETTERS:
                     self._newest_letters[reason, most] = found
             return found
@@ -141,10 +155,11 @@ class Operations:
             letters = dead_letters.DeadLetters(self.settings, letter_filter)
             return dead_letters.newest_of(map(Excerpt.of, letters), most)
 
-    def audits(self) -> list[Record]:
+    async def audits(self) -> list[Record]:
         """The runs of the audit, the newest first."""
-        with _broker_problems():
-            return runs.read_runs(self.settings)
+        async with self._audits.turn():
+            with _broker_problems():
+                return await run_in_threadpool(runs.read_runs, self.settings)
 
     def replay(self, letters: Iterable[DeadLetter]) -> int:
         """Publish the original records again. Returns their number.

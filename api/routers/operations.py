@@ -197,9 +197,14 @@ def replay(order: ReplayOrder, operations: OperationsDep) -> Response:
     response_model=AuditRunList,
     responses=problems.responses(problems.InvalidParameters, problems.BrokerUnavailable),
 )
-def audits(operations: OperationsDep, limit: Limit = 10) -> Response:
+async def audits(operations: OperationsDep, limit: Limit = 10) -> Response:
     """The newest runs of `loyalty audit` with what they have found. They name customers by pseudonyms."""
-    return json_response({"runs": [_run_body(run) for run in operations.audits()[:limit]]}, caching=NO_STORE)
+    found = (await operations.audits())[:limit]
+
+    def response() -> Response:
+        return json_response({"runs": [_run_body(run) for run in found]}, caching=NO_STORE)
+
+    return await run_in_threadpool(response)  # Each run can have a thousand findings.
 
 
 @router.post(

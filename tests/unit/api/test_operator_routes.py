@@ -3,7 +3,7 @@
 import asyncio
 import time
 import tracemalloc
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,7 +168,7 @@ def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka) -> None:
 
 
 def test_waiting_callers_share_the_failure_of_a_read(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Kafka a read takes ten seconds. The last of many callers must not wait for the reads of all others."""
+    """Without Kafka a read takes ten seconds, and a thread. Many callers neither wait for each other nor take all."""
     found = Operations(Settings())
 
     def fail(*_: object) -> Any:
@@ -176,18 +176,20 @@ def test_waiting_callers_share_the_failure_of_a_read(kafka: Kafka, monkeypatch: 
         raise DeadLettersError("no Kafka broker answers")
 
     monkeypatch.setattr(operations.dead_letters, "DeadLetters", fail)
+    monkeypatch.setattr(operations.runs, "read_runs", fail)
 
-    async def failures_after(*reasons: str | None) -> set[str]:
-        wanted = (found.newest_dead_letters(reason, 50) for reason in reasons)
-        outcomes = await asyncio.gather(*wanted, return_exceptions=True)
+    async def failures_of(*reads: Coroutine[Any, Any, Any]) -> set[str]:
+        outcomes = await asyncio.gather(*reads, return_exceptions=True)
         return {each.describe() if isinstance(each, problems.Problem) else str(each) for each in outcomes}
 
     async def scenario() -> None:
         expected = {"The operation needs Kafka: no Kafka broker answers. Repeat the request later."}
-        assert expected == await failures_after(None, "a", None, "b")
+        assert expected == await failures_of(*(found.newest_dead_letters(reason, 50) for reason in (None, "a", None)))
         assert 1 == kafka.reads
-        assert expected == await failures_after(None)
+        assert expected == await failures_of(found.newest_dead_letters(None, 50))
         assert 2 == kafka.reads
+        assert expected == await failures_of(*(found.audits() for _ in range(3)))
+        assert 3 == kafka.reads
 
     asyncio.run(scenario())
 
