@@ -25,7 +25,7 @@ from services.messaging.dead_letters import (
     RecordPosition,
 )
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import UnknownSchemaIdError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.programmes.topic import Version, publish_programme
 from services.settings import Settings
 from services.status import ApiState, Rates, Status, default_urls, rates_between, status_of
@@ -176,9 +176,15 @@ class Operations:
             return publish_programme(text, self.settings, effective_time)
 
 
+_ERRORS = (
+    *(DeadLettersError, PublishError, KafkaException),
+    *(SchemaRegistryUnavailableError, UndecodableError, UnknownSchemaIdError),
+)
+
+
 @contextmanager
 def _broker_problems() -> Iterator[None]:
     try:
         yield
-    except (DeadLettersError, PublishError, KafkaException, UndecodableError, UnknownSchemaIdError) as error:
+    except _ERRORS as error:
         raise problems.BrokerUnavailable(reason=str(error)) from error

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from api import operations
 from api.http import problems
 from api.operations import Operations
+from infra.local.ports import HOST, free_port
 from pipelines.reconciliation.report import Found, Report
 from services.api_keys.keys import Scope
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError, RecordPosition
@@ -192,6 +193,19 @@ def test_waiting_callers_share_the_failure_of_a_read(kafka: Kafka, monkeypatch: 
         assert 3 == kafka.reads
 
     asyncio.run(scenario())
+
+
+def test_a_schema_registry_that_does_not_answer_is_a_problem(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was written with another schema, which this instance asks for."""
+    monkeypatch.setattr(operations.runs, "values_of", lambda *_: [b"\0" + bytes.fromhex("0000ffff") + b"run"])
+    client.app.state.dependencies.operations = Operations(  # type: ignore[attr-defined]
+        Settings(schema_registry_url=f"http://{HOST}:{free_port()}")
+    )
+    answer = client.get("/v1/audits")
+    assert "broker-unavailable" == problem_type(answer, 503)
+    assert "the Schema Registry" in answer.json()["detail"]
 
 
 def test_bytes_are_masked_without_their_scope(kafka: Kafka, tmp_path: Path) -> None:  # noqa: ARG001
