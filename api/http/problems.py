@@ -194,7 +194,7 @@ class UnreadableBody(
 
 class UnreadableRequest(BadRequest, code="unreadable-request", title="The request cannot be read"):
     """The request does not follow HTTP/1.1, has no header Host or two of them, or has an unknown method, or its path
-    and query are not percent-encoded UTF-8 or have more than 65,535 characters. Correct the request.
+    and query are not percent-encoded UTF-8, have a # or have more than 65,535 characters. Correct the request.
     """
 
 

@@ -96,6 +96,9 @@ class LimitedProtocol(HttpToolsProtocol):
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):  # RFC 9112, section 3.2
             raise httptools.HttpParserError
+        if b"#" in self.url:
+            # uvicorn would ignore the rest. A client that did not encode the # of a card would reach another card.
+            raise httptools.HttpParserError
         if b"%" in self.url:
             _require_unambiguous(self.url)
         super().on_headers_complete()

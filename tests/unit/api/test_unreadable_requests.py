@@ -68,6 +68,7 @@ def test_json_must_be_declared(client: TestClient, path: str, declared: dict[str
         b"GET /v1/stores/stores/range?prefix=%FF HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET /v1/customers/A/balance%0A HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET /v1/stores/customer-balances/keys/A%0a?x=1 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"DELETE /v1/customers/A#1 HTTP/1.1\r\nHost: a\r\n\r\n",
     ],
     ids=[
         "a path of 100,000 characters",
@@ -76,6 +77,7 @@ def test_json_must_be_declared(client: TestClient, path: str, declared: dict[str
         "a query in no encoding",
         "a line feed at the end",
         "a line feed before the query",
+        "the card A#1, which would be A",
     ],
 )
 def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
