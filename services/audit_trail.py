@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 import structlog
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError
 
 from schemas.topics import AUDIT_TRAIL
 from services.messaging.avro import Record, decoder, encoder
@@ -37,6 +37,7 @@ MOST_WAITING = 10_000
 CLOSE_SECONDS = 5.0
 """When a process ends, waiting records have this time to reach the broker."""
 
+_ENDED = "the thread that sends records has ended"
 _POLL_SECONDS = 0.1
 _RETRY_SECONDS = 1.0
 
@@ -90,7 +91,7 @@ class KafkaAuditTrail:
 
     def write(self, record: Record) -> None:
         if not self._thread.is_alive():
-            self._lose(record, "the thread that sends records has ended")
+            self._lose(record, _ENDED)
             return
         try:
             self._waiting.put_nowait(record)
@@ -103,26 +104,36 @@ class KafkaAuditTrail:
 
     def _run(self) -> None:
         try:
-            self._send()
+            producer = ResendingProducer(self._settings, CLIENT_ID, **{"queue.buffering.max.messages": MOST_WAITING})
+            try:
+                self._send(producer)
+            finally:
+                producer.close(max(0.0, min(CLOSE_SECONDS, self._close_time - time.monotonic())))
         finally:
             while not self._waiting.empty():
-                self._lose(self._waiting.get(), "the thread that sends records has ended")
+                self._lose(self._waiting.get(), _ENDED)
 
-    def _send(self) -> None:
-        producer = ResendingProducer(self._settings, CLIENT_ID, **{"queue.buffering.max.messages": MOST_WAITING})
+    def _send(self, producer: ResendingProducer) -> None:
         while self._close_time == float("inf") or not self._waiting.empty():
             producer.poll(0)
             try:
                 record = self._waiting.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 continue
-            problem = "the process ends" if time.monotonic() > self._close_time else self._produce(producer, record)
-            while problem and time.monotonic() < self._close_time:
-                producer.poll(_RETRY_SECONDS)
-                problem = self._produce(producer, record)
-            if problem:
-                self._lose(record, problem)
-        producer.close(max(0.0, self._close_time - time.monotonic()))
+            problem: str | None = _ENDED
+            try:
+                problem = self._offer(producer, record)
+            finally:
+                if problem:
+                    self._lose(record, problem)
+
+    def _offer(self, producer: ResendingProducer, record: Record) -> str | None:
+        """Give a record to librdkafka, with as many attempts as it takes. Returns the error if the process ends."""
+        problem = "the process ends" if time.monotonic() > self._close_time else self._produce(producer, record)
+        while problem and time.monotonic() < self._close_time:
+            producer.poll(_RETRY_SECONDS)
+            problem = self._produce(producer, record)
+        return problem
 
     def _produce(self, producer: ResendingProducer, record: Record) -> str | None:
         """Give a record to librdkafka. Returns the error if the caller must try again."""
@@ -144,7 +155,7 @@ class KafkaAuditTrail:
             return str(error)
         return None
 
-    def _on_delivery(self, record: Record, error: KafkaError | None, _: Message) -> None:
+    def _on_delivery(self, record: Record, error: KafkaError | None) -> None:
         if error is not None:
             self._lose(record, error.str())
 

@@ -34,7 +34,6 @@ MARK_SEQUENCE, DECISION_SEQUENCE = 1, 2
 """The sequence numbers of the two records of a command on loyalty-decisions."""
 
 _POLL_SECONDS = 0.1
-_REPORT_SECONDS = 1.0
 
 
 def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
@@ -102,7 +101,8 @@ class KafkaCommandLog:
         if self._poller.is_alive():
             self._poller.join()
         if self._producer:
-            self._producer.flush(DELIVERY_SECONDS)
+            with suppress(KafkaException):  # after a fatal error, no record is acknowledged any more
+                clients.flush(self._producer, DELIVERY_SECONDS)
 
     async def _publish(self, topic: Topic, key: str, identity: str, record: Record) -> None:
         loop = asyncio.get_running_loop()
@@ -163,20 +163,11 @@ class KafkaCommandLog:
                 options: dict[str, clients.Option] = {
                     "message.timeout.ms": int(DELIVERY_SECONDS * 1000),
                     "linger.ms": 0,  # a client waits for this record, so send it at once
-                    "error_cb": self._on_error,
                 }
                 self._producer = clients.producer(self._settings, "loyalty-api-commands", **options)
                 if not self._poller.is_alive():
                     self._poller.start()
             return self._producer
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            log.error(
-                "a fatal error ends the producer of commands; the next command creates another", error=error.str()
-            )
-            with self._lock:
-                self._producer = None
 
     def _poll(self) -> None:
         while not self._closing.is_set():
@@ -185,18 +176,26 @@ class KafkaCommandLog:
             if producer is None:
                 self._closing.wait(_POLL_SECONDS)
             else:
-                producer.poll(_POLL_SECONDS)
-                self._replace_lost(producer)
+                self._poll_once(producer)
 
-    def _replace_lost(self, producer: Producer) -> None:
-        """Replace the producer if it has lost all brokers. Requests that wait for its records get an error at once."""
+    def _poll_once(self, producer: Producer) -> None:
+        """Process acknowledgements. Give up a producer that has failed or has lost all brokers."""
+        try:
+            producer.poll(_POLL_SECONDS)
+        except KafkaException as error:
+            reason = error.args[0].str()
+            log.warning("a fatal error ends the producer of commands; the next command creates another", error=reason)
+            self._give_up(producer)
+            return
         if not self._timed_out or self._closing.is_set() or time.monotonic() < self._next_check:
             return
         self._timed_out = False
         self._next_check = time.monotonic() + clients.LOST_SECONDS
         if clients.has_lost_all_brokers(producer, self._settings):
-            with self._lock:
-                if self._producer is producer:
-                    self._producer = None
-            producer.purge()
-            producer.flush(_REPORT_SECONDS)
+            self._give_up(producer)
+
+    def _give_up(self, producer: Producer) -> None:
+        """Let the next command create a producer. Requests that wait for records of this one get an error at once."""
+        with self._lock:
+            self._producer = None
+        clients.discard(producer)

@@ -96,6 +96,7 @@ LOST_SECONDS = 10.0
 
 # A healthy client must connect within this time after Kafka has returned.
 _PROBE_SECONDS = 2.0
+_REPORT_SECONDS = 1.0
 _LONGEST_BACKOFF_MS = 1_000
 
 _LIBRARY_LOG = logging.getLogger("librdkafka")
@@ -125,6 +126,27 @@ def producer(settings: Settings, client_id: str, **overrides: Option) -> Produce
             **overrides,
         }
     )
+
+
+def flush(producer: Producer, seconds: float) -> int:
+    """Wait for acknowledgements for at most this time. Returns the number of records without one.
+
+    Raises KafkaException after a fatal error: librdkafka refuses all further records of this producer. ``poll`` raises
+    it, too. The option ``error_cb`` does not get fatal errors.
+    """
+    try:
+        return producer.flush(seconds)
+    except SystemError as error:
+        # confluent-kafka raises SystemError from the real exception.
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from error
+        raise
+
+
+def discard(producer: Producer) -> None:
+    """Stop a producer. Records without an acknowledgement are reported as not delivered."""
+    producer.purge()
+    flush(producer, _REPORT_SECONDS)  # this call reports the records that the purge has removed
 
 
 def member_options(settings: Settings, group: str, longest_poll_ms: int) -> dict[str, Option]:

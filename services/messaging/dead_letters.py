@@ -133,9 +133,9 @@ class DeadLetterWriter:
                 headers=[*(record.headers() or ()), *texts],
                 on_delivery=on_delivery,
             )
+            clients.flush(self._producer, DELIVERY_TIMEOUT)
         except (BufferError, KafkaException) as error:
             raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {error}") from error
-        self._producer.flush(DELIVERY_TIMEOUT)
         if failures:
             raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {failures[0]}")
 

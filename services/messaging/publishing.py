@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -24,6 +26,7 @@ DELIVERY_TIMEOUT = 30.0
 _RETRY_SECONDS = 0.1
 _QUEUE_POLL_SECONDS = 0.1
 _RECORDS_PER_POLL = 256
+_SEND_AGAIN = "later records may be missing, too. Send all of them again when Kafka answers"
 
 
 class PublishError(RuntimeError):
@@ -98,11 +101,11 @@ class Publisher:
     def __exit__(self, error_type: object, error: object, trace: object) -> None:
         if error_type is not None:
             # The caller already has an error, so this only gives the last records time to arrive.
-            self._producer.flush(DELIVERY_TIMEOUT)
+            with suppress(KafkaException):
+                clients.flush(self._producer, DELIVERY_TIMEOUT)
             return
-        while self._producer.flush(1.0):
-            self._raise_failure()
-        self._raise_failure()
+        while self._process(partial(clients.flush, self._producer), 1.0):
+            pass
 
     def publish(
         self,
@@ -132,19 +135,20 @@ class Publisher:
 
     def poll(self, seconds: float) -> None:
         """Process acknowledgements for at most this time. Raises PublishError after a delivery has failed."""
-        self._producer.poll(seconds)
-        self._raise_failure()
+        self._process(self._producer.poll, seconds)
+
+    def _process(self, wait: Callable[[float], int], seconds: float) -> int:
+        try:
+            number = wait(seconds)
+        except KafkaException as error:
+            raise PublishError(f"a record was not delivered: {error.args[0].str()}; {_SEND_AGAIN}") from error
+        if self._failure is not None:
+            raise PublishError(self._failure)
+        return number
 
     def _on_delivery(self, error: KafkaError | None, message: KafkaMessage) -> None:
         if error is not None and self._failure is None:
-            self._failure = (
-                f"topic {message.topic()}: a record was not delivered: {error.str()}; later records may be missing, "
-                "too. Send all of them again when Kafka answers"
-            )
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise PublishError(self._failure)
+            self._failure = f"topic {message.topic()}: a record was not delivered: {error.str()}; {_SEND_AGAIN}"
 
 
 def publish(

@@ -2,18 +2,22 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, Message
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from services.messaging import clients
 from services.settings import Settings
 
-_REPORT_SECONDS = 1.0
+log = structlog.get_logger(__name__)
 
-OnDelivery = Callable[[KafkaError | None, Message], None]
+OnDelivery = Callable[[KafkaError | None], None]
+"""It gets None if a broker has the record."""
+
 Headers = Sequence[tuple[str, str | bytes | None]]
 
 
@@ -28,8 +32,8 @@ class _Record(NamedTuple):
 class ResendingProducer:
     """Sends each record until a broker acknowledges it. Its user calls ``poll`` regularly.
 
-    A new producer replaces one that has lost all brokers, and sends the records without an acknowledgement again. Kafka
-    may have some of them already, so readers must recognise a duplicate by its id.
+    A new producer replaces one that has failed or has lost all brokers, and sends the records without an
+    acknowledgement again. Kafka may have some of them already, so readers must recognise a duplicate by its id.
     """
 
     def __init__(self, settings: Settings, client_id: str, **overrides: clients.Option) -> None:
@@ -54,33 +58,42 @@ class ResendingProducer:
         self._unacknowledged[number] = record
 
     def poll(self, seconds: float) -> None:
-        """Process acknowledgements for at most this time, and replace a producer that has lost all brokers."""
-        self._producer.poll(seconds)
+        """Process acknowledgements for at most this time. Replace a producer that has failed or lost all brokers."""
+        try:
+            self._producer.poll(seconds)
+        except KafkaException as error:
+            log.warning("a fatal error ends a producer; a new one replaces it", error=error.args[0].str())
+            self._replace()
+            return
         if not self._unacknowledged or time.monotonic() < self._answered_time + clients.LOST_SECONDS:
             return
         if clients.has_lost_all_brokers(self._producer, self._settings):
-            lost, self._producer = self._producer, self._new_producer()
-            lost.purge()
-            lost.flush(_REPORT_SECONDS)  # frees the callbacks of its records
-            for number, record in self._unacknowledged.items():
-                self._send(number, record)
+            self._replace()
         self._answered_time = time.monotonic()
 
     def close(self, seconds: float) -> None:
         """Wait for acknowledgements for at most this time. Then report the other records as not delivered."""
-        self._producer.flush(seconds)
-        self._producer.purge()
-        self._producer.flush(_REPORT_SECONDS)  # this call reports the records that the purge has removed
+        with suppress(KafkaException):
+            clients.flush(self._producer, seconds)
+        clients.discard(self._producer)
+        for record in self._unacknowledged.values():  # a fatal error within ``flush`` prevents their reports
+            record.on_delivery(KafkaError(KafkaError._FATAL))  # noqa: SLF001 - its only name
+
+    def _replace(self) -> None:
+        former, self._producer = self._producer, self._new_producer()
+        clients.discard(former)  # frees the callbacks of its records
+        for number, record in self._unacknowledged.items():
+            self._send(number, record)
 
     def _send(self, number: int, record: _Record) -> None:
         producer = self._producer
 
-        def on_delivery(error: KafkaError | None, message: Message) -> None:
+        def on_delivery(error: KafkaError | None, _: Message) -> None:
             if producer is not self._producer:
                 return  # a new producer has the record
             self._answered_time = time.monotonic()
             del self._unacknowledged[number]
-            record.on_delivery(error, message)
+            record.on_delivery(error)
 
         arguments: dict[str, Any] = {"headers": list(record.headers), "on_delivery": on_delivery}
         producer.produce(record.topic, record.value, record.key, **arguments)

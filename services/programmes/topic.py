@@ -214,23 +214,13 @@ def _produce(producer: Producer, topic: str, version: Version, ids: SchemaIds) -
         headers=[(name, text.encode()) for name, text in headers.cloud_event(key, "ProgrammeVersion").items()],
         on_delivery=lambda error, message: outcome.append((error, message)),
     )
-    _flush(producer)
+    clients.flush(producer, DELIVERY_TIMEOUT)
     if not outcome:
         raise PublishError(f"topic {topic}: no broker has acknowledged the version; it was not published")
     (error, message) = outcome[0]
     if error is not None:
         raise KafkaException(error)
     return int(message.timestamp()[1])
-
-
-def _flush(producer: Producer) -> None:
-    try:
-        producer.flush(DELIVERY_TIMEOUT)
-    except SystemError as error:
-        # The broker fenced this producer. confluent-kafka raises SystemError from the real exception.
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from error
-        raise
 
 
 def _refuse_too_soon(version: Version, append_time: int, notice: int) -> None:

@@ -192,7 +192,7 @@ class Environment:
         card, started = f"{PROBE}{self.directory.name}-{self._probes}", time.monotonic()
         client = ResendingProducer(self.settings, "faults-probe", log_level=0)
         value = encoder(topics.POS_INVOICES, schema_ids(self.settings))(invoice(card, card))
-        client.produce(self.settings.name_of(topics.POS_INVOICES), value, b"STR1", [], lambda *_: None)
+        client.produce(self.settings.name_of(topics.POS_INVOICES), value, b"STR1", [], lambda _: None)
 
         def is_acknowledged() -> bool:
             client.poll(0.1)

@@ -60,7 +60,7 @@ class Tills(BackgroundThreads):
         if self._failures:
             raise RuntimeError(f"the tills could not publish: {self._failures[0]}")
 
-    def _delivered(self, error: Any, _: Any) -> None:
+    def _delivered(self, error: Any) -> None:
         if error is not None:
             self._failures.append(error.str())
 

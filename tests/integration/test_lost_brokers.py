@@ -5,10 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from schemas.topics import LOYALTY_DECISIONS, POS_INVOICES
 from services.commands import log as command_log
@@ -123,11 +124,11 @@ def test_a_reader_goes_on_with_a_new_consumer(settings: Settings, behind_proxy: 
 
 def test_records_without_an_acknowledgement_are_sent_again(settings: Settings, behind_proxy: Settings) -> None:
     """They keep their order and headers, and the caller hears of each once."""
-    delivered: list[bytes | None] = []
+    delivered: list[bytes] = []
 
-    def on_delivery(error: object, message: Message) -> None:
+    def on_delivery(value: bytes, error: object) -> None:
         assert error is None
-        delivered.append(message.value())
+        delivered.append(value)
 
     def all_are_delivered() -> bool:
         producer.poll(0)
@@ -136,7 +137,7 @@ def test_records_without_an_acknowledgement_are_sent_again(settings: Settings, b
     producer = ResendingProducer(behind_proxy, "test")
     values = [b"first", b"second", b"third"]
     for value in values:
-        producer.produce(settings.name_of(POS_INVOICES), value, b"STR1", [("id", value)], on_delivery)
+        producer.produce(settings.name_of(POS_INVOICES), value, b"STR1", [("id", value)], partial(on_delivery, value))
     wait_for("all acknowledgements", all_are_delivered)
     producer.close(0)
 

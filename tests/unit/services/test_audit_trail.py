@@ -9,11 +9,13 @@ from structlog.testing import capture_logs
 from infra.local.ports import free_port
 from schemas.topics import AUDIT_TRAIL
 from services import audit_trail
-from services.audit_trail import KafkaAuditTrail, announce, audit_record, audited, details_of
+from services.audit_trail import KafkaAuditTrail, announce, audit_record, audited, details_of, read_trail
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.publishing import PublishError
+from services.messaging.resending import ResendingProducer
 from services.settings import Settings
 from tests.support.builders import IDS
+from tests.support.mock_kafka import mock_broker
 
 MINE = audit_record(
     "key:1", "DELETE /v1/customers/{card}", "200", "http://one:8080", customer="p1-x", details={"a": "b"}
@@ -42,41 +44,32 @@ def test_records_keep_all_fields() -> None:
 
 def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is only in the log, and counts as lost."""
-    sent: list[bytes] = []
-
-    class Broker:
-        def produce(self, _: str, __: bytes, key: bytes, **___: object) -> None:
-            sent.append(key)
-
-        def __getattr__(self, _: str) -> object:
-            return lambda *_: 0
-
-    monkeypatch.setattr(audit_trail, "schema_ids", lambda _: IDS)
-    monkeypatch.setattr("services.messaging.clients.producer", lambda *_, **__: Broker())
+    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 10.0)
     lost: list[None] = []
-    trail = KafkaAuditTrail(Settings(), lambda: lost.append(None))
-    for actor in ("first", "\ud800", "third"):
-        trail.write(audit_record(actor, "b", "c", "d"))
-    trail.close()
-
-    assert ([b"first", b"third"], 1) == (sent, len(lost))
+    with mock_broker() as (settings, _):
+        trail = KafkaAuditTrail(settings, lambda: lost.append(None))
+        for actor in ("first", "\ud800", "third"):
+            trail.write(audit_record(actor, "b", "c", "d"))
+        trail.close()
+        assert (["first", "third"], 1) == (sorted(each["Actor"] for each in read_trail(settings)), len(lost))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_each_record_is_reported_if_the_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect must not make records vanish without a word: neither those that wait nor later ones."""
+    """A defect must not make records vanish without a word: neither those that wait, with librdkafka too, nor later."""
     ready = threading.Event()
 
-    class Broken:
-        def __init__(self, *_: object, **__: object) -> None:
+    class Broken(ResendingProducer):
+        def poll(self, seconds: float) -> None:
             ready.wait()
-
-        def poll(self, _: float) -> None:
-            raise OSError("no such file")
+            if len(self):
+                raise OSError("no such file")
+            super().poll(seconds)
 
     monkeypatch.setattr(audit_trail, "ResendingProducer", Broken)
+    monkeypatch.setattr(audit_trail, "CLOSE_SECONDS", 0.1)
     lost: list[None] = []
-    trail = KafkaAuditTrail(Settings(), lambda: lost.append(None))
+    trail = KafkaAuditTrail(Settings(kafka_bootstrap_servers=f"127.0.0.1:{free_port()}"), lambda: lost.append(None))
     for _ in range(3):
         trail.write(MINE)
     ready.set()

@@ -5,11 +5,11 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Producer
 
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores import catalogue, history
+from tests.support.mock_kafka import mock_broker
 
 DEFINITION = catalogue.stores(FolderSchemaIds())[0]
 CARD = b"9265846829"
@@ -18,15 +18,12 @@ CARD = b"9265846829"
 @pytest.fixture
 def settings() -> Iterator[Settings]:
     """A broker whose changelog partition 0 has the card at the offsets 0, 2 and 4, and another card between them."""
-    producer = Producer({"bootstrap.servers": "127.0.0.1:1", "test.mock.num.brokers": 1, "log_level": 0})
-    (broker,) = producer.list_topics(timeout=10).brokers.values()
-    made = Settings(kafka_bootstrap_servers=f"{broker.host}:{broker.port}")
-    for offset in range(5):
-        key = b"other" if offset % 2 else CARD
-        producer.produce(made.name_of(DEFINITION.changelog), b"value %d" % offset, key, partition=0)
-    assert 0 == producer.flush(10)
-    yield made
-    producer.close()
+    with mock_broker() as (made, producer):
+        for offset in range(5):
+            key = b"other" if offset % 2 else CARD
+            producer.produce(made.name_of(DEFINITION.changelog), b"value %d" % offset, key, partition=0)
+        assert 0 == producer.flush(10)
+        yield made
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""Producers that librdkafka has ended by a fatal error, on the broker that it contains for tests."""
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError
+
+from services.messaging import publishing
+from services.messaging.publishing import Publisher, PublishError, connected_producer
+from services.messaging.resending import ResendingProducer
+from services.settings import Settings
+from tests.support.mock_kafka import fail, mock_broker
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    monkeypatch.setattr(publishing, "BROKER_TIMEOUT", 10.0)
+    with mock_broker() as (settings, _):
+        yield settings
+
+
+def test_records_without_an_acknowledgement_are_sent_by_another_producer(settings: Settings) -> None:
+    """The failed producer drops them. Their user hears of each once, when Kafka has it."""
+    results: list[tuple[bytes, KafkaError | None]] = []
+    producer = ResendingProducer(settings, "test")
+
+    def send(value: bytes) -> None:
+        producer.produce("topic", value, b"key", [], lambda error: results.append((value, error)))
+
+    def all_are_acknowledged() -> bool:
+        producer.poll(0.1)
+        return not len(producer)
+
+    send(b"first")
+    fail(producer._producer)
+    producer.poll(0)
+    send(b"second")
+    wait_for("the acknowledgements", all_are_acknowledged, 20)
+    producer.close(1)
+    assert [(b"first", None), (b"second", None)] == results
+
+
+def test_a_producer_that_fails_while_it_closes_reports_its_records(settings: Settings) -> None:
+    """The broker has none of them."""
+    results: list[KafkaError | None] = []
+    producer = ResendingProducer(settings, "test")
+    producer.produce("topic", b"value", None, [], results.append)
+    fail(producer._producer)
+    producer.close(1)
+    assert [KafkaError._FATAL] == [error and error.code() for error in results]
+
+
+def test_a_publication_says_that_its_producer_failed(settings: Settings) -> None:
+    """A command of the operator prints this line. Otherwise it would print a traceback."""
+    producer = connected_producer(settings, "test", [])
+    with pytest.raises(PublishError, match="not delivered: test_fatal_error"), Publisher(producer) as publisher:  # noqa: PT012 - its end raises
+        publisher.publish("topic", None, b"value")
+        fail(producer)
