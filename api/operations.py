@@ -161,14 +161,10 @@ class Operations:
             with _broker_problems():
                 return await run_in_threadpool(runs.read_runs, self.settings)
 
-    def replay(self, letters: Iterable[DeadLetter]) -> int:
-        """Publish the original records again. Returns their number.
-
-        Args:
-            letters: they are read twice. All of them may not fit into memory.
-        """
+    def replay(self, letters: Iterable[DeadLetter], destinations: Iterable[str]) -> int:
+        """Publish the original records again, to these topics. Returns their number."""
         with _broker_problems():
-            return dead_letters.replay(self.settings, letters)
+            return dead_letters.replay(self.settings, letters, destinations)
 
     def publish_programme(self, text: str, effective_time: int | None) -> Version:
         """Publish the next version. Raises ProgrammeError too."""

@@ -183,7 +183,7 @@ def replay(order: ReplayOrder, operations: OperationsDep) -> Response:
     letters, found = operations.select(wanted)
     body = {
         "selected": found.total(),
-        "published": 0 if order.dry_run else operations.replay(letters),
+        "published": 0 if order.dry_run else operations.replay(letters, found),
         "topics": found,
         "dryRun": order.dry_run,
     }

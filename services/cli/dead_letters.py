@@ -84,7 +84,7 @@ def replay(
         published = 0
         if not dry_run:
             with audited("loyalty dead-letters replay", settings, selected=f"{found.total()}"):
-                published = dead_letters.replay(settings, letters)
+                published = dead_letters.replay(settings, letters, found)
     to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
     text = f"{'would publish' if dry_run else 'published'} {to}"
     if not dry_run and published < found.total():

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
@@ -192,12 +192,15 @@ def newest_of(letters: Iterable[Facts], most: int) -> tuple[Counter[str], list[F
 
 
 def topics_of(
-    letters: Iterable[DeadLetterFacts], positions: Collection[RecordPosition]
+    letters: Iterable[DeadLetter], positions: Collection[RecordPosition]
 ) -> tuple[Counter[str], list[RecordPosition]]:
-    """The number of dead letters for each topic ("?": not known), and the sorted positions that have none."""
+    """The number of dead letters for each topic, and the sorted positions that have none.
+
+    Raises PublishError if the record of a dead letter cannot be published.
+    """
     found, missing = Counter[str](), set(positions)
     for letter in letters:
-        found[letter.topic or "?"] += 1
+        found[_destination(letter)] += 1
         missing.discard(letter.position)
     return found, sorted(missing)
 
@@ -220,21 +223,26 @@ def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False) -> I
         yield letter
 
 
-def replay(settings: Settings, letters: Iterable[DeadLetter]) -> int:
+def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iterable[str]) -> int:
     """Publish each original record once, with its headers, to the topic it came from. Returns the number of records.
 
-    The dead letters stay in their topic. Raises PublishError if a record cannot be delivered. If a dead letter does
-    not name its topic, or does not have the value of its record, PublishError is raised before anything is published.
+    The dead letters stay in their topic. Raises PublishError if a record cannot be delivered, and DeadLettersError.
+    Both can come after some records were published.
 
     Args:
-        letters: they are read twice: to check all of them, and to publish them.
+        destinations: the topics of the dead letters (see ``topics_of``).
     """
-    destinations = {_destination(letter) for letter in letters}
     published = 0
     with Publisher(connected_producer(settings, CLIENT_ID, sorted(destinations))) as publisher:
-        for letter in deduplicated(letters):
-            publisher.publish(_destination(letter), letter.key, letter.value, letter.headers)
-            published += 1
+        try:
+            for letter in deduplicated(letters):
+                publisher.publish(_destination(letter), letter.key, letter.value, letter.headers)
+                published += 1
+        except DeadLettersError as error:
+            raise DeadLettersError(
+                f"{error}. {published:,} records were published before. Replay the same dead letters again: invoices "
+                "and commands that were already processed are not counted again"
+            ) from error
     return published
 
 
@@ -275,8 +283,10 @@ def _end_offsets(
 
 def dead_letter_of(message: KafkaMessage) -> DeadLetter:
     """The dead letter of a record of the topic."""
-    found = dict(message.headers() or ())
-    texts = {name: value.decode("utf-8", "replace") for name, value in found.items() if isinstance(value, bytes)}
+    # The library names a dictionary too, which only a producer may give.
+    found = cast(list[tuple[str, str | bytes | None]], message.headers() or [])
+    # A record can have several headers of one name. The last ones are those of the dead letter.
+    texts = {name: value.decode("utf-8", "replace") for name, value in found if isinstance(value, bytes)}
     return DeadLetter(
         position=RecordPosition(int(message.partition() or 0), int(message.offset() or 0)),
         time=message.timestamp()[1],
@@ -285,7 +295,7 @@ def dead_letter_of(message: KafkaMessage) -> DeadLetter:
         reason=texts.get(headers.DEAD_LETTER_REASON, ""),
         key=message.key(),
         value=message.value(),
-        headers=tuple((name, value) for name, value in found.items() if name not in headers.OF_DEAD_LETTERS),
+        headers=tuple((name, value) for name, value in found if name not in headers.OF_DEAD_LETTERS),
     )
 
 

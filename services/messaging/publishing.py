@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
@@ -115,9 +115,11 @@ class Publisher:
         headers: Mapping[str, str] | Sequence[tuple[str, str | bytes | None]] = (),
     ) -> None:
         """Queue a record; wait while the queue is full. Raises PublishError after a delivery has failed."""
+        # A list, because a record can have several headers of one name.
+        pairs: Any = list(headers.items() if isinstance(headers, Mapping) else headers)
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=dict(headers), on_delivery=self._on_delivery)
+                self._producer.produce(topic, value, key, headers=pairs, on_delivery=self._on_delivery)
                 break
             except BufferError:
                 self.poll(_QUEUE_POLL_SECONDS)

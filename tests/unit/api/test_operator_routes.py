@@ -67,7 +67,7 @@ class Kafka:
         self.reads += 1
         return Selected(self.letters, letter_filter)
 
-    def replay(self, _: Settings, letters: Iterable[DeadLetter]) -> int:
+    def replay(self, _: Settings, letters: Iterable[DeadLetter], __: object) -> int:
         self.replayed += (letter.position for letter in letters)
         return len(self.replayed)
 

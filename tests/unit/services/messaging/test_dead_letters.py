@@ -1,16 +1,27 @@
-"""Deduplication of dead letters. The integration tests cover the part with a broker."""
+"""Deduplication and replay of dead letters, on the broker that librdkafka contains for tests."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import Producer
 
-from services.messaging import dead_letters, headers
-from services.messaging.dead_letters import DeadLetter, RecordPosition, deduplicated, newest_of, replay, topics_of
+from services.messaging import clients, dead_letters, headers, publishing
+from services.messaging.dead_letters import (
+    DeadLetter,
+    DeadLettersError,
+    RecordPosition,
+    deduplicated,
+    newest_of,
+    replay,
+    topics_of,
+)
 from services.messaging.publishing import PublishError
+from services.messaging.topic_reader import read_topic
 from services.settings import Settings
+from tests.support.mock_kafka import mock_broker
 
 LETTER = DeadLetter(RecordPosition(0, 4), 1, "pos-invoices", RecordPosition(1, 7), "StoreID is missing", b"STR1", b"{}")
 
@@ -43,9 +54,9 @@ def test_all_reasons_are_counted_and_only_the_newest_letters_are_kept() -> None:
 def test_a_selection_has_its_topics_and_the_positions_without_a_letter() -> None:
     wanted = [RecordPosition(1, 0), LETTER.position, RecordPosition(0, 9)]
 
-    found = topics_of([LETTER, replace(LETTER, topic=None)], wanted)
+    found = topics_of([LETTER, replace(LETTER, topic="loyalty")], wanted)
 
-    assert ({"pos-invoices": 1, "?": 1}, [RecordPosition(0, 9), RecordPosition(1, 0)]) == found
+    assert ({"pos-invoices": 1, "loyalty": 1}, [RecordPosition(0, 9), RecordPosition(1, 0)]) == found
 
 
 def test_dead_letters_of_different_records_are_kept() -> None:
@@ -73,11 +84,43 @@ def test_a_record_whose_value_was_too_large_is_not_replayed() -> None:
     without_value = replace(LETTER, position=RecordPosition(0, 5), value=None, reason=headers.TOO_LARGE)
 
     with pytest.raises(PublishError, match="dead letter 0:5 has no value, because the value of the record at 1:7"):
-        replay(Settings(), [LETTER, without_value])
+        topics_of([LETTER, without_value], [])
+    with pytest.raises(PublishError, match="0:4 has no header dead_letter_topic"):
+        topics_of([replace(LETTER, topic=None)], [])
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Settings, Producer]]:
+    monkeypatch.setattr(publishing, "BROKER_TIMEOUT", 10.0)
+    with mock_broker() as found:
+        yield found
+
+
+def test_a_replay_keeps_all_headers(broker: tuple[Settings, Producer]) -> None:
+    """A record can have several headers of one name, for example of two proxies on its way."""
+    settings, producer = broker
+    pairs = [("via", b"one"), ("via", b"two"), ("empty", None)]
+    origin = [(name, b"0") for name in headers.OF_DEAD_LETTERS[1:]]
+    producer.produce("dead-letters", b"{}", headers=[*pairs, ("dead_letter_topic", b"pos-invoices"), *origin])
+    producer.flush(10)
+    letters = dead_letters.DeadLetters(settings)
+
+    assert 1 == replay(settings, letters, ["pos-invoices"])
+    with closing(clients.bounded_consumer(settings, "test")) as consumer:
+        assert [pairs] == [each.headers() for each in read_topic(consumer, "pos-invoices")]
+
+
+def test_an_error_within_a_replay_tells_how_many_records_were_published(broker: tuple[Settings, Producer]) -> None:
+    def letters() -> Iterator[DeadLetter]:
+        yield LETTER
+        raise DeadLettersError("topic dead-letters: the broker is away")
+
+    with pytest.raises(DeadLettersError, match="1 records were published before"):
+        replay(broker[0], letters(), ["pos-invoices"])
 
 
 def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It publishes the first record before it reads the third one."""
+    """It publishes the first record before it reads the second one."""
     steps: list[str] = []
 
     class Letters:
@@ -90,6 +133,5 @@ def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(dead_letters, "connected_producer", lambda *_: None)
     monkeypatch.setattr(dead_letters, "Publisher", lambda _: nullcontext(publisher))
 
-    assert 3 == replay(Settings(), Letters())
-    reads = [f"read {offset}" for offset in range(3)]
-    assert [*reads, *(step for offset in range(3) for step in (f"read {offset}", f"publish {offset}"))] == steps
+    assert 3 == replay(Settings(), Letters(), ["pos-invoices"])
+    assert [step for offset in range(3) for step in (f"read {offset}", f"publish {offset}")] == steps
