@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -133,8 +133,10 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
         try:
             append_time = _produce(producer, topic, version, schema_ids(settings))
             _refuse_too_soon(version, append_time, notice)
-        except (ProgrammeError, PublishError):
-            producer.abort_transaction(DELIVERY_TIMEOUT)
+        except BaseException:
+            # Readers wait behind an open transaction. If the abort fails too, the first error says more.
+            with suppress(KafkaException):
+                producer.abort_transaction(DELIVERY_TIMEOUT)
             raise
         _commit(producer)
     except KafkaException as error:

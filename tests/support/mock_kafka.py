@@ -9,7 +9,17 @@ from confluent_kafka import KafkaError, Producer, cimpl
 from services.settings import Settings
 
 _LIBRDKAFKA = ctypes.CDLL(cimpl.__file__)
-_LIBRDKAFKA.rd_kafka_test_fatal_error.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
+_POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_size_t
+_LIBRDKAFKA.rd_kafka_test_fatal_error.argtypes = [_POINTER, ctypes.c_int, ctypes.c_char_p]
+_LIBRDKAFKA.rd_kafka_handle_mock_cluster.argtypes = [_POINTER]
+_LIBRDKAFKA.rd_kafka_handle_mock_cluster.restype = _POINTER
+_LIBRDKAFKA.rd_kafka_mock_push_request_errors_array.argtypes = [_POINTER, ctypes.c_int16, _NUMBER, _POINTER]
+_LIBRDKAFKA.rd_kafka_mock_start_request_tracking.argtypes = [_POINTER]
+_LIBRDKAFKA.rd_kafka_mock_get_requests.argtypes = [_POINTER, _POINTER]
+_LIBRDKAFKA.rd_kafka_mock_get_requests.restype = ctypes.POINTER(_POINTER)
+_LIBRDKAFKA.rd_kafka_mock_request_api_key.argtypes = [_POINTER]
+_LIBRDKAFKA.rd_kafka_mock_request_api_key.restype = ctypes.c_int16
+_LIBRDKAFKA.rd_kafka_mock_request_destroy_array.argtypes = [_POINTER, _NUMBER]
 
 
 @contextmanager
@@ -21,8 +31,30 @@ def mock_broker() -> Iterator[tuple[Settings, Producer]]:
     producer.close()
 
 
+def refuse_next(broker: Producer, request: int, error: int) -> None:
+    """Let the broker of this producer answer the next request of a kind (its API key) with an error."""
+    cluster = _LIBRDKAFKA.rd_kafka_handle_mock_cluster(_handle(broker))
+    _LIBRDKAFKA.rd_kafka_mock_push_request_errors_array(cluster, request, 1, (ctypes.c_int * 1)(error))
+
+
+@contextmanager
+def requests_to(broker: Producer) -> Iterator[list[int]]:
+    """Yields a list that has the kinds (API keys) of all requests after the block."""
+    cluster = _LIBRDKAFKA.rd_kafka_handle_mock_cluster(_handle(broker))
+    _LIBRDKAFKA.rd_kafka_mock_start_request_tracking(cluster)
+    kinds: list[int] = []
+    yield kinds
+    number = ctypes.c_size_t()
+    requests = _LIBRDKAFKA.rd_kafka_mock_get_requests(cluster, ctypes.byref(number))
+    kinds += [_LIBRDKAFKA.rd_kafka_mock_request_api_key(requests[index]) for index in range(number.value)]
+    _LIBRDKAFKA.rd_kafka_mock_request_destroy_array(requests, number)
+
+
 def fail(producer: Producer) -> None:
     """Give an idempotent producer a fatal error, as after an answer with an unexpected sequence number."""
-    # The first field of a client of confluent_kafka, behind the header of each Python object, is its handle.
-    handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__).value
-    _LIBRDKAFKA.rd_kafka_test_fatal_error(handle, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"by a test")
+    _LIBRDKAFKA.rd_kafka_test_fatal_error(_handle(producer), KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"by a test")
+
+
+def _handle(client: Producer) -> int | None:
+    # It is the first field of a client of confluent_kafka, behind the header of each Python object.
+    return ctypes.c_void_p.from_address(id(client) + object.__basicsize__).value

@@ -1,13 +1,17 @@
-"""Versions of the programme without a broker. tests/integration/test_programmes.py has the other tests."""
+"""Versions of the programme, without Kafka. tests/integration/test_programmes.py has the other tests."""
 
 import re
 
 import pytest
+from confluent_kafka import KafkaError
 
+from schemas import topics
 from services.domain.formats import LAST_TIME
 from services.domain.programme import Programme
+from services.messaging.publishing import PublishError
 from services.programmes.file import ProgrammeError
-from services.programmes.topic import Version, _next, _now
+from services.programmes.topic import Version, _next, _now, publish_programme
+from tests.support.mock_kafka import mock_broker, refuse_next, requests_to
 
 FILE = "loyalty-factor: 0.02\n"
 
@@ -40,3 +44,17 @@ def test_a_version_can_follow_one_that_takes_effect_too_late() -> None:
         _next(FILE, Programme(), before, far - 1, notice=0)
     with pytest.raises(ProgrammeError, match="more than ten years ahead"):
         _next(FILE, Programme(), before, far + 1, notice=0)
+
+
+def test_a_publication_that_is_not_delivered_ends_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers wait behind an open transaction until the broker ends it after a minute."""
+    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 10.0)
+    produce, end_transaction = 0, 26
+    with mock_broker() as (settings, broker):
+        for topic in (topics.POS_INVOICES, topics.LOYALTY_COMMANDS, topics.LOYALTY_PROGRAMMES):
+            broker.list_topics(settings.name_of(topic), timeout=10)  # creates it
+        refuse_next(broker, produce, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        with requests_to(broker) as requests, pytest.raises(PublishError, match="nothing was published"):
+            publish_programme(FILE, settings)
+
+    assert [produce, end_transaction] == [each for each in requests if each in (produce, end_transaction)]
