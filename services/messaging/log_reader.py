@@ -198,11 +198,11 @@ class LogReader:
         suspicion, self._suspicion = self._suspicion, None
         try:
             self.consumer.list_topics(timeout=_PROBE_SECONDS)
-        except KafkaException:
-            if suspicion:
-                self.error = _explained(suspicion)  # it knows more, for example that the password is wrong
+        except KafkaException as error:
             since = self._note_no_answer()
             if suspicion or self.error or time.monotonic() > since + clients.LOST_SECONDS:
+                # The suspicion knows more, for example that the password is wrong.
+                self.error = _explained(suspicion) if suspicion else self.error or _explained(error.args[0])
                 raise
             return False
         self._note_answer()

@@ -31,7 +31,27 @@ from services.webhooks.metrics import Metrics
 log = structlog.get_logger()
 
 
-def serve(endpoints: Sequence[Endpoint], settings: Settings, metrics: Metrics) -> None:
+class Readiness:
+    """Whether the process can deliver: its dispatchers run and can read from Kafka.
+
+    A receiver that does not answer is no problem of the process. Its deliveries wait, and metrics show them.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._number = len(endpoints)
+        self._running: list[EndpointDispatcher] = []
+
+    def add(self, dispatcher: EndpointDispatcher) -> None:
+        self._running.append(dispatcher)
+
+    def problem(self) -> str | None:
+        """Why the process cannot deliver now; None if it can."""
+        if len(self._running) < self._number:
+            return "not connected"
+        return next((each.problem for each in self._running if each.problem), None)
+
+
+def serve(endpoints: Sequence[Endpoint], settings: Settings, metrics: Metrics, readiness: Readiness) -> None:
     """Deliver until SIGTERM or SIGINT. If one dispatcher fails, all of them stop, and its error is raised.
 
     Each endpoint has an event loop in a thread of its own. So a receiver that blocks its loop, or the threads that
@@ -46,7 +66,9 @@ def serve(endpoints: Sequence[Endpoint], settings: Settings, metrics: Metrics) -
     async def run(endpoint: Endpoint) -> None:
         async with http_client() as client:
             deliver = Delivery(endpoint, client, metrics).deliver
-            await EndpointDispatcher(endpoint, settings, ids, deliver, dead_letters, metrics).run(stopping)
+            dispatcher = EndpointDispatcher(endpoint, settings, ids, deliver, dead_letters, metrics)
+            readiness.add(dispatcher)
+            await dispatcher.run(stopping)
 
     def run_in_loop(endpoint: Endpoint) -> None:
         asyncio.run(run(endpoint))
@@ -80,9 +102,10 @@ def main(
         # The lines of httpx show URLs, which can contain tokens.
         logging.getLogger("httpx").setLevel(logging.WARNING)
         require_port(settings.metrics_host, settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT")
-        with serve_health(settings, settings.webhooks_metrics_port, REGISTRY):
+        readiness = Readiness(endpoints)
+        with serve_health(settings, settings.webhooks_metrics_port, REGISTRY, readiness.problem):
             log.info("delivering", endpoints=[endpoint.name for endpoint in endpoints])
-            serve(endpoints, settings, Metrics(REGISTRY))
+            serve(endpoints, settings, Metrics(REGISTRY), readiness)
     except KafkaException as error:
         _stop(f"Kafka: {error.args[0].str()}")
     except OSError as error:

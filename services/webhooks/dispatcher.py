@@ -127,6 +127,11 @@ class EndpointDispatcher:
         }
         return LogReader(settings, "loyalty-webhooks", retry_on=(), **options)
 
+    @property
+    def problem(self) -> str | None:
+        """Why the dispatcher cannot read notifications now; None if it can."""
+        return self._reader.error
+
     async def run(self, stopping: threading.Event) -> None:
         """Deliver until ``stopping`` is set. Records that are not committed come again at the next start.
 

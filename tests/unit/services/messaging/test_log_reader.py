@@ -113,6 +113,20 @@ def test_a_client_error_is_cleared_when_a_broker_answers_again(monkeypatch: pyte
         assert reader.error is None
 
 
+def test_a_broker_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Librdkafka reports no error as long as the connection is open. A reader without records asks for itself."""
+    consumer = FakeConsumer()
+    consumer.offline = True
+    monkeypatch.setattr("services.messaging.clients.LOST_SECONDS", -1.0)
+    with reader_of(monkeypatch, consumer) as reader:
+        with pytest.raises(KafkaException):
+            reader.read(10, 0)
+        assert reader.error is not None
+        consumer.offline = False
+        reader.read(10, 0)
+        assert reader.error is None
+
+
 def test_an_old_client_error_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Librdkafka can report a refused connection after the next one works. A broker that answers is proof enough."""
     with reader_of(monkeypatch, FakeConsumer()) as reader:
