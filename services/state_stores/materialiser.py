@@ -23,7 +23,7 @@ from services.state_stores.assignment import Assignment, ChangelogPartition, Rol
 from services.state_stores.changelog import Changelog, EndOffsets, describe_changelogs, watermarks
 from services.state_stores.closed import ClosedPartitions
 from services.state_stores.contract import StoreCorruptError, StoreError, StoreFullError
-from services.state_stores.store import Opener, StateStore, has_missed_deletions
+from services.state_stores.store import Opener, StateStore, why_incomplete
 from services.state_stores.task import ChangelogRecord, StoreTask
 from services.state_stores.waiters import SequenceWaiters
 
@@ -291,9 +291,9 @@ class Materialiser:
             retention = self._changelogs[partition[0]].tombstone_retention
             for task in self._tasks(partition):
                 task.expire()
-                if task.store.checkpoint and has_missed_deletions(task.caught_up_time, retention):
+                if task.store.checkpoint and (reason := why_incomplete(task.caught_up_time, retention)):
                     # The next connect rebuilds the store.
-                    raise StoreCorruptError(f"{task.definition.name} {partition[1]} has lagged for too long")
+                    raise StoreCorruptError(f"{task.definition.name} {partition[1]}: {reason}")
         if time.monotonic() >= self._next_description_time:
             self._next_description_time = time.monotonic() + _DESCRIPTION_SECONDS
             self._require_same_changelogs()

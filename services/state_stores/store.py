@@ -196,10 +196,15 @@ class LocalStores:
     waiters: SequenceWaiters
 
 
-def has_missed_deletions(caught_up_time: int, retention: timedelta) -> bool:
-    """Whether the changelog may have dropped deletions since a store was last caught up (milliseconds)."""
+def why_incomplete(caught_up_time: int, tombstone_retention: timedelta) -> str | None:
+    """Why a store that was last caught up at this time (milliseconds) may differ from its changelog; None if not."""
     age = timedelta(milliseconds=time.time_ns() // 1_000_000 - caught_up_time)
-    return age > _USABLE_SHARE_OF_RETENTION * retention
+    complete = f"the store was last complete at {caught_up_time} ms"
+    if age > _USABLE_SHARE_OF_RETENTION * tombstone_retention:
+        return f"{complete}, and the changelog drops deletions after {int(tombstone_retention.total_seconds())} s"
+    if age < -_USABLE_SHARE_OF_RETENTION * tombstone_retention:
+        return f"{complete}, which is in the future: while the clock was wrong, live values can have expired"
+    return None
 
 
 def _current_checkpoint(task: StoreTask) -> Checkpoint | None:
@@ -216,9 +221,4 @@ def _why_rebuild(checkpoint: Checkpoint | None, origin: str, changelog: Changelo
         return f"the data were made of {checkpoint.origin}, but the changelog is {origin}"
     if not low <= checkpoint.offset <= high:
         return f"the checkpoint's offset {checkpoint.offset} is outside of the changelog's offsets {low} to {high}"
-    if has_missed_deletions(checkpoint.caught_up_time, changelog.tombstone_retention):
-        return (
-            f"the store was last complete at {checkpoint.caught_up_time} ms, and the changelog drops deletions "
-            f"after {int(changelog.tombstone_retention.total_seconds())} s"
-        )
-    return None
+    return why_incomplete(checkpoint.caught_up_time, changelog.tombstone_retention)

@@ -3,6 +3,7 @@
 The tests flip 64 bytes in the middle of an SST file, as a failing disk does. Opening the store does not notice that.
 """
 
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def damaged_store(directory: Path) -> RocksDbStorePartition:
     """An open store with one damaged block."""
     store = RocksDbStorePartition(directory, rocksdb_options())
     body = bytes(range(256))  # random data, which do not compress, so that the file has many blocks
-    store.apply({key: VersionedValue(1, 7, 0, body + key).pack() for key in KEYS}, Checkpoint(ORIGIN, 7, 2**42))
+    checkpoint = Checkpoint(ORIGIN, 7, time.time_ns() // 1_000_000)
+    store.apply({key: VersionedValue(1, 7, 0, body + key).pack() for key in KEYS}, checkpoint)
     store._db.flush()
     store.close()
     (file,) = directory.glob("*.sst")

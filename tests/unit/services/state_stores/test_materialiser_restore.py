@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from datetime import timedelta
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -22,6 +23,8 @@ from tests.unit.services.state_stores.materialisers import DEFINITION, RETENTION
         (stored(10), 0, 9, "outside"),  # the topic has lost its last records
         (stored(5), 6, 9, "outside"),  # records in between were deleted, perhaps tombstones
         (stored(5, age=0.95 * RETENTION), 0, 9, "drops deletions"),
+        # Its clock was wrong, so live values can have expired.
+        (stored(5, age=-9 * RETENTION), 0, 9, "in the future"),
     ],
 )
 def test_data_that_cannot_be_continued_are_deleted(local: StorePartition, low: int, high: int, why: str) -> None:
@@ -38,11 +41,12 @@ def test_data_that_cannot_be_continued_are_deleted(local: StorePartition, low: i
 
 
 def test_data_younger_than_the_tombstones_are_continued() -> None:
-    """A store that was complete within the tombstone retention resumes at its checkpoint."""
-    scene = Scene(stored(5, age=0.8 * RETENTION), high=9)
+    """A store that was complete within the tombstone retention resumes at its checkpoint. Clocks may differ by it."""
+    for age in (0.8, -0.8):
+        scene = Scene(stored(5, age=age * RETENTION), high=9)
 
-    assert {0: 5} == scene.take(0)
-    assert scene.store.tasks[0].progress.rebuilt_because is None
+        assert {0: 5} == scene.take(0)
+        assert scene.store.tasks[0].progress.rebuilt_because is None
 
 
 def test_a_reconnect_keeps_good_stores() -> None:
@@ -121,17 +125,21 @@ def test_a_changelog_that_was_created_again_has_a_new_end(monkeypatch: pytest.Mo
     assert (9, 12) == (task.progress.position, task.progress.end_offset)
 
 
-def test_a_store_that_was_suspended_for_too_long_is_rebuilt() -> None:
-    """After a suspend of several days the store may miss deletions. It is rebuilt before it reads on."""
+@pytest.mark.parametrize(("passed", "why"), [(RETENTION, "drops deletions"), (-RETENTION, "in the future")])
+def test_a_store_is_rebuilt_after_a_long_suspend_or_a_wrong_clock(passed: timedelta, why: str) -> None:
+    """After a suspend of several days the store may miss deletions. It is rebuilt before it reads on.
+
+    A clock that goes back by days was ahead, and live values can have expired.
+    """
     scene = Scene(stored(5), MemoryStorePartition(), high=5)
     scene.take(0)
-    scene.store.tasks[0].caught_up_time -= int(RETENTION.total_seconds() * 1000)
+    scene.store.tasks[0].caught_up_time -= int(passed.total_seconds() * 1000)
 
-    with pytest.raises(StoreCorruptError):
+    with pytest.raises(StoreCorruptError, match=why):
         scene.maintain()
 
     assert [0] == scene.reconnect()
-    assert "drops deletions" in str(scene.store.tasks[0].progress.rebuilt_because)
+    assert why in str(scene.store.tasks[0].progress.rebuilt_because)
 
 
 def test_the_store_of_a_quiet_topic_does_not_look_old() -> None:
