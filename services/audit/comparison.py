@@ -17,7 +17,7 @@ from services.domain.account.processor import advance
 from services.domain.account.purchases import forget
 from services.domain.account.timers import apply_due_changes
 from services.domain.entries import AccountVersion, Entry, Kind
-from services.domain.events import Absorb, Command, Erase, Event, Receive, Replace, Transfer
+from services.domain.events import Absorb, Command, Erase, Event, Receive, Replace, Transfer, Unreadable
 from services.domain.formats import to_datetime, to_milliseconds, to_points
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, in_order, recompute
@@ -119,7 +119,7 @@ def _as_sent(events: Iterable[Event], record: Sequence[Entry], pseudonym: Callab
     # The first entry of an event counts: a later one can come from a timer. A refusal does not use the reason.
     texts = {entry.event_id: (entry.reason, entry.actor) for entry in reversed(record)}
     for event in events:
-        if isinstance(event, Transfer | Receive | Replace | Absorb | Erase):
+        if isinstance(event, Transfer | Receive | Replace | Absorb | Unreadable | Erase):
             event = replace(event, counterparty=cards.get(event.counterparty, event.counterparty))  # noqa: PLW2901
         if isinstance(event, Command) and event.actor == ARCHIVED:
             reason, actor = texts.get(event.event_id, ("", ""))

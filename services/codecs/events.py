@@ -56,6 +56,7 @@ LAST_INVOICE_TIME = LAST_TIME - 40_000 * DAY
 _LARGEST_SUM = Decimal(LARGEST_AMOUNT) * MOST_LINE_ITEMS
 """The largest amount in a part of an account: the lines of an exchange. The rules cannot round much larger ones."""
 
+_ABSORB = "absorb"
 _REDIRECT = "redirect"
 """The kind of the command that brings an invoice of a replaced card here. It becomes a Purchase."""
 _decode_command = record_decoder("LoyaltyCommand", _IDS.writer_schema)
@@ -85,7 +86,7 @@ def command_record(card: str, command: Command | Purchase, issued_time: int = 0)
     lots = [{"Points": lot.points, "ExpiresTime": lot.expires_time} for lot in getattr(command, "lots", ())]
     return {
         "CommandID": command.command_id,
-        "Kind": command.kind,
+        "Kind": _ABSORB if isinstance(command, Unreadable) else command.kind,
         "CustomerCardNo": card,
         "RequestHash": command.request_hash,
         "IssuedTime": issued_time,
@@ -97,7 +98,7 @@ def command_record(card: str, command: Command | Purchase, issued_time: int = 0)
         "AllowNegative": getattr(command, "allow_negative", False),
         "Lots": lots,
         "OriginID": command.origin_id,
-        "Payload": encode_account(command.part) if isinstance(command, Absorb) else None,
+        "Payload": encode_account(command.part) if isinstance(command, Absorb) else getattr(command, "payload", None),
         "Invoice": _invoice_record(command.invoice) if isinstance(command, Forward) else None,
     }
 
@@ -198,7 +199,13 @@ def _command(append_time: int, record: Record) -> Event:
     except (UndecodableError, UnknownSchemaIdError):
         if command is Absorb:
             # The schema of a command says nothing about its payload. An error would stop the query.
-            return Unreadable(append_time=append_time, command_id=_FIELDS["command_id"](record))
+            return Unreadable(
+                append_time=append_time,
+                command_id=_FIELDS["command_id"](record),
+                origin_id=record["OriginID"],
+                counterparty=record["Counterparty"],
+                payload=record["Payload"] or b"",
+            )
         raise
     return event
 

@@ -240,7 +240,15 @@ class Absorb(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable(Command):
-    """A command between accounts whose content this version cannot read."""
+    """An ``Absorb`` whose part this version cannot read. It goes the same way, so that a circle of cards ends.
+
+    Attributes:
+        counterparty: the card that the part comes from; empty if that is not readable either.
+        payload: the part, as it came.
+    """
+
+    counterparty: str = ""
+    payload: bytes = b""
 
 
 def derived_id(source: str, suffix: str) -> str:

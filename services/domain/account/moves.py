@@ -30,6 +30,7 @@ from services.domain.events import (
     Purchase,
     Receive,
     Replace,
+    Unreadable,
     Void,
     derived_id,
 )
@@ -61,9 +62,9 @@ def passes_on(account: Account, event: Event) -> bool:
     In a circle of replaced cards an event can come back before the account. The card with the account recognises
     duplicates.
     """
-    if isinstance(event, Absorb) and event.counterparty == account.moved_to:
+    if isinstance(event, Absorb | Unreadable) and event.counterparty == account.moved_to:
         return False
-    is_forwarded = isinstance(event, Purchase | Capture | Void | Receive | Forward | Import | Absorb)
+    is_forwarded = isinstance(event, Purchase | Capture | Void | Receive | Forward | Import | Absorb | Unreadable)
     return is_forwarded and bool(account.moved_to)
 
 
@@ -81,7 +82,7 @@ def forward(posting: Posting, event: Event) -> bool:
             redirected = replace(event, append_time=0, redirect_id=derived_id(event.event_id, "/redirected"))
             posting.outcome.commands.append((to, redirected))
             posting.enter(Kind.FORWARDED, counterparty=to)
-        case Absorb() if event.counterparty == to:
+        case Absorb() | Unreadable() if event.counterparty == to:
             posting.account.moved_to = ""
             if not event.is_sent_back:
                 # The part has the invoices that the other account has read. The others are on their way to this card.

@@ -14,7 +14,7 @@ from services.codecs.events import ARCHIVED
 from services.codecs.records import balance_record, entry_from_notification, notification_record
 from services.domain.account.model import PastPurchase
 from services.domain.entries import Kind
-from services.domain.events import Adjust, Line, Purchase, Transfer
+from services.domain.events import Adjust, Line, Purchase, Replace, Transfer, Unreadable
 from services.domain.programme import DAY, Programme, Programmes
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -256,6 +256,16 @@ def test_an_archive_has_no_reasons_and_no_actors():
         facts = facts_of(history)
         facts.recorded[Source.LEDGER][1] = replace(history.entries[1], actor="you")
         assert ["entry 2: actor differs"] == [each.what for each in found(facts)]
+
+
+def test_an_archive_has_no_card_of_an_unreadable_account():
+    """It ends a circle of replaced cards by the card that it comes from. The entries of the account have this card."""
+    moved = Replace(append_time=START + 2, command_id="C1", counterparty="4712")
+    back = Unreadable(append_time=START + 3, command_id="C2", counterparty="4712", payload=b"?")
+    late = Purchase(START + 4, "I2", Decimal(100))
+    facts = facts_of(processed([[Purchase(START + 1, "I1", Decimal(100)), moved, back, late]], PROGRAMMES))
+    facts.events = [replace(event, counterparty="p-4712") if event is back else event for event in facts.events]
+    assert [] == found(facts)
 
 
 def test_sums_that_no_double_has_are_no_difference():

@@ -199,6 +199,23 @@ def test_two_cards_that_replace_each_other_lose_nothing():
     assert ["", ""] == [cards.states[card].moved_to for card in (OLD, NEW)]
 
 
+@pytest.mark.parametrize("names", [(OLD, NEW), (OLD, NEW, THIRD)])
+def test_a_circle_ends_although_no_account_in_it_can_be_read(names):
+    """The unreadable accounts are lost. An invoice that follows them runs only to the card where the circle ends."""
+    cards = Cards()
+    for old, new in zip(names, (*names[1:], names[0]), strict=True):
+        cards.happen(old, bought(old), move(cards.now + 1, new, number=old), delivered=False)
+    cards.waiting = [(card, record | {"Payload": b"unreadable"}) for card, record in cards.waiting]
+    cards.happen(OLD, bought("late", cards.now + 1), delivered=False)
+
+    for _ in range(20):
+        if cards.waiting:
+            cards.deliver_next(cards.waiting[0][0])
+    assert ([], 10_00) == (cards.waiting, cards.total())
+    reasons = [entry.reason for each in cards.entries.values() for entry in each if entry.kind is Kind.REFUSED]
+    assert [Refusal.UNREADABLE] * len(names) == reasons
+
+
 def test_an_invoice_on_its_way_between_two_cards_that_replace_each_other_counts():
     """It follows the account to the other card and back. The first card has seen it, and must still count it."""
     cards = Cards().happen(OLD, BOUGHT, move(2))
