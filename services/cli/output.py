@@ -1,10 +1,11 @@
 """Settings, errors and output of all commands."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any, NoReturn
+from typing import IO, Annotated, Any, NoReturn, TextIO
 
 import orjson
 import typer
@@ -99,12 +100,29 @@ def report(value: Any, *text: RenderableType, as_json: bool) -> None:
     """Print the result of a command: with ``--json`` the value as one JSON object, otherwise the texts or the table."""
     if as_json:
         print_json(value)
-    for line in () if as_json else text:
-        console().print(line, highlight=False, soft_wrap=isinstance(line, str))
+        return
+    with stdout():
+        for line in text:
+            console().print(line, highlight=False, soft_wrap=isinstance(line, str))
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(orjson.dumps(value, default=str).decode() + "\n")
+    with stdout() as file:
+        file.write(orjson.dumps(value, default=str).decode() + "\n")
+
+
+@contextmanager
+def stdout() -> Iterator[TextIO]:
+    """For writing a result. If stdout takes no more, for example because its disk is full, the command ends."""
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # The reader has enough, for example `head`. Typer ends the command without a message.
+    except OSError as error:
+        # Python writes what is left when it ends, and would print a second error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stop(f"stdout: {error.strerror}: the output is not complete. Free space, or write to another place")
 
 
 def table(*columns: str, rows: Iterable[Iterable[object]], title: str | None = None) -> Table:

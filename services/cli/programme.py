@@ -9,7 +9,18 @@ import typer
 from rich.table import Table
 
 from services.audit_trail import audited
-from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, report, stop, table
+from services.cli.output import (
+    MISUSED,
+    AsJson,
+    clear_errors,
+    console,
+    print_json,
+    read_settings,
+    report,
+    stdout,
+    stop,
+    table,
+)
 from services.domain.formats import short_time_text, to_milliseconds
 from services.programmes.file import ProgrammeError, parse_programme
 from services.programmes.topic import Version, default_programme, publish_programme, published_versions
@@ -92,7 +103,8 @@ def _show_one(known: list[Version], number: int, *, as_json: bool) -> None:
     if as_json:
         print_json(_json(known[number]))
     else:
-        typer.echo(known[number].text, nl=not known[number].text.endswith("\n"))
+        with stdout() as file:
+            file.write(known[number].text.removesuffix("\n") + "\n")
 
 
 def _table(known: list[Version]) -> Table:

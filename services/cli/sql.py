@@ -24,6 +24,7 @@ from services.cli.output import (
     read_settings,
     recorded,
     report,
+    stdout,
     stop,
     table,
 )
@@ -145,9 +146,10 @@ def _print(result: "pa.Table", skipped: object, *, as_json: bool = False, as_csv
         rows = [dict(zip(result.column_names, row, strict=True)) for row in _rows(result)]
         print_json({"rows": [_plain(row) for row in rows], "skipped": skipped})
     elif as_csv:
-        writer = csv.writer(sys.stdout)
-        writer.writerow(result.column_names)
-        writer.writerows(map(_cell, row) for row in _rows(result))
+        with stdout() as file:
+            writer = csv.writer(file)
+            writer.writerow(result.column_names)
+            writer.writerows(map(_cell, row) for row in _rows(result))
     elif result.num_columns:
         shown = table(*result.column_names, rows=(map(_cell, row) for row in _rows(result.slice(0, _SHOWN_ROWS))))
         hidden = result.num_rows - _SHOWN_ROWS
@@ -166,19 +168,22 @@ def _rows(result: "pa.Table") -> Iterable[tuple[Any, ...]]:
 def _cell(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, dict | list):
-        return orjson.dumps(_plain(value), default=str).decode()
-    return value
+    plain = _plain(value)
+    return orjson.dumps(plain, default=str).decode() if isinstance(plain, dict | list) else plain
 
 
 def _plain(value: Any) -> Any:
-    """The value for JSON. Bytes become base 64."""
+    """The value for JSON. Bytes become base 64, an interval becomes a text, and a map becomes pairs."""
     match value:
+        case (months, days, nanoseconds) if hasattr(value, "nanoseconds"):
+            from services.sql.database import interval_text
+
+            return interval_text(months, days, nanoseconds)
         case bytes():
             return base64.b64encode(value).decode()
         case dict():
             return {name: _plain(each) for name, each in value.items()}
-        case list():
+        case list() | tuple():
             return [_plain(each) for each in value]
     return value
 
@@ -201,7 +206,6 @@ def _follow(database: "Database", statement: str) -> None:
                 typer.echo("following the topic; Ctrl-C ends it", err=True)
             for row in _rows(result):
                 print_json(_plain(dict(zip(result.column_names, row, strict=True))))
-            sys.stdout.flush()
 
 
 def warn_of_skipped(database: "Database") -> None:

@@ -201,12 +201,12 @@ def _with_texts(table: pa.Table) -> pa.Table:
     """The same columns with intervals as texts, because neither Parquet nor JSON has intervals."""
     for number, field in enumerate(table.schema):
         if pa.types.is_interval(field.type):
-            texts = [value and _interval(*value) for value in table.column(number).to_pylist()]
+            texts = [value and interval_text(*value) for value in table.column(number).to_pylist()]
             table = table.set_column(number, field.name, pa.array(texts, pa.string()))
     return table
 
 
-def _interval(months: int, days: int, nanoseconds: int) -> str:
+def interval_text(months: int, days: int, nanoseconds: int) -> str:
     sign, seconds = "-" * (nanoseconds < 0), timedelta(microseconds=abs(nanoseconds) // 1000)
     parts = [f"{months} months"] * bool(months) + [f"{days} days"] * bool(days)
     return " ".join([*parts, *[f"{sign}{seconds}"] * (bool(seconds) or not parts)])

@@ -43,6 +43,15 @@ def test_no_broker_is_one_clear_line(command: list[str]) -> None:
     assert NO_BROKER == result.stderr
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_an_output_that_cannot_be_written_is_one_clear_line(options: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", "from services.cli import app; app()", "topics", "list", *options]
+        result = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    says = "stdout: No space left on device: the output is not complete. Free space, or write to another place"
+    assert (1, f"error: {says}\n") == (result.returncode, result.stderr)
+
+
 @pytest.mark.parametrize(
     ("command", "says"),
     [

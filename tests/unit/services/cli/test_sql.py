@@ -53,6 +53,19 @@ def loyalty(*arguments: str, text: str | None = None) -> Result:
     return CliRunner().invoke(app, ["sql", *arguments], env={"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": NOBODY}, input=text)
 
 
+def test_nested_values_and_intervals_have_no_notation_of_python() -> None:
+    statement = """
+        SELECT MAP {'a': '\\xFF'::BLOB} AS map, {'b': ['\\xFF'::BLOB]} AS nested,
+            INTERVAL '14 months 3 days' AS duration, [INTERVAL '-1 day'] AS list
+    """
+    nested, durations = {"map": [["a", "/w=="]], "nested": {"b": ["/w=="]}}, ("14 months 3 days", ["-1 days"])
+    row = {**nested, "duration": durations[0], "list": durations[1]}
+    assert [row] == json.loads(loyalty("--json", statement).stdout)["rows"]
+    (shown,) = csv.DictReader(io.StringIO(loyalty("--csv", statement).stdout))
+    assert durations == (shown.pop("duration"), json.loads(shown.pop("list")))
+    assert nested == {name: json.loads(text) for name, text in shown.items()}
+
+
 @pytest.mark.usefixtures("a_ledger")
 def test_reads_of_the_ledger_are_recorded_and_go_on_without_kafka() -> None:
     """Each table of the ledger and of a topic is recorded before it is read. Without Kafka the line is on stderr."""
