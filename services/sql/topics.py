@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import takewhile
 from threading import Event
-from typing import Any
 
-import orjson
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -21,6 +19,7 @@ from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
 from services.messaging.topic_reader import read_topic, watermarks_of
 from services.settings import Settings
 from services.sql.arrow import Row, batches, record_fields
+from services.verdicts import judge_of_invoices
 
 CLIENT_ID = "loyalty-sql"
 _RECORD = (
@@ -41,6 +40,7 @@ _VERSION = ("OpenedTime", "Sequence")
 _DECISION_VERSION = ("Sequence",)
 """The record that replaces the decision of an erased customer names no account, so its ``OpenedTime`` is 0."""
 
+_judge = judge_of_invoices({})
 _POLL_SECONDS = 0.5
 _MOST_RECORDS = 1_000
 
@@ -150,7 +150,7 @@ class TopicSource:
         decode = avro.decoder(self._topic, schema_ids(self._settings))
         if self._topic is not topics.POS_INVOICES:
             return decode
-        return lambda value: decode(value) if value[:1] == b"\0" else _invoice_of_json(value, self.schema)
+        return lambda value: decode(value) if value[:1] == b"\0" else _invoice_of_json(value)
 
     def _batches(self, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         return batches(rows, self.schema, lambda: self.skipped.update(["a value does not fit its column"]))
@@ -179,22 +179,10 @@ def _letter_row(letter: dead_letters.DeadLetter) -> Row:
     return dict(zip((name for name, _ in (*_DEAD_LETTER, *_RECORD)), (*values, *position), strict=True))
 
 
-def _invoice_of_json(value: bytes, schema: pa.Schema) -> Row:
-    """The invoice of a simple till. As in the pipeline, a whole number is accepted where a text is expected."""
-    try:
-        invoice = orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        raise UndecodableError("neither Avro nor JSON") from error
-    if not isinstance(invoice, dict):
-        raise UndecodableError("the JSON is not an object")
-    return {field.name: _of_json(invoice.get(field.name), field.type) for field in schema}
-
-
-def _of_json(value: Any, kind: pa.DataType) -> Any:
-    if pa.types.is_string(kind) and type(value) is int:
-        return str(value)
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        return {field.name: _of_json(value.get(field.name), field.type) for field in kind}
-    if pa.types.is_list(kind) and isinstance(value, list):
-        return [_of_json(each, kind.value_type) for each in value]
-    return value
+def _invoice_of_json(value: bytes) -> Row:
+    """The invoice of a simple till, as the pipeline reads it. Raises UndecodableError with the pipeline's reason."""
+    verdict = _judge(value, None)
+    if verdict.record is None:
+        raise UndecodableError(str(verdict.reason))
+    invoice: Row = verdict.record
+    return invoice

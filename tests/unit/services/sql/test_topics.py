@@ -179,9 +179,15 @@ def test_invoices_of_simple_tills_are_rows(database: Database, log: Log) -> None
     )
     log.append(POS_INVOICES, "S1", b'{"InvoiceNumber": "3", "TotalAmount": "five"}')
     log.append(POS_INVOICES, "S1", b"[]")
+    log.append(POS_INVOICES, "S1", b'{"InvoiceNumber": 18446744073709551617, "TotalAmount": 1}')
+    log.append(POS_INVOICES, "S1", b'{"InvoiceNumber": "6", "TotalAmount": 1, "TotalAmount": 2}')
     statement = "SELECT InvoiceNumber, TotalAmount, InvoiceLineItems[1].ItemCode FROM pos_invoices ORDER BY 1"
-    assert [("1", 10.0, "458"), ("2", 5.0, "7")] == rows(database, statement)
-    assert 2 == sum(database.skipped["pos_invoices"].values())
+    assert [("1", 10.0, "458"), (str(2**64 + 1), 1.0, None), ("2", 5.0, "7")] == rows(database, statement)
+    assert {
+        "TotalAmount is a text, and must be a number": 1,
+        "a list in JSON, and must be one JSON object": 1,
+        "not clear: the field TotalAmount is given twice": 1,
+    } == database.skipped["pos_invoices"]
 
 
 @pytest.mark.parametrize(
