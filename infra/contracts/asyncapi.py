@@ -134,7 +134,9 @@ def _text_headers(values: dict[str, str | None]) -> dict[str, Any]:
 def _json_invoice() -> dict[str, Any]:
     return {
         "name": "PosInvoiceJson",
-        "summary": "An invoice as one JSON object. Unknown fields are ignored.",
+        # For JSON Schema, 3.0 is an integer.
+        "summary": "An invoice as one JSON object. Unknown fields are ignored. Write whole numbers without a "
+        "fraction: 3, not 3.0.",
         "contentType": "application/json",
         "payload": _json_schema(schemas.current("PosInvoice")),
         "bindings": {"kafka": {"key": {"type": "string"}, "bindingVersion": _BINDINGS}},
@@ -151,12 +153,12 @@ def _dead_letter() -> dict[str, Any]:
     }
 
 
-_JSON_TYPES: dict[str, str | list[str]] = {
-    "string": ["string", "integer"],
-    "int": "integer",
-    "long": "integer",
-    "float": "number",
-    "double": "number",
+_JSON_TYPES: dict[str, dict[str, Any]] = {
+    "string": {"type": ["string", "integer"]},
+    "int": {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
+    "long": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+    "float": {"type": "number"},
+    "double": {"type": "number"},
 }
 
 
@@ -172,7 +174,7 @@ def _json_schema(type_: Any) -> dict[str, Any]:
         case {"type": inner}:
             return _json_schema(inner)
         case _:
-            return {"type": _JSON_TYPES.get(type_, type_)}
+            return _JSON_TYPES.get(type_, {"type": type_})
 
 
 def _field(field: dict[str, Any]) -> dict[str, Any]:

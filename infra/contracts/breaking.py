@@ -118,8 +118,16 @@ class _Operation:
             yield f"{place} can be {', '.join(sorted(types[1] - types[0]))}"
         if not types[1] and types[0]:
             yield f"{place} can be of any type"
-        if "enum" in wanted and {*given.get("enum", ())} - {*wanted["enum"]}:
-            yield f"{place} can be {', '.join(sorted({*given['enum']} - {*wanted['enum']}))}"
+        expected, possible = _values(wanted), _values(given)
+        if expected and not possible:
+            yield f"{place} can be another value than {', '.join(sorted(expected))}"
+        elif expected and possible - expected:
+            yield f"{place} can be {', '.join(sorted(possible - expected))}"
+        if sent:
+            limits, former = _limits(wanted), _limits(given)
+            for name in limits:
+                if name not in former or former[name] < limits[name]:
+                    yield f"{place} has a new or narrower {name}"
         yield from self._members(wanted, given, place, sent=sent)
         if "items" in wanted and "items" in given:
             yield from self._narrowed(wanted["items"], given["items"], f"{place}[]", sent=sent)
@@ -162,6 +170,23 @@ def _resolved(schema: Document, document: Document) -> Document:
         if "const" not in branch:
             merged |= {name: value for name, value in branch.items() if name != "type"}
     return merged
+
+
+def _values(schema: Document) -> set[str]:
+    """The only values of a schema. Empty if it does not name them."""
+    return set(map(str, schema.get("enum", [schema["const"]] if "const" in schema else [])))
+
+
+def _limits(schema: Document) -> dict[str, tuple[float, bool]]:
+    """The limits of the values of a schema. A narrower limit is greater."""
+    limits = {}
+    for name in ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"):
+        sign = -1 if name.startswith("max") else 1
+        exclusive = f"exclusive{name.capitalize()}"
+        found = [(sign * schema[each], each == exclusive) for each in (name, exclusive) if each in schema]
+        if found:
+            limits[name] = max(found)
+    return limits
 
 
 def _types(schema: Document) -> list[str]:

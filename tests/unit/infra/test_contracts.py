@@ -58,7 +58,7 @@ OLD: dict[str, Any] = {
     "paths": {
         "/a": {
             "post": {
-                "parameters": [{"in": "query", "name": "n", "schema": {"type": "integer"}}],
+                "parameters": [{"in": "query", "name": "n", "schema": {"type": "integer", "exclusiveMinimum": 0}}],
                 "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/s/In"}}}},
                 "responses": {
                     "200": {"content": {"application/json": {"schema": {"$ref": "#/s/Out"}}}},
@@ -71,7 +71,11 @@ OLD: dict[str, Any] = {
         "In": {
             "type": "object",
             "additionalProperties": False,
-            "properties": {"x": {"type": "string"}, "mode": {"type": "string", "enum": ["a", "b"]}},
+            "properties": {
+                "x": {"type": "string"},
+                "y": {"type": "string", "maxLength": 9},
+                "mode": {"type": "string", "enum": ["a", "b"]},
+            },
             "required": ["x"],
         },
         "Out": {
@@ -119,6 +123,22 @@ BREAKING: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda d: d["s"]["In"]["properties"]["mode"].update(enum=["a"]),
         "body.mode can be b",
     ),
+    "a member of the body gets a list of values": (
+        lambda d: d["s"]["In"]["properties"]["x"].update(enum=["u", "v"]),
+        "body.x can be another value than u, v",
+    ),
+    "a member of the body has only one value": (
+        lambda d: d["s"]["In"]["properties"].update(mode={"const": "b"}),
+        "body.mode can be a",
+    ),
+    "a member of the body must be shorter": (
+        lambda d: d["s"]["In"]["properties"]["x"].update(maxLength=9),
+        "body.x has a new or narrower maxLength",
+    ),
+    "a parameter must be greater": (
+        lambda d: _post(d)["parameters"][0]["schema"].update(exclusiveMinimum=1),
+        "query parameter n has a new or narrower minimum",
+    ),
     "a status is gone": (lambda d: _post(d)["responses"].pop("200"), "no response 200 any more"),
     "a member of the response is gone": (
         lambda d: d["s"]["Out"]["properties"].pop("list"),
@@ -150,6 +170,9 @@ COMPATIBLE: dict[str, Callable[[dict[str, Any]], object]] = {
     "a member of the body becomes optional": lambda d: d["s"]["In"].update(required=[]),
     "a new member of the response": lambda d: d["s"]["Out"]["properties"].update(z={"type": "string"}),
     "a member of the response is never null": lambda d: d["s"]["Out"]["properties"].update(y={"type": "string"}),
+    "a parameter may be less": lambda d: _post(d)["parameters"][0].update(schema={"type": "integer", "minimum": 0}),
+    "a member of the body may be longer": lambda d: d["s"]["In"]["properties"]["y"].update(maxLength=10),
+    "a member of the response has a limit": lambda d: d["s"]["Out"]["properties"]["y"].update(maxLength=1),
     "another problem": lambda d: _post(d)["responses"].update({"409": {}}),
 }
 
@@ -190,3 +213,14 @@ def test_breaking_change_of_a_topic_is_found(change: str, current: dict[str, dic
     alter, expected = TOPIC_CHANGES[change]
     alter(new)
     assert expected in topic_changes(new, current["asyncapi.json"])
+
+
+def test_json_invoices_have_the_ranges_of_avro(current: dict[str, dict[str, Any]]) -> None:
+    """A generator of tills must not make an invoice that the pipeline refuses."""
+    fields = current["asyncapi.json"]["components"]["messages"]["PosInvoiceJson"]["payload"]["properties"]
+    number, time = (
+        next(each for each in fields[name]["anyOf"] if each["type"] == "integer")
+        for name in ("NumberOfItems", "CreatedTime")
+    )
+    assert (-(2**31), 2**31 - 1) == (number["minimum"], number["maximum"])
+    assert (-(2**63), 2**63 - 1) == (time["minimum"], time["maximum"])
