@@ -1,11 +1,13 @@
 """The rules for valid invoices."""
 
 import math
+import sys
+from unicodedata import category
 
 import pytest
 from hypothesis import given
 
-from services.domain.validation import LARGEST_AMOUNT, RULES, first_violation, is_in_seconds
+from services.domain.validation import BLANKS, LARGEST_AMOUNT, RULES, first_violation, is_in_seconds
 from tests.support.strategies import ANY_INVOICES, VALID_INVOICES
 
 VALID = {
@@ -30,6 +32,12 @@ def test_complete_invoices_are_valid(invoice):
 def test_any_record_gets_a_known_answer(invoice):
     """For any record the result is None or the reason of one of the rules."""
     assert first_violation(invoice) in {None, *(rule.reason for rule in RULES)}
+
+
+def test_blanks_are_white_space_and_all_format_characters():
+    """Also those above U+FFFF, such as the tags of emoji. People see none of them."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    assert {each for each in characters if each.isspace() or category(each) == "Cf"} == set(BLANKS)
 
 
 @pytest.mark.parametrize(
