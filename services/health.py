@@ -3,11 +3,13 @@
 import hmac
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
+from typing import Any
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
@@ -44,6 +46,11 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in settings.metrics_host else socket.AF_INET
         self.key_file, self.find_problem = settings.metrics_key_file, find_problem
         super().__init__((settings.metrics_host, port), _Handler.factory(registry))
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A caller that leaves before the response is no defect of this process. On a slow machine probes give up.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(MetricsHandler):

@@ -2,9 +2,13 @@
 
 import http.client
 import json
+import socket
+import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -108,3 +112,25 @@ def test_a_file_without_a_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(SettingsError, match=r"LOYALTY_METRICS_KEY_FILE: .*empty has no key"):
         Settings(metrics_key_file=tmp_path / "empty").require_safe_metrics()
+
+
+def test_a_caller_that_leaves_before_the_response_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """A probe on a slow machine gives up. Then stderr, which is the log, gets no traceback."""
+    left, workers = threading.Event(), SimpleQueue[threading.Thread]()
+
+    def find_problem() -> None:
+        workers.put(threading.current_thread())
+        assert left.wait(10)
+
+    with serve_health(Settings(), 0, CollectorRegistry(), find_problem) as port:
+        caller = socket.create_connection((HOST, port), timeout=10)
+        caller.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        # The end of the connection is a reset at once.
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        worker = workers.get(timeout=10)
+        caller.close()
+        left.set()
+        worker.join(10)
+        assert not worker.is_alive()
+
+    assert "Traceback" not in capsys.readouterr().err
