@@ -129,8 +129,8 @@ class UnknownRoute(NotFound, code="unknown-route", title="No such path"):
 
 
 class UnknownCustomer(NotFound, code="unknown-customer", title="No such customer"):
-    """This card has no balance. A card gets one with its first PRIME invoice. Check the card number, or try again
-    later.
+    """This card has no balance. A card gets one with its first points, for example from a PRIME invoice. Check the card
+    number, or try again later.
     """
 
 
@@ -147,8 +147,8 @@ class NoLedgerEntries(NotFound, code="unknown-customer", title="No such customer
 class CardMoved(
     Problem, status=HTTPStatus.GONE, code="card-replaced", title="The card was replaced", example={"newCard": "4711"}
 ):
-    """The account of this card has moved to another card: the card was replaced, or its account was merged. Ask for the
-    card newCard, if the problem has it.
+    """The account of this card has moved to another card: the card was replaced, or its account was merged. If the
+    problem has the member newCard, ask for that card.
     """
 
 
@@ -323,7 +323,7 @@ class RedemptionPending(Conflict, code="redemption-pending", title="The redempti
 
 
 class CommandErased(Conflict, code="command-erased", title="The customer of the command was erased"):
-    """The command was decided before the customer was erased. It does not run again. A new one needs a new key."""
+    """The command was decided before the customer was erased. It does not run again. A new command needs a new key."""
 
 
 class CommandRefused(Conflict, title="The command was refused"):
@@ -354,7 +354,7 @@ class RedemptionNotOpen(CommandRefused, code="unknown-redemption", title="The re
 
 
 class TooManyPoints(CommandRefused, code="too-many-points", title="Too many points"):
-    """The total of the customer would be outside of the permitted range."""
+    """The total of the customer would be outside of the permitted range. Use a smaller adjustment."""
 
 
 class SameCustomer(CommandRefused, code="same-customer", title="Both cards are the same"):
@@ -370,8 +370,8 @@ class CardReplaced(CommandRefused, code="card-replaced", title="The card was rep
 
 
 class TargetReplaced(CardReplaced, code="card-replaced", title="The card was replaced"):
-    """The other card of the request was replaced before, so its account is that of newCard. A replaced card cannot get
-    an account again. Take another card.
+    """The other card of the request was replaced, so its account now belongs to newCard. A replaced card cannot get an
+    account again. Use another card.
     """
 
 
@@ -399,8 +399,8 @@ class Restoring(
     title="The store is being restored",
     example={"partition": 2, "restoredShare": 0.4},
 ):
-    """This instance still reads partition {partition} from its changelog and does not serve it before the end. Repeat
-    the request later.
+    """This instance restores partition {partition} from its changelog, and serves it only after that. Repeat the
+    request later.
     """
 
 
@@ -426,9 +426,9 @@ class SequenceNotReached(
     title="The required sequence is not there yet",
     example={"minSequence": 7, "currentSequence": 6},
 ):
-    """The sequence of the key is {currentSequence} (0: there is no entry). Sequence {minSequence}, of the account with
-    this openedTime if the request has one, was not there within the timeout. Repeat the request later, or with a longer
-    timeout.
+    """Sequence number {minSequence} did not arrive within the timeout. The key has {currentSequence} (0: there is no
+    entry). If the request has an openedTime, only sequence numbers of the account with this openedTime count. Repeat
+    the request later, or with a longer timeout.
     """
 
 
@@ -466,14 +466,14 @@ class BrokerUnavailable(
 
 
 class TooManyConnections(Unavailable, code="too-many-connections", title="Too many connections"):
-    """This instance has as many open connections as it accepts (LOYALTY_MOST_CONNECTIONS). Close connections that you
-    do not use, and repeat the request later.
+    """This instance has reached its limit of open connections (LOYALTY_MOST_CONNECTIONS). Close connections that you do
+    not use, and repeat the request later.
     """
 
 
 class TooManyCommands(Unavailable, code="too-many-commands", title="Too many commands at the same time"):
-    """This instance waits for the decisions of as many commands as it accepts. This command was not sent. Repeat the
-    request later.
+    """This instance has reached its limit of commands that wait for a decision. It did not send this command. Repeat
+    the request later.
     """
 
 

@@ -180,7 +180,7 @@ def test_a_replaced_card_says_where_its_account_is() -> None:
         assert moved.json() == again.json()
         back = await scene.ask("POST", "/v1/customers/used/replacement", {"newCard": CARD, **words}, "back")
         assert ("card-replaced", "new") == (problem_type(back, 409), back.json()["newCard"])
-        assert "The other card of the request was replaced before" in back.json()["detail"]
+        assert "The other card of the request was replaced" in back.json()["detail"]
         nowhere = await scene.ask("POST", "/v1/customers/used/merge", {"into": "nobody", **words}, "nowhere")
         assert "unknown-customer" == problem_type(nowhere, 404)
         assert "(the member into) has no balance" in nowhere.json()["detail"]
