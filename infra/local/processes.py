@@ -129,7 +129,10 @@ class ManagedProcess:
             if self.pid is None:
                 raise ProcessFailedError(f"{self.name} ended before it was ready. {self.last_lines()}")
             if time.monotonic() > deadline:
-                raise ProcessFailedError(f"{self.name} was not ready after {timeout:.0f} s. {self.last_lines()}")
+                advice = "If the machine is busy, end other programs and start again"
+                raise ProcessFailedError(
+                    f"{self.name} was not ready after {timeout:.0f} s and was stopped. {advice}. {self.last_lines()}"
+                )
             time.sleep(0.1)
 
     def stop(self) -> None:

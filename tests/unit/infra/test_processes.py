@@ -175,7 +175,7 @@ def test_a_failed_start_shows_no_lines_of_earlier_runs(process: ManagedProcess, 
 
 def test_a_part_that_is_not_ready_in_time_is_stopped(process: ManagedProcess, tmp_path: Path) -> None:
     """A start that is not ready in time fails and leaves no process."""
-    with pytest.raises(ProcessFailedError, match="was not ready after 0 s"):
+    with pytest.raises(ProcessFailedError, match="was not ready after 0 s and was stopped"):
         start(process, tmp_path, "import signal; signal.pause()", timeout=0.3)
     assert process.pid is None
 
