@@ -33,7 +33,7 @@ PARTS = {Part.LEDGER: Source.LEDGER, Part.BALANCES: Source.BALANCE, Part.STATE: 
 FromOption = Annotated[
     From,
     typer.Option(
-        "--from", help="parquet: also read old events from LOYALTY_ARCHIVE_DIR. The topics no longer have them."
+        "--from", help="parquet: also read the events that the topics no longer have, from LOYALTY_ARCHIVE_DIR."
     ),
 ]
 WithoutOption = Annotated[

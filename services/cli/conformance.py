@@ -28,12 +28,14 @@ def conformance(  # noqa: PLR0913 - each option is a parameter
             "kcat -f '%R%s' writes them. value: one file is one value.",
         ),
     ] = Layout.LINES,
-    store: Annotated[str | None, typer.Option(help="Report only records of this StoreID (or with it as key).")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Report only records of this StoreID, in the invoice or as key.")
+    ] = None,
     till: Annotated[str | None, typer.Option(help="Report only records of this PosID.")] = None,
     hours: Annotated[
         float | None, typer.Option(min=0, help="Read only records of the topic that are at most so many hours old.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this number of records. All are counted.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this number of records, and count all.")] = 50,
     strict: Annotated[bool, typer.Option("--strict", help="The exit status is 1 also for warnings.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -42,7 +42,7 @@ def create(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. It is shown once, because only its hash is stored. Every API instance accepts it a moment later."""
+    """Make a key, and show it once: Kafka has only its hash. Every API instance accepts the key a moment later."""
     made, settings = _new(name, scope, store or [], days), read_settings()
     scopes = " ".join(sorted(scope))
     with clear_errors(), audited("loyalty keys create", settings, key=made.key.key_id, scopes=scopes):

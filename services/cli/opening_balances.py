@@ -41,7 +41,7 @@ def import_balances(
 ) -> None:
     """Give cards opening points with their dates of expiry.
 
-    If a row is wrong, nothing is sent. After an interruption, start the same command again: it continues.
+    If a row is wrong, the command sends nothing. After an interruption, start the same command again: it continues.
     """
     reason, actor = reason or name, actor or user_name()
     if not name.strip() or max(len(name), len(actor)) > LONGEST_TEXT or len(reason) > LONGEST_REASON:

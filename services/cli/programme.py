@@ -55,7 +55,7 @@ def publish(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a programme file as the next version. It applies to all events from its time on."""
+    """Publish a programme file as the next version. It applies to all events from its effective time on."""
     text = _text_of(file)
     effective_time = None if effective_from is None else _milliseconds(effective_from)
     settings = read_settings()

@@ -60,7 +60,7 @@ def sql(  # noqa: PLR0913  # one argument for each option
 ) -> None:
     """Answer a question in SQL from the exported files, the ledger and the topics as they are now.
 
-    Each source is read only if the statement names it. The command connects only to Kafka, the Schema Registry, the
+    The command reads a source only if the statement names it. It connects only to Kafka, the Schema Registry, the
     database of the ledger and the object store of the exported files.
     """
     if as_json + as_csv + (parquet is not None) > 1:

@@ -95,8 +95,8 @@ def _freshness(found: Freshness) -> str:
 
     shares = ", ".join(f"{share:.0%} {within(seconds)}" for share, seconds in found.within.items())
     return (
-        f"freshness: {shares} after Kafka stored the invoice or command. This counts {found.balances:,} balances since "
-        "the start of the API instance; the seconds are limits of its histogram."
+        f"freshness: {shares} after Kafka stored the invoice or command ({found.balances:,} balances since the start "
+        "of the API instance, whose histogram rounds the seconds up)"
     )
 
 

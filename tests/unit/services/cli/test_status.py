@@ -120,7 +120,7 @@ def test_the_table_is_for_people(answers: dict[str, tuple[int, str]]) -> None:
     shown = status(answers).stdout
 
     assert "50% at most 1 s, 99% at most 2.5 s after Kafka stored" in shown.replace("\n", " ")
-    assert "This counts 100 balances since the start" in shown.replace("\n", " ")
+    assert "(100 balances since the start" in shown.replace("\n", " ")
     assert "query fan-out: 33, query loyalty: 0" in shown
     assert all(text in shown for text in ("dead letters: 20", "answers"))
 
