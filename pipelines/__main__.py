@@ -15,6 +15,7 @@ import typer
 from confluent_kafka import KafkaException
 from prometheus_client import REGISTRY
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipelines.checkpoints import lock
@@ -134,8 +135,8 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
         log.error("stopped without the Schema Registry", reason=str(error))  # noqa: TRY400
     except KafkaException as error:
         log.error("Kafka refused a request", reason=error.args[0].str())  # noqa: TRY400
-    except (OSError, Py4JError) as error:
-        reason = str(error) if isinstance(error, OSError) else summarize_java_error(str(error))
+    except (OSError, Py4JError, PySparkRuntimeError) as error:
+        reason = summarize_java_error(str(error)) if isinstance(error, Py4JError) else str(error)
         if stopping.is_set():
             # systemd, for example, sends SIGTERM to the JVM, too.
             log.warning("Spark ended first: the next start runs its last micro-batches again", reason=reason)

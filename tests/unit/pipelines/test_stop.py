@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkRuntimeError
 from structlog.testing import capture_logs
 
 import pipelines.__main__ as pipeline
 from services.messaging import publishing
 from services.settings import read_settings
 
+_EVENTS = {
+    ConnectionRefusedError("refused"): "Spark's JVM has ended",
+    Py4JNetworkError("no answer"): "Spark's JVM has ended",
+    PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={}): "Spark failed",
+}
+"""What the log says of an error. The last one comes while Spark starts."""
 
-@pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), Py4JNetworkError("no answer")])
+
+@pytest.mark.parametrize("error", _EVENTS)
 @pytest.mark.parametrize(("stopped", "available_now", "status"), [(True, False, 0), (True, True, 1), (False, False, 1)])
 def test_a_lost_jvm_is_an_error_unless_the_process_stops(
     tmp_path: Path,
@@ -40,7 +48,7 @@ def test_a_lost_jvm_is_an_error_unless_the_process_stops(
 
     with capture_logs() as logs:
         assert status == pipeline.run(read_settings(), ["loyalty"], available_now=available_now)
-    assert ("Spark's JVM has ended" == logs[-1]["event"]) == (not stopped)
+    assert (_EVENTS[error] == logs[-1]["event"]) == (not stopped)
 
 
 def test_without_kafka_it_ends_before_spark_starts_and_names_the_address(
