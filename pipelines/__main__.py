@@ -170,14 +170,14 @@ def _run(
     available_now: bool,
     backfill: bool,
 ) -> int:
+    # A container's first process never gets a signal that it does not handle. So this comes before everything slow.
+    _handle_signals(stopping)
     require_broker(settings)  # Spark would need longer to notice, and its error is not clear.
-    # A container's first process never gets a signal that it does not handle. So this comes before Spark's slow start.
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda *_: stopping.set())
     if not available_now:
         stack.enter_context(serve_health(settings, settings.metrics_port, REGISTRY, _find_problem))
     spark = spark_session(settings)
     stack.callback(spark.stop)
+    _handle_signals(stopping)  # PySpark has replaced the handler of SIGINT. Its own one aborts all micro-batches.
     if backfill:
         forget_progress(spark, settings)
     listener: Any = ProgressMetrics()
@@ -207,6 +207,11 @@ def _run(
         log.error("stopped before the last record: run the command again, and it continues")
         return 1
     return int(has_failed)
+
+
+def _handle_signals(stopping: threading.Event) -> None:
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: stopping.set())
 
 
 def _find_problem() -> str | None:

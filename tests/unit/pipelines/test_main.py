@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -146,18 +145,17 @@ class Process:
     Attributes:
         queries: by name, the queries that can start.
         started: the names of those that have started.
-        on_session: called when Spark starts.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, queries: dict[str, Any]) -> None:
         self.queries = queries
         self.started: list[str] = []
-        self.on_session: Callable[[], None] = lambda: None
-        self._handlers: dict[int, Callable[[], None]] = {}
+        self._handlers: dict[int, Any] = {}
         spark = SimpleNamespace(streams=SimpleNamespace(addListener=lambda _: None), stop=lambda: None)
 
         def session(_: Settings) -> Any:
-            self.on_session()
+            # PySpark does so, too. Its own handler aborts all micro-batches.
+            self._handlers[signals.SIGINT] = lambda: pytest.fail("PySpark handles Ctrl-C")
             return spark
 
         made = {
@@ -176,8 +174,10 @@ class Process:
         return self.queries[name]
 
     def stop(self) -> None:
-        """Send SIGTERM."""
-        self._handlers[1]()
+        """Send SIGTERM and SIGINT."""
+        assert {1, 2} == self._handlers.keys()
+        for handler in self._handlers.values():
+            handler()
 
     def run(self, settings: Settings, stopping: threading.Event, *, available_now: bool) -> int:
         with ExitStack() as stack:
@@ -217,13 +217,15 @@ def test_a_run_to_the_end_that_ends_before_the_signal_succeeds(
     assert 0 == process.run(settings, threading.Event(), available_now=True)
 
 
+@pytest.mark.parametrize("slow_step", ["require_broker", "spark_session"])
 @pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
-def test_a_signal_while_spark_starts_is_not_lost(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, *, available_now: bool, status: int
+def test_a_signal_during_the_start_is_not_lost(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, slow_step: str, *, available_now: bool, status: int
 ) -> None:
     """The first process of a container gets no signal that it does not handle. No query starts any more."""
     process = Process(monkeypatch, {"sales": None})
-    process.on_session = process.stop
+    step = getattr(pipeline, slow_step)
+    monkeypatch.setattr(pipeline, slow_step, lambda settings: (process.stop(), step(settings))[1])
     assert status == process.run(settings, threading.Event(), available_now=available_now)
     assert [] == process.started
 
