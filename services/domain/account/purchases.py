@@ -56,7 +56,7 @@ def purchase(posting: Posting, event: Purchase) -> None:
             _count_towards_tier(posting, points)
     if returned and event.invoice_number not in posting.account.returns:
         posting.event = returned
-        _return(posting, returned, is_half=event.invoice_number in posting.account.purchases)
+        _return(posting, returned)
     settle(posting, event.invoice_number)
 
 
@@ -98,6 +98,8 @@ def forget(account: Account, now: int, programmes: Programmes) -> None:
         if _is_remembered(account.purchases[number], now, programmes):
             break
         del account.purchases[number]
+        if number in account.returns:
+            account.returns[number] = account.returns[number]._replace(is_half=True)
     for number in [each for each, past in account.returns.items() if not _is_remembered(past, now, programmes)]:
         del account.returns[number]
     while account.commands:

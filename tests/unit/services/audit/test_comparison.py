@@ -108,6 +108,16 @@ def test_events_of_before_the_first_record_of_their_topic_are_lost(lost, first, 
     assert is_recomputed == compare(CARD, facts, PROGRAMMES, coverage, pseudonymize)[0].recomputed
 
 
+def test_an_exchange_in_an_older_checkpoint_is_no_difference():
+    """It does not say that the return is the half of an exchange. Only accounts without the other half need that."""
+    bought = Purchase(START + 1, "I1", Decimal(100), lines=(Line("sofa", Decimal(100)),))
+    lines = (Line("sofa", Decimal(-100)), Line("bed", Decimal(150)))
+    exchanged = Purchase(START + 2, "I2", Decimal(50), original_invoice_number="I1", lines=lines)
+    facts = facts_of(processed([[bought], [exchanged]], PROGRAMMES))
+    facts.state.returns["I2"] = facts.state.returns["I2"]._replace(is_half=False)
+    assert [] == found(facts, coverage=replace(EVERYTHING, now=START + 3))
+
+
 def test_what_release_0_1_did_not_keep_is_no_difference():
     """Its accounts have no items and keep returns as purchases of 0. Its entries give no reason of a return."""
     bought = Purchase(START, "I1", Decimal(100), lines=(Line("sofa", Decimal(100)),))
