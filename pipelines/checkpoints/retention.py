@@ -52,8 +52,9 @@ def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], sett
     if (lost or replaced) and not settings.accept_data_loss:
         raise RecordsLostError(_explain(checkpoint, lost, replaced))
     if lost:
-        # A restart may find the same loss again, with more deleted records.
-        ends = {each[:3]: each.end for each in (*accepted_losses(spark, checkpoint), *lost)}
+        # A restart may find the same loss again, with more deleted records. A topic that was created once more may have
+        # fewer.
+        ends = {each[:3]: each.end for each in sorted((*accepted_losses(spark, checkpoint), *lost))}
         files.write(_LOST_RECORDS, json.dumps([[*key, end] for key, end in ends.items()]))
     if ids != ids_before:
         files.write(_TOPIC_IDS, json.dumps(ids))

@@ -153,6 +153,17 @@ def test_a_topic_that_was_created_again_is_refused(monkeypatch: pytest.MonkeyPat
     check_with(Settings())
 
 
+@pytest.mark.usefixtures("files")
+def test_a_topic_that_was_created_once_more_hides_no_earlier_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may still have to publish the invoices of the first loss again. The second loss is shorter."""
+    log = Log(monkeypatch, position=3_000, begin=0)
+    check_with(Settings())
+    for log.topic_id, log.end in ("tuesday", 700), ("wednesday", 20):
+        check_with(Settings(accept_data_loss=True))
+        log.position = log.end
+    assert [("pos-invoices", 0, 0, 700)] == recorded_losses()
+
+
 def test_a_checkpoint_of_an_older_release_learns_the_ids_of_its_topics(
     files: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
