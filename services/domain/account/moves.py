@@ -191,7 +191,10 @@ def _pieces(account: Account) -> Iterator[tuple[str, object, object, int]]:
     pasts: dict[str, dict[str, PastPurchase] | dict[str, PastReturn]]
     # Returns come first. A return that counts twice would otherwise settle with its purchase, before a later part says
     # that it has counted.
-    pasts = {"returns": account.returns, "purchases": account.purchases}
+    # The sold half of an exchange can come in a later part than the returned half.
+    bought = account.purchases
+    returns = {each: past._replace(is_half=past.is_half or each in bought) for each, past in account.returns.items()}
+    pasts = {"returns": returns, "purchases": bought}
     for field, invoices in pasts.items():
         for number, past in invoices.items():
             yield field, number, past, _INVOICE_SIZE + sum(_ITEM_SIZE + len(item) for item in past.items or ())

@@ -195,6 +195,23 @@ def test_a_large_account_moves_in_parts():
     assert (OLD,) == new.former_cards
 
 
+def test_a_return_between_two_parts_waits_for_what_an_exchange_sold(monkeypatch):
+    """The returned half of the exchange is in an earlier part than the sold half."""
+    monkeypatch.setattr(moves, "PART_SIZE", 1)
+    lines = (Line("sofa", Decimal(-100)), Line("bed", Decimal(150)))
+    exchange = Purchase(2, "exchange", Decimal(50), original_invoice_number=BOUGHT.invoice_number, lines=lines)
+    cards = Cards().happen(OLD, BOUGHT, exchange, move(3), delivered=False)
+    while NEW not in cards.states or "exchange" not in cards.states[NEW].returns:
+        cards.deliver_next(NEW)
+    back = Purchase(
+        cards.now + 1, "back", Decimal(-150), original_invoice_number="exchange", lines=(Line("bed", Decimal(-150)),)
+    )
+    cards.happen(NEW, back)
+
+    assert Kind.REFUSED not in kinds(cards.entries[NEW])
+    assert cards.total() == cards.total(NEW) == 10_00 - 2_00
+
+
 def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
     """Only the loyalty query writes such commands. A damaged one is an entry, and the query goes on."""
     moved, command = account_that_moves()
