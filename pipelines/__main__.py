@@ -24,7 +24,7 @@ from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.queries.export import EXPORT, forget_progress
 from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
-from pipelines.runtime.query import RepeatHorizonError
+from pipelines.runtime.query import RepeatHorizonError, begin_no_batch, stop
 from pipelines.runtime.query_metrics import READY, ProgressMetrics
 from pipelines.runtime.query_table import CONTINUOUS, QUERIES
 from pipelines.runtime.session import spark_session
@@ -254,15 +254,17 @@ def _without_plan(reason: str) -> str:
 
 
 def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:
-    """Stop each query between two micro-batches. A batch that does not end in time is interrupted.
+    """Let no query begin another micro-batch, and stop each one after its running batch.
 
-    A restart replays it.
+    A batch that does not end in time is interrupted. A restart replays it.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     for query in queries:
-        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        begin_no_batch(query)
+    for query in queries:
+        while query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.02)
-        query.stop()
+        stop(query)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -118,6 +120,32 @@ class Query:
         # Each trigger asks Kafka for the end offsets, also while there is nothing to do.
         interval = max(settings.trigger_interval, min(longest_wait / 2, timedelta(seconds=2)))
         return writer.trigger(processingTime=f"{interval.total_seconds():.3f} seconds").start()
+
+
+def begin_no_batch(query: StreamingQuery) -> None:
+    """Let the query end after the micro-batch that runs now.
+
+    The only public call, ``stop``, also interrupts this batch. With a backlog the next batch begins at once, so nobody
+    can call ``stop`` between two batches. This call sets the state that Spark itself sets after the last record of a
+    trigger AvailableNow (``MicroBatchExecution.executeOneBatch``). Spark does not run a batch that is not yet planned.
+    """
+    jvm: Any = SparkContext._jvm  # noqa: SLF001
+    terminated = getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "TERMINATED$")
+    _execution(query).state().set(getattr(terminated, "MODULE$"))
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop the query and its jobs.
+
+    Spark interrupts a batch that was still in planning at ``begin_no_batch``, after its first job has begun. Then the
+    query has ended, and its own ``stop`` does not cancel this job.
+    """
+    query.stop()
+    _execution(query).sparkSession().sparkContext().cancelJobGroup(str(query.runId))
+
+
+def _execution(query: StreamingQuery) -> Any:
+    return query._jsq.streamingQuery()  # noqa: SLF001  # Spark's MicroBatchExecution
 
 
 def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:

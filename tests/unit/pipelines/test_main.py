@@ -76,25 +76,30 @@ def test_the_log_line_of_a_failure_has_the_error_and_its_causes() -> None:
 
 
 class Running:
-    """A query that runs micro-batches. It notes whether it was stopped between two of them."""
+    """A query with a backlog: each micro-batch begins when the last one ends. It notes how it was stopped."""
 
     def __init__(self, clock: "Clock", batch_ends: float, *, error: str | None = None, is_active: bool = True) -> None:
         self._clock = clock
         self._batch_ends = batch_ends
         self._error = error
+        self._is_last = False
         self.isActive = is_active
         self.stopped = ""
 
     @property
     def status(self) -> dict[str, bool]:
-        return {"isTriggerActive": self._clock.now < self._batch_ends}
+        in_batch = self._clock.now < self._batch_ends or not self._is_last
+        return {"isTriggerActive": in_batch and (self.isActive or self._is_last)}
 
     def exception(self) -> str | None:
         return self._error
 
+    def begin_no_batch(self) -> None:
+        self._is_last = True
+        self.isActive = False
+
     def stop(self) -> None:
         self.stopped = "in a batch" if self.status["isTriggerActive"] else "between batches"
-        self.isActive = False
 
 
 class Clock:
@@ -114,6 +119,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(pipeline, "time", found)
+    monkeypatch.setattr(pipeline, "begin_no_batch", Running.begin_no_batch)
+    monkeypatch.setattr(pipeline, "stop", lambda query: query.stop())
     return found
 
 
@@ -127,9 +134,9 @@ def test_a_query_stops_after_its_micro_batch(clock: Clock) -> None:
 
 def test_a_micro_batch_that_does_not_end_in_time_is_interrupted(clock: Clock) -> None:
     """All queries together have one deadline. A query that has ended keeps nobody waiting."""
-    queries: list[Any] = [Running(clock, 100.0, is_active=False), Running(clock, 5.0), Running(clock, 100.0)]
+    queries: list[Any] = [Running(clock, 0.0, is_active=False), Running(clock, 5.0), Running(clock, 100.0)]
     _stop_between_batches(queries, timedelta(seconds=10))
-    assert ["in a batch", "between batches", "in a batch"] == [each.stopped for each in queries]
+    assert ["between batches", "between batches", "in a batch"] == [each.stopped for each in queries]
     assert 10.0 <= clock.now < 10.1
 
 
