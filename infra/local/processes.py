@@ -45,7 +45,8 @@ class ManagedProcess:
         run_dir: contains ``{name}.pid`` while it runs.
         log_dir: contains ``{name}.log`` with its output.
         stop_timeout: seconds from SIGTERM to SIGKILL.
-        niceness: 0 to 19. The other programs of this machine have a higher priority if it is more than 0.
+        niceness: 0 to 19. Above 0, other programs have a higher priority as soon as this one is ready. It starts with
+            the normal priority: on a busy machine its start would take longer than the timeout.
     """
 
     name: str
@@ -88,6 +89,8 @@ class ManagedProcess:
             with locked(self._lock_file):
                 self._launch(command, environment, working_dir)
             self._wait_until(ready, timeout)
+            if self.niceness:
+                self._lower_priority()
         except AlreadyRunsError:
             raise
         except BaseException:
@@ -106,7 +109,7 @@ class ManagedProcess:
         with self.log_file.open("ab") as log:
             self._start_of_log = log.tell()
             self._process = psutil.Popen(
-                ["nice", f"--adjustment={self.niceness}", *command] if self.niceness else command,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -115,13 +118,24 @@ class ManagedProcess:
                 # Only the starting command receives Ctrl-C. It ends this process itself.
                 start_new_session=True,
             )
-        if self.niceness:
-            # Linux divides the cores between sessions first (autogroups). Between two sessions only this file counts.
-            with contextlib.suppress(OSError):
-                Path(f"/proc/{self._process.pid}/autogroup").write_text(str(self.niceness), encoding="ascii")
         pid = self._process.pid
         identity = {"pid": pid, "started": self._process.create_time(), "start": _exact_start(pid)}
         self.pid_file.write_text(json.dumps(identity), encoding="utf-8")
+
+    def _lower_priority(self) -> None:
+        if not (process := self._running()):
+            return
+        # Linux divides the cores between sessions first (autogroups). Between two sessions only this file counts.
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(self.niceness), encoding="ascii")
+        # Without autogroups each thread counts. What it starts later inherits its niceness.
+        niceness = os.getpriority(os.PRIO_PROCESS, 0) + self.niceness
+        lowered: set[int] = set()
+        while groups := _groups_of(process) - lowered:
+            for group in groups:
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PGRP, group, niceness)
+            lowered |= groups
 
     def _wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -231,3 +245,12 @@ def _session_of(leader: psutil.Process) -> list[psutil.Process]:
             if os.getsid(process.pid) == leader.pid:
                 members.append(process)
     return members
+
+
+def _groups_of(leader: psutil.Process) -> set[int]:
+    """The process groups of the session."""
+    groups = set()
+    for member in _session_of(leader):
+        with contextlib.suppress(OSError):
+            groups.add(os.getpgid(member.pid))
+    return groups
