@@ -14,27 +14,37 @@ _EVENING = 0.9
 class Offline:
     """Gives the invoices of a day. Some come late, with the time of the receipt.
 
-    After an outage all waiting invoices come one after the other. In the evening no more tills lose their connection.
+    After an outage all waiting invoices come one after the other. In the evening no more tills lose their connection,
+    and at the end of the day no invoice waits.
 
     Args:
         share: of the invoices that are held back, 0 to 1.
+        count: the number of messages of the day.
     """
 
-    def __init__(self, next_invoice: Callable[[float], PosInvoice], seed: int, share: float) -> None:
+    def __init__(self, next_invoice: Callable[[float], PosInvoice], seed: int, share: float, count: int) -> None:
         self._next_invoice = next_invoice
         self._dice = random.Random(f"{seed}/offline")
         self._share = share
+        self._count = count
         self._held: deque[PosInvoice] = deque()
         self._sending = False
 
-    def next_invoice(self, part_of_trade: float) -> PosInvoice:
-        """As ``Invoicing.next_invoice``."""
+    def needs_rest(self, slot: int) -> bool:
+        """Whether the waiting invoices need all messages that are left, from this one on."""
+        return len(self._held) >= self._count - slot
+
+    def next_invoice(self, slot: int) -> PosInvoice:
+        """The invoice of the message with this number, from 0."""
+        part_of_trade = (slot + 0.5) / self._count
         is_evening = part_of_trade >= _EVENING
-        self._sending = bool(self._held) and (self._sending or is_evening or self._dice.random() < _BACK)
+        self._sending = bool(self._held) and (
+            self._sending or is_evening or self.needs_rest(slot) or self._dice.random() < _BACK
+        )
         if self._sending:
             return self._held.popleft()
         invoice = self._next_invoice(part_of_trade)
-        while not is_evening and self._dice.random() < self._share:
+        while not is_evening and not self.needs_rest(slot + 1) and self._dice.random() < self._share:
             self._held.append(invoice)
             invoice = self._next_invoice(part_of_trade)
         return invoice

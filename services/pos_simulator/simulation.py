@@ -120,8 +120,7 @@ class Simulation:
         next_invoice = invoicing.next_invoice
         if options.returns or options.exchanges:
             next_invoice = Returning(invoicing, options.seed, options.returns, options.exchanges).next_invoice
-        if options.offline:
-            next_invoice = Offline(next_invoice, options.seed, options.offline).next_invoice
+        offline = Offline(next_invoice, options.seed, options.offline, options.count)
         # A second generator, so that the shares of duplicates and broken messages do not change the invoices.
         trouble = random.Random(f"{options.seed}/trouble")
         earlier: list[Message] = []
@@ -129,12 +128,12 @@ class Simulation:
         written = 0
         for slot in range(options.count):
             fate = trouble.random()
-            if fate < options.repeats and latest:
+            if fate < options.repeats and latest and not offline.needs_rest(slot):
                 # A duplicate comes directly after its original, or at any time later.
                 again = latest if trouble.random() < _IMMEDIATE else trouble.choice(earlier)
                 yield again._replace(kind=Kind.REPEAT)
                 continue
-            invoice = next_invoice((slot + 0.5) / options.count)
+            invoice = offline.next_invoice(slot)
             if fate >= 1 - options.broken:
                 yield self._broken(invoice, trouble)
                 continue

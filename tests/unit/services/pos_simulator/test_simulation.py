@@ -182,6 +182,16 @@ def test_offline_tills_send_late_and_lose_nothing() -> None:
     assert times[-20:] == sorted(times[-20:]), "all tills are back before the evening ends"
 
 
+@pytest.mark.parametrize("repeats", [0, 0.5])
+@pytest.mark.parametrize("count", [1, 5, 200, 1_000])
+def test_offline_tills_lose_nothing_in_a_small_day(count: int, repeats: float) -> None:
+    """No till waits when the day ends, although it has few messages and many of them are duplicates."""
+    for seed in range(1, 7):
+        told = tell(count=count, seed=seed, repeats=repeats, broken=0, offline=0.5)
+        numbers = {int(str(invoice["InvoiceNumber"]).partition("-")[2]) for invoice in invoices(told)}
+        assert (count, {*range(1, max(numbers) + 1)}) == (len(told), numbers)
+
+
 def test_invoices_are_written_in_shop_hours_and_in_order() -> None:
     """All times are ascending and from 09:00 to 22:00 in the time zone of the stores. The evening is busiest."""
     messages = tell(count=3_000, repeats=0, broken=0, day=date(2026, 11, 8))
