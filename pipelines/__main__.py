@@ -230,7 +230,7 @@ def _watch(
         failed = {name: str(query.exception()) for name, query in queries.items() if query.exception()}
         for name, reason in failed.items():
             cause = next((each for each in WORKER_FAILURES if each in reason), None)
-            if not restarts_left or cause is None:
+            if not restarts_left or cause is None or stopping.is_set():
                 log.error("query failed", query=name, reason=_without_plan(reason))
                 return
             restarts_left -= 1

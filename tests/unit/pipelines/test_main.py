@@ -56,6 +56,21 @@ def test_a_worker_that_always_ends_ends_the_process() -> None:
     assert MAX_RESTARTS == len(starts({"loyalty": failed}, *[failed] * MAX_RESTARTS))
 
 
+def test_no_failed_query_starts_again_after_a_stop_signal() -> None:
+    """A start takes half a minute on a busy machine, which is where workers are lost. The log has the failure."""
+    stopping, started = without_wait(), []
+    queries = {name: query(WORKER_FAILURES[0]) for name in ("sales", "export")}
+
+    def start(name: str) -> None:
+        started.append(name)
+        stopping.set()
+
+    with capture_logs() as logs:
+        _watch(queries, start, None, stopping)
+    assert ["sales"] == started
+    assert ("query failed", "export") == (logs[-1]["event"], logs[-1]["query"])
+
+
 def test_any_other_failure_ends_the_process() -> None:
     assert [] == starts({"loyalty": query("java.lang.OutOfMemoryError"), "fan-out": query()})
 
