@@ -14,7 +14,7 @@ from rich.table import Table
 from infra.local import folders, jars
 from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
 from infra.local.java import JavaNotFoundError
-from infra.local.processes import ProcessFailedError
+from infra.local.processes import ManagedProcess, ProcessFailedError
 from infra.local.stack import LocalStack
 from services.cli.output import AsJson, print_json
 from services.messaging.administration import TopicMismatchError
@@ -79,10 +79,10 @@ def down(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Stop all parts. The data stays."""
     stopped: list[str] = []
 
-    def on_part(name: str) -> None:
-        stopped.append(name)
+    def on_part(process: ManagedProcess) -> None:
+        stopped.append(process.name)
         if not as_json:
-            console.print(f"  stopping {name} …")
+            console.print(f"  stopping {process.name}, for at most {process.stop_timeout:.0f} s …")
 
     _stack(directory).stop(on_part)
     if as_json:

@@ -31,6 +31,7 @@ _STOP_MARGIN = 30.0
 BACKGROUND_QUERIES = ("fan-out", "sales", "export")
 """The queries of the second driver. Their readers can wait for some seconds."""
 
+_BACKGROUND = "background"
 _BACKGROUND_NICENESS = 10
 """Linux gives a process of this niceness about a tenth of the time of another one, and all time that is left."""
 
@@ -180,17 +181,21 @@ class LocalStack:
         made = new_key("this machine", [*Scope], [], time.time_ns() // 1_000_000, valid_for)
         keep_key(made, self.key_file, self.settings)
 
-    def stop(self, on_part: Callable[[str], None] = lambda name: None) -> None:
-        """Stop all parts in reverse order, also those that other commands have started."""
+    def stop(self, on_part: Callable[[ManagedProcess], None] = lambda process: None) -> None:
+        """Stop all parts in reverse order, also those that other commands have started. ``on_part`` gets each one."""
         run = self.directory / "run"
         running = {
-            file.stem for pattern in ("api-*.pid", "webhooks.pid", "background.pid") for file in run.glob(pattern)
+            file.stem for pattern in ("api-*.pid", "webhooks.pid", f"{_BACKGROUND}.pid") for file in run.glob(pattern)
         }
         others = running - {process.name for process in self.processes}
-        for process in [*map(self._process, sorted(others)), *reversed(self.processes)]:
+        for process in [*map(self._other, sorted(others)), *reversed(self.processes)]:
             if process.pid is not None:
-                on_part(process.name)
+                on_part(process)
             process.stop()
+
+    def _other(self, name: str) -> ManagedProcess:
+        """A part that these settings do not start."""
+        return self._driver(name) if name == _BACKGROUND else self._process(name)
 
     def __enter__(self) -> Self:
         self.start()
@@ -236,7 +241,7 @@ class LocalStack:
     def _background(self) -> Service:
         port = self.settings.background_metrics_port
         settings = self.settings.model_copy(update={"metrics_port": port})
-        process = self._driver("background", _BACKGROUND_NICENESS)
+        process = self._driver(_BACKGROUND, _BACKGROUND_NICENESS)
         url = url_of(settings.metrics_host, port)
         return Service("pipelines", settings, process, url, _queries(*BACKGROUND_QUERIES))
 

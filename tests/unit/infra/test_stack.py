@@ -128,6 +128,23 @@ def test_one_driver_runs_all_queries(tmp_path: Path) -> None:
     assert ([], ()) == (stack.background, stack.pipeline.arguments)
 
 
+@pytest.mark.program
+@pytest.mark.parametrize("drivers", [1, 2])
+def test_a_stop_gives_the_second_driver_the_time_of_its_batches(tmp_path: Path, drivers: int) -> None:
+    """Also if the settings of the command have one driver. `make down` shows how long it waits at most."""
+    settings = private_settings(tmp_path, pipeline_drivers=2, stop_timeout=timedelta(seconds=60))
+    (background,) = LocalStack(tmp_path, settings).background
+    process, waits = background.process, []
+    process.start([sys.executable, "-c", "import signal; signal.pause()"], {}, tmp_path, lambda: True, 60)
+    try:
+        stack = LocalStack(tmp_path, settings.model_copy(update={"pipeline_drivers": drivers}))
+        stack.stop(lambda part: waits.append((part.name, part.stop_timeout)))
+        assert [("background", 90.0)] == waits
+        assert process.pid is None
+    finally:
+        process.kill()
+
+
 def test_a_taken_port_of_a_reader_is_named(tmp_path: Path) -> None:
     """The stack also checks the port of the ledger before it starts anything."""
     with socket.create_server((HOST, 0)) as server:
