@@ -1,7 +1,9 @@
 """Creates Kafka clients. Each kind is configured here only."""
 
 import logging
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -97,6 +99,7 @@ LOST_SECONDS = 10.0
 # A healthy client must connect within this time after Kafka has returned.
 _PROBE_SECONDS = 2.0
 _REPORT_SECONDS = 1.0
+_POLL_SECONDS = 0.1
 _LONGEST_BACKOFF_MS = 1_000
 
 _LIBRARY_LOG = logging.getLogger("librdkafka")
@@ -134,18 +137,18 @@ def flush(producer: Producer, seconds: float) -> int:
     Raises KafkaException after a fatal error: librdkafka refuses all further records of this producer. ``poll`` raises
     it, too. The option ``error_cb`` does not get fatal errors.
     """
-    try:
-        return producer.flush(seconds)
-    except SystemError as error:
-        # confluent-kafka raises SystemError from the real exception.
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from error
-        raise
+    deadline = time.monotonic() + seconds
+    # ``Producer.flush`` calls ``on_delivery`` also after a fatal error. Then each call in it raises SystemError.
+    while len(producer) and (left := deadline - time.monotonic()) > 0:
+        producer.poll(min(left, _POLL_SECONDS))
+    return len(producer)
 
 
 def discard(producer: Producer) -> None:
     """Stop a producer. Records without an acknowledgement are reported as not delivered."""
     producer.purge()
+    with suppress(KafkaException):  # an error that nobody has heard of
+        producer.poll(0)
     flush(producer, _REPORT_SECONDS)  # this call reports the records that the purge has removed
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError
 
-from services.messaging import publishing
+from services.messaging import clients, publishing
 from services.messaging.publishing import Publisher, PublishError, connected_producer
 from services.messaging.resending import ResendingProducer
 from services.settings import Settings
@@ -41,6 +41,16 @@ def test_records_without_an_acknowledgement_are_sent_by_another_producer(setting
     assert [(b"first", None), (b"second", None)] == results
 
 
+def test_a_producer_that_fails_while_it_is_discarded_reports_its_records(settings: Settings) -> None:
+    """An error would end the thread that sends the commands of an instance."""
+    results: list[int] = []
+    producer = clients.producer(settings, "test", log_level=0)
+    producer.produce("topic", b"value", on_delivery=lambda error, _: results.append(error.code()))
+    fail(producer)
+    clients.discard(producer)
+    assert [KafkaError._PURGE_QUEUE] == results
+
+
 def test_a_producer_that_fails_while_it_closes_reports_its_records(settings: Settings) -> None:
     """The broker has none of them."""
     results: list[KafkaError | None] = []
@@ -48,7 +58,7 @@ def test_a_producer_that_fails_while_it_closes_reports_its_records(settings: Set
     producer.produce("topic", b"value", None, [], results.append)
     fail(producer._producer)
     producer.close(1)
-    assert [KafkaError._FATAL] == [error and error.code() for error in results]
+    assert [KafkaError._PURGE_QUEUE] == [error and error.code() for error in results]
 
 
 def test_a_publication_says_that_its_producer_failed(settings: Settings) -> None:
