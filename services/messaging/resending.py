@@ -44,6 +44,7 @@ class ResendingProducer:
         self._numbers = count()
         self._unacknowledged: dict[int, _Record] = {}
         self._answered_time = 0.0
+        self._next_replacement, self._has_failed = 0.0, False
 
     def __len__(self) -> int:
         """The number of records without an acknowledgement."""
@@ -62,8 +63,13 @@ class ResendingProducer:
         try:
             self._producer.poll(seconds)
         except KafkaException as error:
+            self._has_failed = True
             log.warning("a fatal error ends a producer; a new one replaces it", error=error.args[0].str())
-            self._replace()
+        if self._has_failed:
+            # If a right is missing, each new producer fails at once.
+            if time.monotonic() >= self._next_replacement:
+                self._next_replacement, self._has_failed = time.monotonic() + clients.LOST_SECONDS, False
+                self._replace()
             return
         if not self._unacknowledged or time.monotonic() < self._answered_time + clients.LOST_SECONDS:
             return
@@ -76,14 +82,15 @@ class ResendingProducer:
         with suppress(KafkaException):
             clients.flush(self._producer, seconds)
         clients.discard(self._producer)
-        for record in self._unacknowledged.values():  # a fatal error within ``flush`` prevents their reports
+        for record in self._unacknowledged.values():  # a failed producer has not taken them
             record.on_delivery(KafkaError(KafkaError._FATAL))  # noqa: SLF001 - its only name
 
     def _replace(self) -> None:
         former, self._producer = self._producer, self._new_producer()
         clients.discard(former)  # frees the callbacks of its records
-        for number, record in self._unacknowledged.items():
-            self._send(number, record)
+        with suppress(KafkaException):  # the new one has failed, too; ``poll`` replaces it and sends all records again
+            for number, record in self._unacknowledged.items():
+                self._send(number, record)
 
     def _send(self, number: int, record: _Record) -> None:
         producer = self._producer

@@ -31,10 +31,12 @@ def mock_broker() -> Iterator[tuple[Settings, Producer]]:
     producer.close()
 
 
-def refuse_next(broker: Producer, request: int, error: int) -> None:
-    """Let the broker of this producer answer the next request of a kind (its API key) with an error."""
+def refuse_next(broker: Producer, request: int, error: int, times: int = 1) -> None:
+    """Let the broker of this producer answer the next requests of a kind (its API key) with an error."""
     cluster = _LIBRDKAFKA.rd_kafka_handle_mock_cluster(_handle(broker))
-    _LIBRDKAFKA.rd_kafka_mock_push_request_errors_array(cluster, request, 1, (ctypes.c_int * 1)(error))
+    _LIBRDKAFKA.rd_kafka_mock_push_request_errors_array(
+        cluster, request, times, (ctypes.c_int * times)(*[error] * times)
+    )
 
 
 @contextmanager

@@ -4,13 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaError
+from structlog.testing import capture_logs
 
 from services.messaging import clients, publishing
 from services.messaging.publishing import Publisher, PublishError, connected_producer
 from services.messaging.resending import ResendingProducer
 from services.settings import Settings
-from tests.support.mock_kafka import fail, mock_broker
+from tests.support.mock_kafka import fail, mock_broker, refuse_next
 from tests.support.waiting import wait_for
+
+_INIT_PRODUCER_ID = 22
 
 
 @pytest.fixture
@@ -39,6 +42,48 @@ def test_records_without_an_acknowledgement_are_sent_by_another_producer(setting
     wait_for("the acknowledgements", all_are_acknowledged, 20)
     producer.close(1)
     assert [(b"first", None), (b"second", None)] == results
+
+
+def test_no_record_is_lost_while_each_new_producer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fail while they get the records that wait. The thread of the audit trail would end."""
+    monkeypatch.setattr(clients, "LOST_SECONDS", 0.0)
+    results: list[KafkaError | None] = []
+    with mock_broker() as (settings, broker):
+        producer = ResendingProducer(settings, "test", log_level=0)
+        for _ in range(10_000):
+            producer.produce("topic", b"value", b"key", [], results.append)
+        fail(producer._producer)
+        refuse_next(broker, _INIT_PRODUCER_ID, KafkaError.CLUSTER_AUTHORIZATION_FAILED, 5)
+
+        def all_are_acknowledged() -> bool:
+            producer.poll(0.1)
+            return not len(producer)
+
+        wait_for("the acknowledgements", all_are_acknowledged, 60)
+        producer.close(1)
+    assert 10_000 * [None] == results
+
+
+def test_producers_that_fail_at_once_are_replaced_at_intervals() -> None:
+    """A right can be missing for days. Each new producer opens connections and writes log lines."""
+    results: list[KafkaError | None] = []
+    with mock_broker() as (settings, broker), capture_logs() as lines:
+        producer = ResendingProducer(settings, "test", log_level=0)
+        for _ in range(10_000):
+            producer.produce("topic", b"value", b"key", [], results.append)
+        fail(producer._producer)
+        refuse_next(broker, _INIT_PRODUCER_ID, KafkaError.CLUSTER_AUTHORIZATION_FAILED, 5)
+        producer.poll(0.1)
+        second = producer._producer
+
+        def has_failed_again() -> bool:
+            producer.poll(0.1)
+            return len(lines) > 1
+
+        wait_for("the second failure", has_failed_again)
+        assert second is producer._producer
+        producer.close(0)
+    assert 10_000 == len(results)
 
 
 def test_a_producer_that_fails_while_it_is_discarded_reports_its_records(settings: Settings) -> None:
