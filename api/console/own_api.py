@@ -14,6 +14,7 @@ COOKIE = "loyalty_console"
 _SECONDS = 40
 _AGAIN = b"retry: 2000\n\n"
 _ENDED = b"event: ended\ndata:\n\n"
+_ERASED = b"event: erased\ndata: {}\n\n"
 
 
 class Answer(NamedTuple):
@@ -59,7 +60,8 @@ class ForwardedStream(Response):
     """Forwards the API's stream of events, part by part as it arrives.
 
     After any other response a browser logs an error. If a later attempt can succeed, the browser gets an empty stream,
-    and tries again. Otherwise it gets the event ``ended``, after which the page makes no more attempts.
+    and tries again. Otherwise it gets the event ``ended``, after which the page makes no more attempts. If there is no
+    such customer any more, it gets the event ``erased`` first: a page that was hidden still shows the balance.
     """
 
     def __init__(self, request: Request, path: str, raw_path: str) -> None:
@@ -84,9 +86,10 @@ def _as_stream(send: Send) -> Send:
         if message["type"] == "http.response.start" and message["status"] != HTTPStatus.OK:
             is_replaced = True
             may_succeed = message["status"] >= HTTPStatus.TOO_MANY_REQUESTS
+            erased = _ERASED if message["status"] == HTTPStatus.NOT_FOUND else b""
             headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
             await send({**message, "status": int(HTTPStatus.OK), "headers": headers})
-            await send({"type": "http.response.body", "body": _AGAIN if may_succeed else _ENDED})
+            await send({"type": "http.response.body", "body": _AGAIN if may_succeed else erased + _ENDED})
         elif not is_replaced:
             await send(message)
 

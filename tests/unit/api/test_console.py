@@ -309,10 +309,11 @@ def test_a_stream_that_cannot_begin_is_tried_again(client: TestClient, instance:
 
 
 @pytest.mark.parametrize("card", ["nobody", "%0A"])
-def test_a_stream_that_can_never_begin_says_so(client: TestClient, card: str) -> None:
+def test_a_stream_that_can_never_begin_says_so(client: TestClient, guarded: TestClient, card: str) -> None:
     """The page then makes no more attempts. Each attempt with an ended token would count as a failed login."""
-    ended = client.get(f"/console/events/customers/{card}")
+    ended, unknown = guarded.get(f"/console/events/customers/{card}"), client.get(f"/console/events/customers/{card}")
     assert (200, b"event: ended\ndata:\n\n") == (ended.status_code, ended.content)
+    assert (200, b"event: erased\ndata: {}\n\n" + ended.content) == (unknown.status_code, unknown.content)
     assert "text/event-stream" == ended.headers["content-type"]
     assert 'addEventListener("ended"' in client.get("/console/static/console.js").text
 

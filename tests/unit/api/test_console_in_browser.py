@@ -108,3 +108,16 @@ def test_hidden_pages_leave_the_connections_of_the_browser_to_others() -> None:
         assert "417.04" in browser.text("#balance")
         browser.driver.set_window_rect(0, 0, 1200, 1000)
         browser.until_shown("17.00", "#balance .value")
+
+
+def test_a_hidden_page_shows_no_balance_of_an_erased_customer_afterwards() -> None:
+    """The page has no stream while it is hidden, so it misses the erasure."""
+    instance = Instance()
+    with opened(instance) as browser:
+        browser.open(f"/console/helpdesk?card={CARD}")
+        browser.until_shown("Live.", "#connection")
+        browser.driver.minimize_window()
+        instance.write(LOYALTY_BALANCES, CARD, None)
+        browser.driver.set_window_rect(0, 0, 1200, 1000)
+        browser.until_shown("No such customer", "#balance")
+        assert "417.04" not in browser.text("main")
