@@ -188,6 +188,7 @@ class RocksDbStorePartition(StorePartition):
     @contextmanager
     def _iterating(self) -> Iterator[None]:
         """Let ``close`` wait for the end of this block, at which its iterators must be gone."""
+        self._check_open()  # ``close`` does not wait for scans that come after it
         thread = threading.get_ident()
         self._scanning.add(thread)
         try:
