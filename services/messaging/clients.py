@@ -1,6 +1,7 @@
 """Creates Kafka clients. Each kind is configured here only."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -96,6 +97,10 @@ LOST_SECONDS = 10.0
 """After this number of seconds without an answer, a client may have lost all brokers (see ``has_lost_all_brokers``).
 """
 
+CLOSE_SECONDS = 7.0
+"""The longest time to close a consumer. Without an answer of the broker, librdkafka leaves a group after five seconds.
+"""
+
 # A healthy client must connect within this time after Kafka has returned.
 _PROBE_SECONDS = 2.0
 _REPORT_SECONDS = 1.0
@@ -182,6 +187,19 @@ def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consume
     )
 
 
+def close(consumer: Consumer) -> None:
+    """Leave the group and close the consumer, after CLOSE_SECONDS at the latest.
+
+    librdkafka first waits for the answers to commits. While the broker hangs, this takes minutes. So a thread closes
+    the consumer, and does not keep the process from its end.
+    """
+    thread = threading.Thread(target=consumer.close, name="close-consumer", daemon=True)
+    thread.start()
+    thread.join(CLOSE_SECONDS)
+    if thread.is_alive():
+        log.warning("Kafka has not answered the last commit of a consumer; its group may read these records again")
+
+
 def bounded_consumer(settings: Settings, client_id: str, **overrides: Option) -> Consumer:
     """A consumer for a bounded read: it reads partitions up to their present end, and asks for their offsets.
 
@@ -230,7 +248,7 @@ def replaced_if_lost(client: Consumer, create: Callable[[], Consumer], settings:
     if not has_lost_all_brokers(client, settings):
         return client
     new = create()
-    client.close()
+    close(client)
     return new
 
 

@@ -90,7 +90,7 @@ class LogReader:
 
     def __exit__(self, *_: object) -> None:
         self.connected = False
-        self.consumer.close()
+        clients.close(self.consumer)
 
     @property
     def error(self) -> str | None:

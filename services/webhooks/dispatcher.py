@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
@@ -43,12 +43,19 @@ _MILLISECONDS = 1_000
 class UncommittedOffsets:
     """The offsets of each partition that were read and not committed, and which of them are finished.
 
+    A new partition also has its start, until it is committed.
+
     The event loop may call ``finish`` while a thread calls another method: ``finish`` adds and removes no keys.
     """
 
     def __init__(self) -> None:
         # By partition: offset to whether it is finished, in the order of the offsets.
         self._finished: defaultdict[int, dict[int, bool]] = defaultdict(dict)
+        self._starts: dict[int, int] = {}
+
+    def start(self, partition: int, offset: int) -> None:
+        """Begin a partition that has no committed offset."""
+        self._starts[partition] = offset
 
     def add(self, position: RecordPosition) -> None:
         """Add the next record of a partition."""
@@ -65,7 +72,7 @@ class UncommittedOffsets:
 
     def committable(self) -> dict[int, int]:
         """By partition: the offset to commit, which is the one behind the finished records at the start."""
-        found = {}
+        found = dict(self._starts)
         for partition, offsets in self._finished.items():
             for offset, finished in offsets.items():
                 if not finished:
@@ -76,6 +83,7 @@ class UncommittedOffsets:
     def remove_committed(self, committed: dict[int, int]) -> None:
         """Forget the records below these offsets, by partition."""
         for partition, end in committed.items():
+            self._starts.pop(partition, None)
             offsets = self._finished[partition]
             for offset in [each for each in offsets if each < end]:
                 del offsets[offset]
@@ -85,11 +93,14 @@ class EndpointDispatcher:
     """Delivers every notification to one endpoint at least once, in the order of each customer.
 
     The endpoint has its own consumer group, so several processes share its partitions. A new endpoint starts at the end
-    of the topic. The dispatcher commits this start at once: then the endpoint gets all later records, even if the
+    of the topic. The dispatcher commits this start, too: then the endpoint gets all later records, even if the
     process ends before the first one.
 
-    One thread makes all calls of the Kafka consumer. Kafka runs the callbacks of a rebalance inside of these calls. All
-    other code runs in the event loop.
+    One thread makes all calls of the Kafka consumer. Kafka runs the callbacks of a rebalance and of a commit inside of
+    these calls. All other code runs in the event loop.
+
+    No commit waits for its answer, because a broker that hangs gives none for minutes. A record counts as uncommitted
+    until the answer comes. The broker receives a commit before the request that gives up its partition.
     """
 
     def __init__(
@@ -114,6 +125,7 @@ class EndpointDispatcher:
         self._deliveries: set[asyncio.Task[None]] = set()
         self._last_of_key: dict[bytes | None, asyncio.Task[None]] = {}
         self._uncommitted = UncommittedOffsets()
+        self._last_commit: dict[int, int] = {}
         self._paused: set[int] = set()
         self._revoked = False
         self._failure: Exception | None = None
@@ -124,6 +136,7 @@ class EndpointDispatcher:
             **clients.member_options(settings, group, _LONGEST_POLL_INTERVAL_MS),
             "auto.offset.reset": "earliest",
             "enable.partition.eof": False,
+            "on_commit": self._on_commit,
         }
         return LogReader(settings, "loyalty-webhooks", retry_on=(), **options)
 
@@ -211,8 +224,8 @@ class EndpointDispatcher:
         consumer.assign(assigned)
         # librdkafka keeps a partition paused that was paused before it was revoked.
         consumer.resume(assigned)
-        if new:
-            consumer.commit(offsets=new, asynchronous=False)
+        for each in new:
+            self._uncommitted.start(each.partition, each.offset)
         log.info("following", endpoint=self._endpoint.name, partitions=sorted(each.partition for each in assigned))
 
     def _on_revoke(self, _: Consumer, __: list[TopicPartition]) -> None:
@@ -220,6 +233,7 @@ class EndpointDispatcher:
         self._commit()
         self._records.clear()
         self._uncommitted = UncommittedOffsets()
+        self._last_commit = {}
         self._paused.clear()
         self._revoked = True
 
@@ -275,20 +289,27 @@ class EndpointDispatcher:
         self._metrics.messages.labels(self._endpoint.name, "dead").inc()
 
     def _commit(self) -> None:
-        """Commit each partition up to its first record that is not finished, and resume partitions that have room."""
-        if not (offsets := self._uncommitted.committable()):
+        """Commit each partition up to its first record that is not finished, unless the last commit did so."""
+        offsets = self._uncommitted.committable()
+        if not offsets or offsets == self._last_commit:
             return
-        consumer = self._reader.consumer
+        self._last_commit = offsets
+        positions = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
         try:
-            positions = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
-            consumer.commit(offsets=positions, asynchronous=False)
+            self._reader.consumer.commit(offsets=positions, asynchronous=True)
         except KafkaException as error:
-            # The next call tries again. If the process ends before it, the receiver gets the same ids again.
-            log.warning("the commit failed", endpoint=self._endpoint.name, error=error.args[0].str())
+            self._on_commit(error.args[0], positions)
+
+    def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
+        """Forget the committed records, and resume partitions that have room."""
+        if error := error or next((each.error for each in positions if each.error), None):
+            # The next call of _commit tries again. If the process ends before it, the receiver gets the same ids again.
+            log.warning("the commit failed", endpoint=self._endpoint.name, error=error.str())
+            self._last_commit = {}
             return
-        self._uncommitted.remove_committed(offsets)
+        self._uncommitted.remove_committed({each.partition: each.offset for each in positions})
         if ready := [each for each in self._paused if self._uncommitted.count(each) <= MAX_UNCOMMITTED // 2]:
-            consumer.resume([TopicPartition(self._topic, partition) for partition in ready])
+            self._reader.consumer.resume([TopicPartition(self._topic, partition) for partition in ready])
             self._paused.difference_update(ready)
 
     def _update_lag(self) -> None:

@@ -14,12 +14,15 @@ _LIBRDKAFKA.rd_kafka_test_fatal_error.argtypes = [_POINTER, ctypes.c_int, ctypes
 _LIBRDKAFKA.rd_kafka_handle_mock_cluster.argtypes = [_POINTER]
 _LIBRDKAFKA.rd_kafka_handle_mock_cluster.restype = _POINTER
 _LIBRDKAFKA.rd_kafka_mock_push_request_errors_array.argtypes = [_POINTER, ctypes.c_int16, _NUMBER, _POINTER]
+_LIBRDKAFKA.rd_kafka_mock_broker_set_rtt.argtypes = [_POINTER, ctypes.c_int32, ctypes.c_int]
 _LIBRDKAFKA.rd_kafka_mock_start_request_tracking.argtypes = [_POINTER]
 _LIBRDKAFKA.rd_kafka_mock_get_requests.argtypes = [_POINTER, _POINTER]
 _LIBRDKAFKA.rd_kafka_mock_get_requests.restype = ctypes.POINTER(_POINTER)
 _LIBRDKAFKA.rd_kafka_mock_request_api_key.argtypes = [_POINTER]
 _LIBRDKAFKA.rd_kafka_mock_request_api_key.restype = ctypes.c_int16
 _LIBRDKAFKA.rd_kafka_mock_request_destroy_array.argtypes = [_POINTER, _NUMBER]
+
+_AN_HOUR_MS = 3_600_000
 
 
 @contextmanager
@@ -37,6 +40,16 @@ def refuse_next(broker: Producer, request: int, error: int, times: int = 1) -> N
     _LIBRDKAFKA.rd_kafka_mock_push_request_errors_array(
         cluster, request, times, (ctypes.c_int * times)(*[error] * times)
     )
+
+
+@contextmanager
+def hanging(broker: Producer) -> Iterator[None]:
+    """While the block runs, the broker of this producer keeps its connections and answers no new request."""
+    cluster = _LIBRDKAFKA.rd_kafka_handle_mock_cluster(_handle(broker))
+    number = next(iter(broker.list_topics(timeout=10).brokers))
+    _LIBRDKAFKA.rd_kafka_mock_broker_set_rtt(cluster, number, _AN_HOUR_MS)
+    yield
+    _LIBRDKAFKA.rd_kafka_mock_broker_set_rtt(cluster, number, 0)
 
 
 @contextmanager

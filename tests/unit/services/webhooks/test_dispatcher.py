@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas import topics
 from services.domain.entries import Kind
+from services.messaging import clients
 from services.messaging.avro import encoder
 from services.messaging.dead_letters import DeadLetterWriter, RecordPosition
 from services.messaging.log_reader import Batch
@@ -26,6 +28,7 @@ from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message
 from services.webhooks.metrics import Metrics
 from tests.support.builders import entry, notification
+from tests.support.mock_kafka import hanging, mock_broker
 
 IDS = FolderSchemaIds()
 ENDPOINT = Endpoint("crm", "http://crm.example", (b"x" * 24,), frozenset(Kind))
@@ -73,13 +76,17 @@ class Reader:
         self.paused: set[int] = set()
         self.max_uncommitted = 0
         self.commits_fail = False
+        self.on_commit: Callable[[KafkaError | None, list[TopicPartition]], None]
+        self._asked: list[list[TopicPartition]] = []
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self._answer_commits()
 
     def read(self, _: int, seconds: float) -> Batch:
+        self._answer_commits()
         for number, records in self._partitions.items():
             if number not in self.paused and self.read_count[number] < len(records):
                 record = records[self.read_count[number]]
@@ -90,11 +97,19 @@ class Reader:
         return Batch({}, {})
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
-        assert not asynchronous
-        if self.commits_fail:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        for each in offsets:
-            self.committed[each.partition] = each.offset
+        assert asynchronous
+        self._asked.append(offsets)
+
+    def _answer_commits(self) -> None:
+        """As in librdkafka, a later call has the answer."""
+        asked, self._asked = self._asked, []
+        for offsets in asked:
+            if self.commits_fail:
+                self.on_commit(KafkaError(KafkaError._TIMED_OUT), offsets)
+                continue
+            for each in offsets:
+                self.committed[each.partition] = each.offset
+            self.on_commit(None, offsets)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         self.paused |= {each.partition for each in partitions}
@@ -136,7 +151,12 @@ def dispatch(
 ) -> list[str]:
     """Run a dispatcher while ``steps`` runs. Deliveries of STUCK wait for its event. Returns the delivered ids."""
     metrics = Metrics(registry or CollectorRegistry())
-    monkeypatch.setattr(dispatcher, "LogReader", lambda *_, **__: reader)
+
+    def reader_of(*_: object, on_commit: Any, **__: object) -> Reader:
+        reader.on_commit = on_commit
+        return reader
+
+    monkeypatch.setattr(dispatcher, "LogReader", reader_of)
     delivered: list[str] = []
 
     async def run() -> None:
@@ -207,6 +227,51 @@ def test_failed_commits_count_as_uncommitted(monkeypatch: pytest.MonkeyPatch) ->
         await until(lambda: reader.committed[0] == 600)
 
     assert 600 == len(set(dispatch(reader, monkeypatch, steps)))
+
+
+def test_a_commit_that_fails_for_one_partition_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such an answer has no error of its own, but the partition has one."""
+    reader = Reader({0: ["a"], 1: []})
+    commit, errors = reader.commit, [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)]
+
+    def commit_with_error(offsets: list[TopicPartition], *, asynchronous: bool) -> None:
+        if errors:
+            reader.on_commit(None, [cast(Any, SimpleNamespace(partition=0, offset=1, error=errors.pop()))])
+        else:
+            commit(offsets, asynchronous=asynchronous)
+
+    monkeypatch.setattr(reader, "commit", commit_with_error)
+
+    async def steps(_: asyncio.Event, __: list[str]) -> None:
+        await until(lambda: reader.committed[0] == 1)
+
+    dispatch(reader, monkeypatch, steps)
+
+
+def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for no answer to its commits. librdkafka does, for minutes."""
+    monkeypatch.setattr(clients, "CLOSE_SECONDS", 0.1)
+    with mock_broker() as (settings, broker), ExitStack() as until_the_end:
+        stopping = threading.Event()
+
+        async def deliver(_: Message) -> None:
+            if not stopping.is_set():
+                broker.flush(10)  # the broker must not keep this producer from its end
+                until_the_end.enter_context(hanging(broker))
+                stopping.set()
+
+        async def run() -> None:
+            metrics = Metrics(CollectorRegistry())
+            each = EndpointDispatcher(ENDPOINT, settings, IDS, deliver, cast(DeadLetterWriter, None), metrics)
+            running = asyncio.create_task(each.run(stopping))
+            # A record from before the dispatcher has its partitions is not delivered.
+            while not stopping.is_set():
+                broker.produce(TOPIC, Record(0, 0, "a").value())
+                broker.poll(0)
+                await asyncio.sleep(0.05)
+            await running
+
+        asyncio.run(run())
 
 
 def test_a_broker_that_is_away_for_a_moment_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,16 @@ def test_only_finished_records_are_committed(steps: list[tuple[str, int, int]]) 
         assert added[partition] - end == uncommitted.count(partition)
 
 
+def test_the_start_of_a_new_partition_is_committed_once() -> None:
+    """Until then, a record that is not finished does not hide it."""
+    uncommitted = UncommittedOffsets()
+    uncommitted.start(0, 7)
+    uncommitted.add(RecordPosition(0, 7))
+    assert {0: 7} == uncommitted.committable()
+    uncommitted.remove_committed({0: 7})
+    assert ({}, 1) == (uncommitted.committable(), uncommitted.count(0))
+
+
 def test_records_of_revoked_partitions_are_ignored() -> None:
     """A delivery can end after its partition was revoked. It changes nothing."""
     uncommitted = UncommittedOffsets()
