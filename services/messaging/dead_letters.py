@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +18,6 @@ from services.messaging import clients, headers
 from services.messaging.administration import learn_leaders, listed_offset
 from services.messaging.publishing import (
     BROKER_TIMEOUT,
-    DELIVERY_TIMEOUT,
     Publisher,
     PublishError,
     connected_producer,
@@ -27,6 +27,8 @@ from services.messaging.topic_reader import read_range
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-dead-letters"
+
+_POLL_SECONDS = 0.1
 
 
 class DeadLettersError(RuntimeError):
@@ -108,21 +110,23 @@ class DeadLetterWriter:
 
     async def write(self, record: KafkaMessage, reason: str) -> None:
         """Write a record and the reason, and wait for the broker. Raises PublishError if the broker has not got it."""
-        await asyncio.to_thread(self._write, record, reason)
+        cancelled = threading.Event()
+        try:
+            await asyncio.to_thread(self._write, record, reason, cancelled)
+        finally:
+            cancelled.set()  # the end of the event loop waits for the thread
 
-    def _write(self, record: KafkaMessage, reason: str) -> None:
+    def _write(self, record: KafkaMessage, reason: str, cancelled: threading.Event) -> None:
         origin = {
             headers.DEAD_LETTER_TOPIC: record.topic(),
             headers.DEAD_LETTER_PARTITION: record.partition(),
             headers.DEAD_LETTER_OFFSET: record.offset(),
             headers.DEAD_LETTER_REASON: reason,
         }
-        failures: list[str] = ["no broker acknowledged it in time"]
+        errors: list[object] = []
 
         def on_delivery(error: object, _: object) -> None:
-            failures.clear()
-            if error is not None:
-                failures.append(str(error))
+            errors.append(error)
 
         texts = [(name, str(value).encode()) for name, value in origin.items()]
         try:
@@ -133,11 +137,12 @@ class DeadLetterWriter:
                 headers=[*(record.headers() or ()), *texts],
                 on_delivery=on_delivery,
             )
-            clients.flush(self._producer, DELIVERY_TIMEOUT)
+            while not errors and not cancelled.is_set():  # librdkafka reports an error after DELIVERY_TIMEOUT
+                self._producer.poll(_POLL_SECONDS)
         except (BufferError, KafkaException) as error:
             raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {error}") from error
-        if failures:
-            raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {failures[0]}")
+        if any(errors):
+            raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {errors[0]}")
 
 
 class DeadLetters:

@@ -1,27 +1,31 @@
 """Deduplication and replay of dead letters, on the broker that librdkafka contains for tests."""
 
+import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 
 from services.messaging import clients, dead_letters, headers, publishing
 from services.messaging.dead_letters import (
     DeadLetter,
     DeadLettersError,
+    DeadLetterWriter,
     RecordPosition,
     deduplicated,
     newest_of,
     replay,
     topics_of,
 )
-from services.messaging.publishing import PublishError
+from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError
 from services.messaging.topic_reader import read_topic
 from services.settings import Settings
-from tests.support.mock_kafka import mock_broker
+from tests.support.mock_kafka import hanging, mock_broker
 
 LETTER = DeadLetter(RecordPosition(0, 4), 1, "pos-invoices", RecordPosition(1, 7), "StoreID is missing", b"STR1", b"{}")
 
@@ -135,3 +139,25 @@ def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatc
 
     assert 3 == replay(Settings(), Letters(), ["pos-invoices"])
     assert [step for offset in range(3) for step in (f"read {offset}", f"publish {offset}")] == steps
+
+
+def test_a_cancelled_write_does_not_wait_for_the_broker(broker: tuple[Settings, Producer]) -> None:
+    """The process ends soon after SIGTERM, also while the broker hangs. The next process writes the dead letter."""
+    settings, producer = broker
+    writer = DeadLetterWriter(settings, "test")
+    record = SimpleNamespace(
+        topic=lambda: "topic", partition=int, offset=int, value=bytes, key=bytes, headers=list[tuple[str, bytes]]
+    )
+
+    async def cancel_a_write() -> float:
+        task = asyncio.create_task(writer.write(cast(Message, record), "a reason"))
+        while not len(writer._producer):  # noqa: ASYNC110 - a thread changes it
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic()
+
+    with hanging(producer):
+        cancelled = asyncio.run(cancel_a_write())
+        assert time.monotonic() - cancelled < DELIVERY_TIMEOUT / 2
