@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from typing import Annotated, Any
@@ -256,15 +257,21 @@ def _without_plan(reason: str) -> str:
 def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:
     """Let no query begin another micro-batch, and stop each one after its running batch.
 
-    A batch that does not end in time is interrupted. A restart replays it.
+    A batch that does not end in time is interrupted. A restart replays it. While a broker hangs, Spark needs up to 20
+    seconds for the interruption. So the queries stop at the same time.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     for query in queries:
         begin_no_batch(query)
-    for query in queries:
+
+    def stop_after_batch(query: StreamingQuery) -> None:
         while query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.02)
         stop(query)
+
+    if queries:
+        with ThreadPoolExecutor(len(queries)) as threads:
+            list(threads.map(stop_after_batch, queries))  # the list raises the errors of the threads
 
 
 if __name__ == "__main__":

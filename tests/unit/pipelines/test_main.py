@@ -155,6 +155,20 @@ def test_a_micro_batch_that_does_not_end_in_time_is_interrupted(clock: Clock) ->
     assert 10.0 <= clock.now < 10.1
 
 
+def test_a_query_that_stops_slowly_delays_no_other(clock: Clock) -> None:
+    """While a broker hangs, each query needs many seconds. One after the other, they would exceed the stop timeout."""
+    all_stop = threading.Barrier(2)
+
+    class Slow(Running):
+        def stop(self) -> None:
+            all_stop.wait(10)
+            super().stop()
+
+    queries: list[Any] = [Slow(clock, batch_ends=0.0), Slow(clock, batch_ends=0.0)]
+    _stop_between_batches(queries, timedelta(seconds=10))
+    assert ["between batches"] * 2 == [each.stopped for each in queries]
+
+
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("LOYALTY_CHECKPOINT_DIR", str(tmp_path))
