@@ -152,9 +152,9 @@ def flush(producer: Producer, seconds: float) -> int:
 def discard(producer: Producer) -> None:
     """Stop a producer. Records without an acknowledgement are reported as not delivered."""
     producer.purge()
-    with suppress(KafkaException):  # an error that nobody has heard of
-        producer.poll(0)
-    flush(producer, _REPORT_SECONDS)  # this call reports the records that the purge has removed
+    for _ in range(2):  # a producer raises its fatal error once
+        with suppress(KafkaException):
+            flush(producer, _REPORT_SECONDS)  # this call reports the records that the purge has removed
 
 
 def member_options(settings: Settings, group: str, longest_poll_ms: int) -> dict[str, Option]:
@@ -190,14 +190,21 @@ def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consume
 def close(consumer: Consumer) -> None:
     """Leave the group and close the consumer, after CLOSE_SECONDS at the latest.
 
-    librdkafka first waits for the answers to commits. While the broker hangs, this takes minutes. So a thread closes
-    the consumer, and does not keep the process from its end.
+    librdkafka first waits for the answers to commits. While the broker hangs, this takes minutes. So a daemon thread
+    closes the consumer, and the process can end before it.
     """
-    thread = threading.Thread(target=consumer.close, name="close-consumer", daemon=True)
+
+    def leave() -> None:
+        try:
+            consumer.close()
+        except KafkaException as error:  # of a callback that close has called
+            log.warning("a consumer did not close in order", error=error.args[0].str())
+
+    thread = threading.Thread(target=leave, name="close-consumer", daemon=True)
     thread.start()
     thread.join(CLOSE_SECONDS)
     if thread.is_alive():
-        log.warning("Kafka has not answered the last commit of a consumer; its group may read these records again")
+        log.warning("a consumer did not close in time, because Kafka does not answer")
 
 
 def bounded_consumer(settings: Settings, client_id: str, **overrides: Option) -> Consumer:
@@ -240,10 +247,11 @@ def has_lost_all_brokers(client: Client, settings: Settings) -> bool:
 
 
 def replaced_if_lost(client: Consumer, create: Callable[[], Consumer], settings: Settings) -> Consumer:
-    """The consumer, or a new one if it has lost all brokers. It takes up to 4 s.
+    """The consumer, or a new one if it has lost all brokers. It takes up to 4 s, and CLOSE_SECONDS more.
 
-    The lost consumer is closed before the caller has the new one, so its callbacks still find it with their user. The
-    new one has no partitions and no subscription unless ``create`` gives it some.
+    The lost consumer is closed before the caller has the new one, so its callbacks still find it with their user. Only
+    if the close takes longer, later callbacks do not. The new one has no partitions and no subscription unless
+    ``create`` gives it some.
     """
     if not has_lost_all_brokers(client, settings):
         return client

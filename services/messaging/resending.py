@@ -64,7 +64,7 @@ class ResendingProducer:
             self._producer.poll(seconds)
         except KafkaException as error:
             self._has_failed = True
-            log.warning("a fatal error ends a producer; a new one replaces it", error=error.args[0].str())
+            log.warning("a producer has failed; a new one replaces it within ten seconds", error=error.args[0].str())
         if self._has_failed:
             # If a right is missing, each new producer fails at once.
             if time.monotonic() >= self._next_replacement:
@@ -79,6 +79,8 @@ class ResendingProducer:
 
     def close(self, seconds: float) -> None:
         """Wait for acknowledgements for at most this time. Then report the other records as not delivered."""
+        if self._has_failed:
+            self._replace()
         with suppress(KafkaException):
             clients.flush(self._producer, seconds)
         clients.discard(self._producer)
@@ -96,8 +98,8 @@ class ResendingProducer:
         producer = self._producer
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:
-            if producer is not self._producer:
-                return  # a new producer has the record
+            if producer is not self._producer or (error and self._has_failed):
+                return  # a new producer has the record, or will have it
             self._answered_time = time.monotonic()
             del self._unacknowledged[number]
             record.on_delivery(error)
