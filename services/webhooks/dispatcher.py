@@ -93,14 +93,14 @@ class EndpointDispatcher:
     """Delivers every notification to one endpoint at least once, in the order of each customer.
 
     The endpoint has its own consumer group, so several processes share its partitions. A new endpoint starts at the end
-    of the topic. The dispatcher commits this start, too: then the endpoint gets all later records, even if the
-    process ends before the first one.
+    of the topic. The dispatcher commits this start, too. After this commit the endpoint gets all later records, even if
+    the process ends before the first one.
 
-    One thread makes all calls of the Kafka consumer. Kafka runs the callbacks of a rebalance and of a commit inside of
-    these calls. All other code runs in the event loop.
+    While it runs, one thread makes all calls of the Kafka consumer. Kafka runs the callbacks of a rebalance and of a
+    commit inside of these calls. All other code runs in the event loop, which also makes the last commit.
 
-    No commit waits for its answer, because a broker that hangs gives none for minutes. A record counts as uncommitted
-    until the answer comes. The broker receives a commit before the request that gives up its partition.
+    No call waits for the answer to a commit, because a broker that hangs gives none for minutes. A record counts as
+    uncommitted until the answer comes. The broker receives a commit before the request that gives up its partition.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class EndpointDispatcher:
         self._deliveries: set[asyncio.Task[None]] = set()
         self._last_of_key: dict[bytes | None, asyncio.Task[None]] = {}
         self._uncommitted = UncommittedOffsets()
-        self._last_commit: dict[int, int] = {}
+        self._is_committing = False
         self._paused: set[int] = set()
         self._revoked = False
         self._failure: Exception | None = None
@@ -158,7 +158,7 @@ class EndpointDispatcher:
                     await self._poll_once(kafka_thread)
             finally:
                 await self._cancel_deliveries()
-                self._commit()
+                self._commit(is_last=True)
         if self._failure is not None:
             raise self._failure
 
@@ -230,10 +230,9 @@ class EndpointDispatcher:
 
     def _on_revoke(self, _: Consumer, __: list[TopicPartition]) -> None:
         """Commit what is finished. The next owner of a partition, which can be this process, reads the rest again."""
-        self._commit()
+        self._commit(is_last=True)
         self._records.clear()
         self._uncommitted = UncommittedOffsets()
-        self._last_commit = {}
         self._paused.clear()
         self._revoked = True
 
@@ -288,12 +287,16 @@ class EndpointDispatcher:
         await self._dead_letters.write(record, f"webhook {self._endpoint.name}: {reason}")
         self._metrics.messages.labels(self._endpoint.name, "dead").inc()
 
-    def _commit(self) -> None:
-        """Commit each partition up to its first record that is not finished, unless the last commit did so."""
+    def _commit(self, *, is_last: bool = False) -> None:
+        """Commit each partition up to its first record that is not finished.
+
+        Only the last commit does not wait until an earlier one is answered. librdkafka repeats a commit after some
+        errors, so an earlier offset could replace a later one.
+        """
         offsets = self._uncommitted.committable()
-        if not offsets or offsets == self._last_commit:
+        if not offsets or (self._is_committing and not is_last):
             return
-        self._last_commit = offsets
+        self._is_committing = True
         positions = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
         try:
             self._reader.consumer.commit(offsets=positions, asynchronous=True)
@@ -302,12 +305,13 @@ class EndpointDispatcher:
 
     def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
         """Forget the committed records, and resume partitions that have room."""
-        if error := error or next((each.error for each in positions if each.error), None):
+        self._is_committing = False
+        committed = [each for each in positions if not (error or each.error)]
+        if len(committed) < len(positions):
             # The next call of _commit tries again. If the process ends before it, the receiver gets the same ids again.
-            log.warning("the commit failed", endpoint=self._endpoint.name, error=error.str())
-            self._last_commit = {}
-            return
-        self._uncommitted.remove_committed({each.partition: each.offset for each in positions})
+            reason = error or next(each.error for each in positions if each.error)
+            log.warning("the commit failed", endpoint=self._endpoint.name, error=reason.str())
+        self._uncommitted.remove_committed({each.partition: each.offset for each in committed})
         if ready := [each for each in self._paused if self._uncommitted.count(each) <= MAX_UNCOMMITTED // 2]:
             self._reader.consumer.resume([TopicPartition(self._topic, partition) for partition in ready])
             self._paused.difference_update(ready)

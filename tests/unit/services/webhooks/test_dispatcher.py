@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
@@ -229,6 +230,46 @@ def test_failed_commits_count_as_uncommitted(monkeypatch: pytest.MonkeyPatch) ->
     assert 600 == len(set(dispatch(reader, monkeypatch, steps)))
 
 
+def test_one_commit_waits_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Librdkafka repeats a commit after some errors, so an earlier offset could replace a later one."""
+    reader = Reader({0: ["a", "b"] * 50})
+    commit, answer, reads, in_flight = reader.commit, reader._answer_commits, count(), []
+
+    def counted(offsets: list[TopicPartition], *, asynchronous: bool) -> None:
+        commit(offsets, asynchronous=asynchronous)
+        in_flight.append(len(reader._asked))
+
+    monkeypatch.setattr(reader, "commit", counted)
+    monkeypatch.setattr(reader, "_answer_commits", lambda: next(reads) % 5 or answer())
+
+    async def steps(_: asyncio.Event, __: list[str]) -> None:
+        await until(lambda: reader.committed[0] == 100)
+        assert {1} == {*in_flight}
+
+    dispatch(reader, monkeypatch, steps)
+
+
+def test_a_partition_without_commits_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others have more records than the limit."""
+    reader = Reader({0: ["a"], 1: ["b"] * 2 * MAX_UNCOMMITTED})
+
+    def answer(offsets: list[TopicPartition], *, asynchronous: bool) -> None:
+        assert asynchronous
+        for each in offsets:
+            reader.committed[each.partition] = each.offset
+        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        pairs = [(each, None if each.partition else error) for each in offsets]
+        answers = [SimpleNamespace(partition=each.partition, offset=each.offset, error=error) for each, error in pairs]
+        reader.on_commit(None, cast(Any, answers))
+
+    monkeypatch.setattr(reader, "commit", answer)
+
+    async def steps(_: asyncio.Event, __: list[str]) -> None:
+        await until(lambda: reader.committed[1] == 2 * MAX_UNCOMMITTED)
+
+    dispatch(reader, monkeypatch, steps)
+
+
 def test_a_commit_that_fails_for_one_partition_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such an answer has no error of its own, but the partition has one."""
     reader = Reader({0: ["a"], 1: []})
@@ -261,11 +302,13 @@ def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPa
                 stopping.set()
 
         async def run() -> None:
+            broker.produce(TOPIC, Record(0, 0, "a").value())
+            broker.flush(10)  # the topic exists
             metrics = Metrics(CollectorRegistry())
             each = EndpointDispatcher(ENDPOINT, settings, IDS, deliver, cast(DeadLetterWriter, None), metrics)
             running = asyncio.create_task(each.run(stopping))
             # A record from before the dispatcher has its partitions is not delivered.
-            while not stopping.is_set():
+            while not stopping.is_set() and not running.done():
                 broker.produce(TOPIC, Record(0, 0, "a").value())
                 broker.poll(0)
                 await asyncio.sleep(0.05)
