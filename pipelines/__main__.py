@@ -265,9 +265,14 @@ def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta)
         begin_no_batch(query)
 
     def stop_after_batch(query: StreamingQuery) -> None:
+        has_failed = bool(query.exception())
         while query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.02)
         stop(query)
+        if not has_failed and (error := query.exception()):
+            log.warning(
+                "a query failed while it stopped; the next start repeats its batch", reason=_without_plan(str(error))
+            )
 
     if queries:
         with ThreadPoolExecutor(len(queries)) as threads:

@@ -52,8 +52,8 @@ def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], sett
     if (lost or replaced) and not settings.accept_data_loss:
         raise RecordsLostError(_explain(checkpoint, lost, replaced))
     if lost:
-        # A restart may find the same loss again, with more deleted records. A topic that was created once more may have
-        # fewer.
+        # A restart can find the same loss again, with a later end. If the topic was created again, the new loss can be
+        # shorter. Keep the longer one.
         ends = {each[:3]: each.end for each in sorted((*accepted_losses(spark, checkpoint), *lost))}
         files.write(_LOST_RECORDS, json.dumps([[*key, end] for key, end in ends.items()]))
     if ids != ids_before:

@@ -137,8 +137,8 @@ def begin_no_batch(query: StreamingQuery) -> None:
 def stop(query: StreamingQuery) -> None:
     """Stop the query and its jobs.
 
-    Spark interrupts a batch that was still in planning at ``begin_no_batch``, after its first job has begun. Then the
-    query has ended, and its own ``stop`` does not cancel this job.
+    If a batch is in planning at ``begin_no_batch``, Spark interrupts it when its first job may already run. The query
+    then ends by itself, and its own ``stop`` does not cancel the job.
     """
     query.stop()
     _execution(query).sparkSession().sparkContext().cancelJobGroup(str(query.runId))

@@ -85,8 +85,8 @@ class PastReturn(NamedTuple):
         amount: the total amount as the till sent it; 0 if the return is decided.
         items: for each item code the returned value, without signs; None if the till sent no lines.
         taxable_amount: as the till sent it; None if it did not, or if the return is decided.
-        is_half: whether it is the returned half of an exchange whose sold half the account can lack: the index of
-            invoices has forwarded the return, and the sold half comes later, or the account has forgotten that half.
+        is_half: whether the account can lack the sold half of this exchange. Either the index of invoices has forwarded
+            the return, or the account has forgotten the sold half, or it comes in a later part of a moved account.
     """
 
     append_time: int
