@@ -169,6 +169,23 @@ def test_a_query_that_stops_slowly_delays_no_other(clock: Clock) -> None:
     assert ["between batches"] * 2 == [each.stopped for each in queries]
 
 
+def test_the_log_has_the_error_of_a_last_micro_batch(clock: Clock) -> None:
+    """Nobody watches the query any more. An earlier error is in the log already."""
+
+    class Failing(Running):
+        def exception(self) -> str | None:
+            return super().exception() if self.stopped else None
+
+    queries: list[Any] = [
+        Running(clock, 0.0, error="an earlier error", is_active=False),
+        Failing(clock, 1.0, error="the disk is full\n=== Streaming Query ==="),
+        Running(clock, 1.0),
+    ]
+    with capture_logs() as logs:
+        _stop_between_batches(queries, timedelta(seconds=10))
+    assert ["the disk is full"] == [line["reason"] for line in logs]
+
+
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("LOYALTY_CHECKPOINT_DIR", str(tmp_path))
