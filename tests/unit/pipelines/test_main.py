@@ -299,7 +299,9 @@ def test_a_new_version_of_the_programme_starts_no_query_after_a_stop_signal(cloc
     running = Running(clock, 0.0)
     running.stop = lambda: (stopping.set(), setattr(stopping, "wait", lambda _: True))  # type: ignore[method-assign]
     programme: Any = SimpleNamespace(has_changed=lambda: True)
-    _watch({"loyalty": running}, lambda name: pytest.fail(f"{name} starts"), programme, stopping)
+    started: list[str] = []
+    _watch({"loyalty": running}, started.append, programme, stopping)
+    assert (True, []) == (stopping.is_set(), started)
 
 
 def test_a_batch_that_a_stop_interrupts_is_no_error_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,29 +102,26 @@ def test_a_client_error_is_cleared_when_a_broker_answers_again(monkeypatch: pyte
     consumer = FakeConsumer()
     with reader_of(monkeypatch, consumer) as reader:
         cast(Any, reader._options["error_cb"])(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-        consumer.offline = True
-        with pytest.raises(KafkaException):
-            reader.read(10, 0)
-        assert reader.error is not None
-
-        consumer.offline = False
-        reader.read(10, 0)
-
-        assert reader.error is None
+        assert_error_while_offline(reader, consumer)
 
 
 def test_a_broker_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Librdkafka reports no error as long as the connection is open. A reader without records asks for itself."""
     consumer = FakeConsumer()
-    consumer.offline = True
     monkeypatch.setattr("services.messaging.clients.LOST_SECONDS", -1.0)
     with reader_of(monkeypatch, consumer) as reader:
-        with pytest.raises(KafkaException):
-            reader.read(10, 0)
-        assert reader.error is not None
-        consumer.offline = False
+        assert_error_while_offline(reader, consumer)
+
+
+def assert_error_while_offline(reader: LogReader, consumer: FakeConsumer) -> None:
+    """The reader has an error from the first read without an answer to the first one with an answer."""
+    consumer.offline = True
+    with pytest.raises(KafkaException):
         reader.read(10, 0)
-        assert reader.error is None
+    assert reader.error is not None
+    consumer.offline = False
+    reader.read(10, 0)
+    assert reader.error is None
 
 
 def test_an_old_client_error_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

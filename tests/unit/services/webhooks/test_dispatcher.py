@@ -287,6 +287,7 @@ def test_a_commit_that_fails_for_one_partition_is_repeated(monkeypatch: pytest.M
         await until(lambda: reader.committed[0] == 1)
 
     dispatch(reader, monkeypatch, steps)
+    assert (1, []) == (reader.committed[0], errors)
 
 
 def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,6 +316,7 @@ def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPa
             await running
 
         asyncio.run(run())
+        assert stopping.is_set()
 
 
 def test_a_broker_that_is_away_for_a_moment_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
