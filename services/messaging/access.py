@@ -71,11 +71,13 @@ def _right(user: str, operation: AclOperation, kind: ResourceType, name: str) ->
 
 
 def apply_rights(settings: Settings) -> Changes:
-    """Grant the missing rights, then withdraw the rights that the defined users have beyond them.
+    """Grant the missing rights, then withdraw surplus rights of the users of ``schemas.access``.
 
-    Rights of other users stay. So do rights on names that this deployment does not use, because another deployment on
-    the same brokers can use them: every name begins with an empty prefix, and ``eu-test-`` begins with ``eu-``. Until
-    they are replaced, processes of an earlier version can use them too. A right on all names is withdrawn.
+    Surplus are rights on names that this deployment uses, and rights on all names. The rights of other users stay.
+    Rights on names that this deployment does not use stay too, because processes of an earlier version or another
+    deployment on the same brokers can use them. The prefix of a name does not show its deployment: every name begins
+    with an empty prefix, and ``eu-test-`` begins with ``eu-``.
+
     Raises KafkaException. It withdraws nothing unless it has granted all missing rights.
     """
     client = admin(settings)

@@ -32,10 +32,10 @@ class TopicMismatchError(RuntimeError):
 def create_topics(settings: Settings) -> list[str]:
     """Create the missing topics of the catalogue and check the others. Returns the names of all topics.
 
-    It raises the largest batch of a topic, and the retention of a compacted topic, if an older release has created it
-    with less. It lowers nothing.
+    If an older release has created a topic with lower values, the function raises its ``max.message.bytes``, and the
+    ``retention.ms`` of a compacted topic. It never lowers them.
 
-    Raises TopicMismatchError if an existing topic has another number of partitions, so that readers would look for keys
+    Raises TopicMismatchError if an existing topic has another number of partitions, because readers would look for keys
     in wrong partitions. Raises KafkaException if the broker cannot create a topic, or if a partition gets no leader.
     """
     client = admin(settings)
@@ -83,7 +83,9 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
 
 
 def _raise_limits(client: AdminClient, settings: Settings, existing: Collection[Topic]) -> None:
-    """Raise what must not be lower than in the catalogue. The retention of other topics belongs to the operator."""
+    """Raise settings that are lower than in the catalogue. The operator sets the retention of topics that are not
+    compacted.
+    """
     kind, by_name = ConfigResource.Type.TOPIC, {settings.name_of(topic): topic for topic in existing}
     changed = []
     found = client.describe_configs([ConfigResource(kind, name) for name in by_name], request_timeout=_LEADER_SECONDS)
@@ -146,8 +148,8 @@ def _has_leaders(topic: TopicMetadata) -> bool:
 def listed_offset(answer: Future[Any]) -> int:
     """The offset in an answer of ``AdminClient.list_offsets``. Raises KafkaException if it has none.
 
-    While a partition changes its leader, an answer can have neither an error nor an offset. librdkafka then returns a
-    special number, which must not be taken for the end of an empty partition.
+    While a partition changes its leader, an answer can have neither an error nor an offset. librdkafka then returns
+    OFFSET_INVALID.
     """
     offset: int = answer.result().offset
     if offset == OFFSET_INVALID:
@@ -156,7 +158,7 @@ def listed_offset(answer: Future[Any]) -> int:
 
 
 def topic_ids(of: Collection[Topic], settings: Settings) -> dict[str, str]:
-    """By name, the broker's ids of topics. A topic that is deleted and created again has another id.
+    """The broker's ids of topics, by name. A topic that is deleted and created again has another id.
 
     Raises KafkaException, also for a topic that does not exist.
     """
@@ -167,7 +169,9 @@ def topic_ids(of: Collection[Topic], settings: Settings) -> dict[str, str]:
 
 
 class TimestampTypeError(RuntimeError):
-    """A topic stores the times of producers. One wrong clock could make the records of all other producers late."""
+    """A topic stores the times of producers. With one wrong clock, Spark could drop the records of other producers as
+    late.
+    """
 
 
 def max_record_age(topic: Topic, settings: Settings) -> timedelta | None:

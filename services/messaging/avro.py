@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 MAGIC_BYTE = 0
 _LONGEST_DECIMAL = 16
-"""Bytes of a decimal. The largest number of 38 digits, the most that Spark knows, fits into them."""
+"""Bytes of the longest decimal. A number of 38 digits fits, and Spark allows no more digits."""
 _HEADER = struct.Struct(">bI")
 HEADER_BYTES = _HEADER.size
 """Bytes in front of an Avro body."""
@@ -38,7 +38,9 @@ AVRO_ERRORS = (
     SchemaParseException,
     SchemaResolutionError,
 )
-"""The errors that fastavro raised for damaged bytes, unfitting values and invalid schemas. It does not document any."""
+"""The errors that fastavro raised for damaged bytes, values of a wrong type and invalid schemas. fastavro does not
+document its errors.
+"""
 
 
 class UndecodableError(ValueError):
@@ -53,8 +55,8 @@ class UndecodableError(ValueError):
         self.reason = reason or message
 
 
-def _bounded(read_decimal: Callable[..., Any]) -> Callable[..., Any]:
-    """The reader of decimals of fastavro, for short decimals. A long one would cost it seconds of processor time."""
+def _with_limit(read_decimal: Callable[..., Any]) -> Callable[..., Any]:
+    """A reader that refuses long decimals. fastavro would need seconds of processor time to read one."""
 
     def read(data: bytes, *schemas: Any) -> Any:
         if len(data) > _LONGEST_DECIMAL:
@@ -64,24 +66,29 @@ def _bounded(read_decimal: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
-def _of_32_bits(number: int, *_: Any) -> int:
-    """An int of Avro. fastavro also reads longer ones, which Java refuses and fastavro cannot write."""
+def _checked_int(number: int, *_: Any) -> int:
+    """Check that an Avro ``int`` has 32 bits. fastavro also reads longer ones. It cannot write them, and Java refuses
+    them.
+    """
     if not -(2**31) <= number < 2**31:
         raise OverflowError(f"{number} has more than 32 bits")
     return number
 
 
-LOGICAL_READERS["bytes-decimal"] = _bounded(LOGICAL_READERS["bytes-decimal"])
-LOGICAL_READERS["int-bounded"] = _of_32_bits
+# fastavro calls the reader of a logical type by the name "<type>-<logical type>".
+LOGICAL_READERS["bytes-decimal"] = _with_limit(LOGICAL_READERS["bytes-decimal"])
+LOGICAL_READERS["int-bounded"] = _checked_int
+_BOUNDED_INT = {"type": "int", "logicalType": "bounded"}
+"""Replaces ``int`` in each schema, so that fastavro calls ``_checked_int``."""
 
 
 def not_of_its_schema(name: str) -> str:
-    """The reason for bytes that are not a record of the schema that their id names."""
+    """The reason of a dead letter whose bytes do not match the schema of their id."""
     return f"not an Avro {name} of its schema id"
 
 
 def bytes_follow(name: str) -> str:
-    """The reason for a value that has more bytes after its record."""
+    """The reason of a dead letter with more bytes after its record."""
     return f"bytes follow the Avro {name}"
 
 
@@ -110,8 +117,8 @@ def decoder(topic: Topic, ids: SchemaIds, *, decimals_as_text: bool = False) -> 
     SchemaRegistryUnavailableError if the Schema Registry does not answer.
 
     Args:
-        decimals_as_text: whether the decimals of the record's own fields become texts, as ``str`` makes them. To decode
-            them to ``Decimal`` takes twice as long.
+        decimals_as_text: return the decimals of the record's own fields as text, like ``str(Decimal)``. The decoder
+            then needs half the time.
     """
     return record_decoder(str(topic.value), ids.writer_schema, decimals_as_text=decimals_as_text)
 
@@ -140,26 +147,19 @@ def record_decoder(
 ) -> Callable[[bytes], Record]:
     """A function that decodes framed records of this name into their newest schema; see ``decoder``."""
     decimal_fields = _decimal_scales(schemas.current(name)) if decimals_as_text else {}
-    replaced = _without_decimal if decimals_as_text else lambda schema: schema
-
-    def parsed(schema: Any) -> Any:
-        return fastavro.parse_schema(
-            schemas.with_types(schema, lambda each: _BOUNDED_INT if each == "int" else replaced(each))
-        )
-
-    reader = parsed(schemas.current(name))
+    reader = _prepared(schemas.current(name), decimals_as_text=decimals_as_text)
 
     @cache
     def writer_and_reader(schema_id: int) -> tuple[Any, Any]:
         text = writer_schema(schema_id)
         try:
             schema = json.loads(text)
-            writer = parsed(schema)
+            writer = _prepared(schema, decimals_as_text=decimals_as_text)
         except AVRO_ERRORS as error:
             raise UndecodableError(f"schema id {schema_id} is no Avro schema: {error}") from error
         if decimal_fields and _decimal_scales(schema).items() - decimal_fields.items():
             raise UndecodableError(f"schema id {schema_id} has decimals of another scale")
-        # Without a reader schema fastavro does not resolve the two schemas for every record.
+        # None saves time: with a reader's schema, fastavro resolves the two schemas for every record.
         return writer, None if writer == reader else reader
 
     def decode(value: bytes) -> Record:
@@ -179,6 +179,17 @@ def record_decoder(
     return decode
 
 
+def _prepared(schema: Any, *, decimals_as_text: bool) -> Any:
+    """A parsed schema with checked ints. With ``decimals_as_text``, its decimals are bytes."""
+
+    def replaced(part: Any) -> Any:
+        if part == "int":
+            return _BOUNDED_INT
+        return _without_decimal(part) if decimals_as_text else part
+
+    return fastavro.parse_schema(schemas.with_types(schema, replaced))
+
+
 def _read(body: io.BytesIO, writer: Any, resolve_into: Any, name: str, schema_id: int) -> Record:
     try:
         return cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
@@ -186,25 +197,24 @@ def _read(body: io.BytesIO, writer: Any, resolve_into: Any, name: str, schema_id
         raise
     # These errors also occur if the writer's schema is the valid schema of another record.
     except AVRO_ERRORS as error:
-        # The text of the error does not help a reader: it is empty, an index, or both schemas.
+        # The message omits the text of the error, which is empty, an index, or both schemas.
         message = f"not an Avro {name} of schema id {schema_id}"
         raise UndecodableError(message, not_of_its_schema(name)) from error
 
 
 def same_schema(text: str, newest: Any) -> bool:
-    """Whether the text has the fields and types of the newest schema, in the same order.
+    """Whether both schemas encode a record to the same bytes: they have the same fields and types in the same order.
 
-    Then the bytes of a record are the same. Comments, aliases and defaults can differ, because they do not change the
-    bytes.
+    Comments, aliases and defaults do not change the bytes, so they can differ.
     """
     try:
-        return bool(_form(json.loads(text)) == _form(newest))
+        return bool(_canonical_form(json.loads(text)) == _canonical_form(newest))
     except AVRO_ERRORS:
         return False
 
 
-def _form(schema: Any) -> Any:
-    """What decides about bytes: like Avro's parsing canonical form, but with logical types."""
+def _canonical_form(schema: Any) -> Any:
+    """The parts of a schema that change the bytes: Avro's parsing canonical form, and logical types."""
     return _without(fastavro.parse_schema(schema), frozenset({"doc", "aliases", "default"}))
 
 
@@ -232,9 +242,6 @@ def _decimal_scales(schema: Any) -> dict[str, int]:
     return found
 
 
-_BOUNDED_INT = {"type": "int", "logicalType": "bounded"}
-
-
 def _without_decimal(schema: Any) -> Any:
     """Bytes instead of a decimal. The encoding is the same."""
     if not isinstance(schema, dict) or schema.get("logicalType") != "decimal":
@@ -242,8 +249,7 @@ def _without_decimal(schema: Any) -> Any:
     return {name: part for name, part in schema.items() if name not in ("logicalType", "precision", "scale")}
 
 
-# A cache, because the points of many accounts are zero, or equal in several fields.
-@lru_cache(4096)
+@lru_cache(4096)  # many records have equal points, for example zero
 def _points_text(unscaled: bytes) -> str:
     """The text of points, which Avro encodes as hundredths (two's complement, big endian)."""
     return points_text(int.from_bytes(unscaled, "big", signed=True))

@@ -65,8 +65,8 @@ class ConnectionDiagnosis:
         self._reason: str | None = None
 
     def on_error(self, error: KafkaError) -> None:
-        """The callback for the option ``error_cb``. librdkafka calls it while the client is polled."""
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001  # the only names of these codes
+        """The callback of the option ``error_cb``. librdkafka calls it when the client is polled."""
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001 - the codes have no other names
             _, _, self._reason = error.str().partition(" (after ")[0].partition(": ")
 
     def explain(self, settings: Settings) -> str:
@@ -77,10 +77,9 @@ class ConnectionDiagnosis:
 
 
 class _DropConnectionLines(logging.Filter):
-    """Drops log lines about connections. While no broker answers, there are twenty a second.
+    """Drops log lines about connections. While no broker answers, librdkafka writes twenty a second.
 
-    The code that uses the client logs once that no broker answers, and once that a broker answers again (see
-    ``LogReader``).
+    ``LogReader`` logs once that no broker answers, and once that a broker answers again.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -89,8 +88,8 @@ class _DropConnectionLines(logging.Filter):
 
 
 LARGEST_REQUEST_BYTES = 64 * 2**20
-"""The largest record of a producer before compression. The broker limits the size after compression. A large record
-that was read must also fit as a dead letter with more headers, and as a replay of this dead letter.
+"""The largest record of a producer before compression. The broker limits the size after compression. This limit leaves
+room for a dead letter, which has more headers than its record, and for the replay of a dead letter.
 """
 
 LOST_SECONDS = 10.0
@@ -109,10 +108,6 @@ _LONGEST_BACKOFF_MS = 1_000
 
 _LIBRARY_LOG = logging.getLogger("librdkafka")
 _LIBRARY_LOG.addFilter(_DropConnectionLines())
-
-_SILENT = {"log_level": 0}
-"""Options for clients that nobody polls. librdkafka would keep log lines until the next poll. Their calls raise errors.
-"""
 
 
 def _common(settings: Settings, client_id: str) -> dict[str, Any]:
@@ -139,11 +134,11 @@ def producer(settings: Settings, client_id: str, **overrides: Option) -> Produce
 def flush(producer: Producer, seconds: float) -> int:
     """Wait for acknowledgements for at most this time. Returns the number of records without one.
 
-    Raises KafkaException after a fatal error: librdkafka refuses all further records of this producer. ``poll`` raises
-    it, too. The option ``error_cb`` does not get fatal errors.
+    Raises KafkaException after a fatal error. librdkafka then refuses all further records of this producer.
+    ``Producer.poll`` raises it too. librdkafka does not pass fatal errors to ``error_cb``.
     """
     deadline = time.monotonic() + seconds
-    # ``Producer.flush`` calls ``on_delivery`` also after a fatal error. Then each call in it raises SystemError.
+    # ``Producer.flush`` would call ``on_delivery`` after a fatal error, and each call in it would raise SystemError.
     while len(producer) and (left := deadline - time.monotonic()) > 0:
         producer.poll(min(left, _POLL_SECONDS))
     return len(producer)
@@ -161,8 +156,8 @@ def member_options(settings: Settings, group: str, longest_poll_ms: int) -> dict
     """The options of a consumer that is a member of a group.
 
     Args:
-        longest_poll_ms: the group removes a member that does not poll for this long, in milliseconds. It is longer if
-            the session is, because librdkafka accepts no longer session.
+        longest_poll_ms: the group removes a member that does not poll for this number of milliseconds. A longer session
+            timeout replaces it, because librdkafka accepts no session timeout above this value.
     """
     session = settings.session_timeout // timedelta(milliseconds=1)
     return {
@@ -174,7 +169,7 @@ def member_options(settings: Settings, group: str, longest_poll_ms: int) -> dict
 
 
 def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consumer:
-    """A consumer that starts at the first record and commits no offsets. Its user stores them with its results."""
+    """A consumer that starts at the first record and commits no offsets. The caller stores its positions."""
     return Consumer(
         {
             **_common(settings, client_id),
@@ -190,15 +185,15 @@ def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consume
 def close(consumer: Consumer) -> None:
     """Leave the group and close the consumer, after CLOSE_SECONDS at the latest.
 
-    librdkafka first waits for the answers to commits. While the broker hangs, this takes minutes. So a daemon thread
-    closes the consumer, and the process can end before it.
+    librdkafka first waits for the answers to commits, which takes minutes while the broker hangs. So a daemon thread
+    closes the consumer. The process does not wait for this thread when it ends.
     """
 
     def leave() -> None:
         try:
             consumer.close()
-        except KafkaException as error:  # of a callback that close has called
-            log.warning("a consumer did not close in order", error=error.args[0].str())
+        except KafkaException as error:  # a callback of the consumer raised it
+            log.warning("a consumer closed with an error", error=error.args[0].str())
 
     thread = threading.Thread(target=leave, name="close-consumer", daemon=True)
     thread.start()
@@ -208,10 +203,11 @@ def close(consumer: Consumer) -> None:
 
 
 def bounded_consumer(settings: Settings, client_id: str, **overrides: Option) -> Consumer:
-    """A consumer for a bounded read: it reads partitions up to their present end, and asks for their offsets.
+    """A consumer that asks for end offsets and reads partitions up to them.
 
-    At the end of a partition the broker delays its response to a fetch by ``fetch.wait.max.ms``. All other requests to
-    this broker wait for it. With the default of 500 ms, the end offsets of two topics with three partitions took 3 s.
+    At the end of a partition the broker delays its response to a fetch by ``fetch.wait.max.ms``. All other requests of
+    this consumer to the broker wait for the response. With the default of 500 ms, the end offsets of two topics with
+    three partitions took 3 s.
     """
     options: dict[str, Option] = {"fetch.wait.max.ms": 20, **overrides}
     return consumer(settings, client_id, **options)
@@ -222,11 +218,13 @@ def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
     return AdminClient(
         {
             **_common(settings, client_id),
-            **_SILENT,
-            # A request waits for the leader that the client knows. By default it waits five minutes for a dead one.
+            # Nobody polls this client, so librdkafka would keep its log lines in memory. Its calls raise the errors.
+            "log_level": 0,
+            # A request waits for the leader that the client knows. With the default of five minutes, it waits that long
+            # for a leader that has crashed.
             "topic.metadata.refresh.interval.ms": 2000,
-            # While a request waits, librdkafka 2.16 reconnects ten thousand times a second: each failed attempt sends
-            # RD_KAFKA_OP_CONNECT, which ends the pause between attempts. Permanent connections avoid this.
+            # With sparse connections, librdkafka 2.16 reconnects ten thousand times a second while a request waits:
+            # each failed attempt sends RD_KAFKA_OP_CONNECT, which ends the pause between attempts.
             "enable.sparse.connections": False,
         }
     )
@@ -235,11 +233,11 @@ def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
 def has_lost_all_brokers(client: Client, settings: Settings) -> bool:
     """Whether a new client gets an answer from Kafka and this client gets none. It takes up to 4 s.
 
-    A broker that is stopping can answer a request for metadata with its topics and without any broker. librdkafka then
-    removes all brokers, and may never connect again (https://github.com/confluentinc/librdkafka/issues/5301). The
-    caller must replace the client.
+    The caller must replace such a client. A broker that is stopping can answer a request for metadata with its topics
+    and without any broker. librdkafka then removes all brokers, and may never connect again
+    (https://github.com/confluentinc/librdkafka/issues/5301).
     """
-    # The new client comes first: if Kafka returns meanwhile, this client has time to connect.
+    # Ask the new client first. If Kafka returns during this call, the other client has time to connect.
     if not _gets_answer(lambda: admin(settings)) or _gets_answer(lambda: client):
         return False
     log.warning("a client has lost all brokers; a new client replaces it", kind=type(client).__name__)
@@ -249,9 +247,9 @@ def has_lost_all_brokers(client: Client, settings: Settings) -> bool:
 def replaced_if_lost(client: Consumer, create: Callable[[], Consumer], settings: Settings) -> Consumer:
     """The consumer, or a new one if it has lost all brokers. It takes up to 4 s, and CLOSE_SECONDS more.
 
-    The lost consumer is closed before the caller has the new one, so its callbacks still find it with their user. Only
-    if the close takes longer, later callbacks do not. The new one has no partitions and no subscription unless
-    ``create`` gives it some.
+    It closes the lost consumer before it returns the new one, so the callbacks of the lost consumer run while the
+    caller still holds it. If the close takes longer than CLOSE_SECONDS, callbacks can run later. The new consumer has
+    no partitions and no subscription unless ``create`` gives it some.
     """
     if not has_lost_all_brokers(client, settings):
         return client
@@ -263,5 +261,5 @@ def replaced_if_lost(client: Consumer, create: Callable[[], Consumer], settings:
 def _gets_answer(client: Callable[[], Client]) -> bool:
     try:
         return bool(client().list_topics(timeout=_PROBE_SECONDS).brokers)
-    except (KafkaException, OSError):  # a file of the settings can be unreadable for a moment
+    except (KafkaException, OSError):  # OSError: a file of the settings, for example a password, cannot be read now
         return False

@@ -47,7 +47,7 @@ class RecordPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFacts:
-    """What is known of a dead letter besides the original record.
+    """What is known about a dead letter, without the original record.
 
     Attributes:
         position: the position of the dead letter itself.
@@ -101,7 +101,7 @@ class DeadLetterFilter:
 class DeadLetterWriter:
     """Writes records to the topic of dead letters.
 
-    Creating one raises PublishError if no broker answers or if the topic does not exist.
+    The constructor raises PublishError if no broker answers or if the topic does not exist.
     """
 
     def __init__(self, settings: Settings, client_id: str) -> None:
@@ -109,12 +109,12 @@ class DeadLetterWriter:
         self._producer = connected_producer(settings, client_id, [self._topic])
 
     async def write(self, record: KafkaMessage, reason: str) -> None:
-        """Write a record and the reason, and wait for the broker. Raises PublishError if the broker has not got it."""
+        """Write a record and the reason. Raises PublishError if the broker does not acknowledge the record."""
         cancelled = threading.Event()
         try:
             await asyncio.to_thread(self._write, record, reason, cancelled)
         finally:
-            cancelled.set()  # the end of the event loop waits for the thread
+            cancelled.set()  # ends the thread, because the event loop cannot close before it
 
     def _write(self, record: KafkaMessage, reason: str, cancelled: threading.Event) -> None:
         origin = {
@@ -146,15 +146,16 @@ class DeadLetterWriter:
 
 
 class DeadLetters:
-    """The dead letters that existed when this object was made, and that a filter selects.
+    """The dead letters that existed when this object was created, and that a filter selects.
 
     Each iteration reads the topic again, because all the values may not fit into memory.
 
-    The filter decides about duplicates. With positions, the result has every dead letter at these positions. Without
-    positions, the result has the first dead letter of each original record and reason: each webhook that refuses a
-    notification has its own reason.
+    A filter with positions selects every dead letter at these positions. A filter without positions drops duplicates:
+    it selects the first dead letter of each original record and reason. The reason counts because each webhook that
+    refuses a notification writes its own.
 
-    Raises DeadLettersError if no broker answers, PublishError if the topic does not exist.
+    The constructor and each iteration raise DeadLettersError if no broker answers. The constructor raises PublishError
+    if the topic does not exist.
     """
 
     def __init__(self, settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter()) -> None:
@@ -181,9 +182,9 @@ class DeadLetters:
 
 
 def newest_of(letters: Iterable[Facts], most: int) -> tuple[Counter[str], list[Facts]]:
-    """The number of dead letters for each reason, and at most this number of the newest ones, the newest first.
+    """The number of dead letters for each reason, and the newest dead letters in descending order, at most ``most``.
 
-    It keeps only the newest ones in memory, while it reads.
+    It keeps no more than ``most`` dead letters in memory.
     """
     reasons = Counter[str]()
 
@@ -213,9 +214,9 @@ def topics_of(
 def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False) -> Iterator[DeadLetter]:
     """The first dead letter of each original record, or of each original record and reason.
 
-    A pipeline that restarts after a crash can write a second dead letter of the same record. Dead letters without an
-    origin are all kept. Dead letters with the same origin and different bytes are all kept too: a topic that was
-    deleted and created again uses the same offsets a second time.
+    A pipeline that restarts after a crash can write a second dead letter of the same record. The function keeps all
+    dead letters without an origin. It also keeps dead letters with the same origin and different bytes: a topic that
+    was deleted and created again uses the same offsets a second time.
     """
     seen = set()
     for letter in letters:
@@ -231,8 +232,8 @@ def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False) -> I
 def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iterable[str]) -> int:
     """Publish each original record once, with its headers, to the topic it came from. Returns the number of records.
 
-    The dead letters stay in their topic. Raises PublishError if a record cannot be delivered, and DeadLettersError.
-    Both can come after some records were published.
+    The dead letters stay in their topic. Raises PublishError if a record cannot be delivered, and DeadLettersError if
+    the dead letters cannot be read. Before both errors, some records may have been published.
 
     Args:
         destinations: the topics of the dead letters (see ``topics_of``).
@@ -269,7 +270,7 @@ def _destination(letter: DeadLetter) -> str:
 def _end_offsets(
     consumer: Consumer, topic: str, settings: Settings, diagnosis: clients.ConnectionDiagnosis
 ) -> dict[int, int]:
-    """The end offset of each partition that is not new and empty."""
+    """The end offset of each partition, except partitions that never had a record."""
     try:
         found = find_topic(consumer, topic)
     except KafkaException as error:
@@ -288,9 +289,9 @@ def _end_offsets(
 
 def dead_letter_of(message: KafkaMessage) -> DeadLetter:
     """The dead letter of a record of the topic."""
-    # The library names a dictionary too, which only a producer may give.
+    # The type of ``headers`` includes a dictionary, which only messages to a producer have.
     found = cast(list[tuple[str, str | bytes | None]], message.headers() or [])
-    # A record can have several headers of one name. The last ones are those of the dead letter.
+    # A record can have several headers with the same name. The writer of the dead letter appended the last one.
     texts = {name: value.decode("utf-8", "replace") for name, value in found if isinstance(value, bytes)}
     return DeadLetter(
         position=RecordPosition(int(message.partition() or 0), int(message.offset() or 0)),

@@ -1,4 +1,4 @@
-"""Reads Kafka partitions in batches from positions that its user stores, and reconnects after errors."""
+"""Reads Kafka partitions in batches from positions that the caller stores, and reconnects after errors."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from services.settings import Settings
 log = structlog.get_logger(__name__)
 
 NO_ANSWER = (
-    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001  # the library's public names
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the code has no other name
     KafkaError._TIMED_OUT,  # noqa: SLF001
     KafkaError._TRANSPORT,  # noqa: SLF001
 )
@@ -27,7 +27,7 @@ _LONGEST_BACKOFF_SECONDS = 2.0
 
 
 class Batch(NamedTuple):
-    """What one read returns. A partition is identified by its topic and number.
+    """What one read returns. The keys are partitions: topic and number.
 
     Attributes:
         records: the records of each partition, in the order of their offsets.
@@ -42,12 +42,12 @@ class Batch(NamedTuple):
 class LogReader:
     """Reads partitions with one consumer.
 
-    The user stores its own positions, for example in a database transaction with the results. So an offset that the
+    The caller stores its own positions, for example in a database transaction with the results. So an offset that the
     broker does not have is an error by default: a jump to another offset would lose or repeat records.
     A member of a consumer group passes ``group.id`` and ``auto.offset.reset``, and subscribes with ``consumer``.
 
     Attributes:
-        consumer: the Kafka consumer, from ``__enter__`` to ``__exit__``. Its user assigns the partitions to it.
+        consumer: the Kafka consumer, from ``__enter__`` to ``__exit__``. The caller assigns the partitions to it.
         connected: whether ``connect`` has succeeded since the last error.
         error: why the reader cannot read now, in one line; None if it can.
         last_step_time: when ``run`` started its last step, in seconds of ``time.monotonic``.
@@ -66,8 +66,8 @@ class LogReader:
         """Prepare a reader.
 
         Args:
-            settings: where the brokers are.
-            client_id: the client id, which logs of brokers show.
+            settings: the addresses of the brokers, and the credentials.
+            client_id: the client id that the logs of the brokers show.
             retry_on: errors after which ``run`` reconnects, besides KafkaException.
             options: options of librdkafka, for example ``enable.partition.eof``.
         """
@@ -78,7 +78,7 @@ class LogReader:
         self._stopping = threading.Event()
         self.connected = False
         self._error: str | None = None
-        self._suspicion: KafkaError | None = None
+        self._reported: KafkaError | None = None
         self._unanswered_since: float | None = None
         self._next_probe = 0.0
         self.last_step_time = time.monotonic()
@@ -147,8 +147,9 @@ class LogReader:
         batch = Batch(defaultdict(list), {})
         first = self.consumer.poll(timeout_seconds)
         if first is None:
-            if self.error or self._suspicion or self._unanswered_since or time.monotonic() > self._next_probe:
-                self.error = None if self._ask() else self.error
+            is_in_doubt = self.error or self._reported or self._unanswered_since
+            if (is_in_doubt or time.monotonic() > self._next_probe) and self._probe():
+                self.error = None
             return batch
         for message in [first, *self.consumer.consume(max_records - 1, 0)]:
             # The type of these methods includes None for messages that do not come from a consumer.
@@ -156,7 +157,7 @@ class LogReader:
             error = message.error()
             if error is None:
                 batch.records[partition].append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # the library's public name
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the code has no other name
                 batch.ends[partition] = cast(int, message.offset())
             else:
                 if error.code() in NO_ANSWER:
@@ -180,7 +181,7 @@ class LogReader:
         try:
             if not self.connected:
                 if self._unanswered_since is not None and not self.renew():
-                    self._ask()
+                    self._probe()
                 connect()
                 self.connected, self.error = True, None
             poll_once()
@@ -190,19 +191,19 @@ class LogReader:
                 self._note_no_answer()
             raise
 
-    def _ask(self) -> bool:
+    def _probe(self) -> bool:
         """Whether a broker answers. librdkafka does not report that it has connected again.
 
         Raises KafkaException if no broker answers, and an error was reported or LOST_SECONDS have passed.
         """
-        suspicion, self._suspicion = self._suspicion, None
+        reported, self._reported = self._reported, None
         try:
             self.consumer.list_topics(timeout=_PROBE_SECONDS)
         except KafkaException as error:
             since = self._note_no_answer()
-            if suspicion or self.error or time.monotonic() > since + clients.LOST_SECONDS:
-                # The suspicion knows more, for example that the password is wrong.
-                self.error = _explained(suspicion) if suspicion else self.error or _explained(error.args[0])
+            if reported or self.error or time.monotonic() > since + clients.LOST_SECONDS:
+                # The reported error says more, for example that the password is wrong. This error is only a timeout.
+                self.error = _explained(reported) if reported else self.error or _explained(error.args[0])
                 raise
             return False
         self._note_answer()
@@ -213,14 +214,14 @@ class LogReader:
         self._next_probe = time.monotonic() + clients.LOST_SECONDS
 
     def _note_no_answer(self) -> float:
-        """Returns when the first missing answer was noticed."""
+        """Returns the time of the first missing answer."""
         if self._unanswered_since is None:
             self._unanswered_since = time.monotonic()
         return self._unanswered_since
 
     def _note_client_error(self, error: KafkaError) -> None:
-        # The error can be older than a connection that works, or concern one broker of several.
-        self._suspicion = error
+        # A probe must confirm the error: it can be older than a connection that works, or concern one of many brokers.
+        self._reported = error
 
 
 def _in_one_line(error: Exception) -> str:

@@ -26,7 +26,7 @@ DELIVERY_TIMEOUT = 30.0
 _RETRY_SECONDS = 0.1
 _QUEUE_POLL_SECONDS = 0.1
 _RECORDS_PER_POLL = 256
-_SEND_AGAIN = "later records may be missing, too. Send all of them again when Kafka answers"
+_SEND_AGAIN = "later records may be missing too. Send all of them again when Kafka answers"
 
 
 class PublishError(RuntimeError):
@@ -87,7 +87,7 @@ def find_topic(client: Producer | Consumer, topic: str) -> TopicMetadata:
 class Publisher:
     """Publishes records, as a context manager.
 
-    Its end waits until every record is acknowledged, and raises PublishError for the first record that was not.
+    ``__exit__`` waits until every record is acknowledged, and raises PublishError for the first record that was not.
     """
 
     def __init__(self, producer: Producer) -> None:
@@ -100,7 +100,7 @@ class Publisher:
 
     def __exit__(self, error_type: object, error: object, trace: object) -> None:
         if error_type is not None:
-            # The caller already has an error, so this only gives the last records time to arrive.
+            # The caller already has an error. Only wait for the last records.
             with suppress(KafkaException):
                 clients.flush(self._producer, DELIVERY_TIMEOUT)
             return
@@ -115,7 +115,7 @@ class Publisher:
         headers: Mapping[str, str] | Sequence[tuple[str, str | bytes | None]] = (),
     ) -> None:
         """Queue a record; wait while the queue is full. Raises PublishError after a delivery has failed."""
-        # A list, because a record can have several headers of one name.
+        # A list, because a record can have several headers with the same name.
         pairs: Any = list(headers.items() if isinstance(headers, Mapping) else headers)
         while True:
             try:

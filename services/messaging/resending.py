@@ -1,4 +1,4 @@
-"""A producer for records that must not be lost while Kafka is away."""
+"""A producer for records that must not be lost while no broker answers."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from services.settings import Settings
 log = structlog.get_logger(__name__)
 
 OnDelivery = Callable[[KafkaError | None], None]
-"""It gets None if a broker has the record."""
+"""Its argument is None if a broker has acknowledged the record."""
 
 Headers = Sequence[tuple[str, str | bytes | None]]
 
@@ -30,10 +30,10 @@ class _Record(NamedTuple):
 
 
 class ResendingProducer:
-    """Sends each record until a broker acknowledges it. Its user calls ``poll`` regularly.
+    """Sends each record until a broker acknowledges it. The caller calls ``poll`` regularly.
 
-    A new producer replaces one that has failed or has lost all brokers, and sends the records without an
-    acknowledgement again. Kafka may have some of them already, so readers must recognise a duplicate by its id.
+    A new producer replaces one that has failed or has lost all brokers. It sends the records without an acknowledgement
+    again. Kafka may have some of them already, so readers must recognise a duplicate by its id.
     """
 
     def __init__(self, settings: Settings, client_id: str, **overrides: clients.Option) -> None:
@@ -66,7 +66,7 @@ class ResendingProducer:
             self._has_failed = True
             log.warning("a producer has failed; a new one replaces it within ten seconds", error=error.args[0].str())
         if self._has_failed:
-            # If a right is missing, each new producer fails at once.
+            # A pause is necessary, because each new producer fails at once if a right is missing.
             if time.monotonic() >= self._next_replacement:
                 self._next_replacement, self._has_failed = time.monotonic() + clients.LOST_SECONDS, False
                 self._replace()
@@ -84,13 +84,13 @@ class ResendingProducer:
         with suppress(KafkaException):
             clients.flush(self._producer, seconds)
         clients.discard(self._producer)
-        for record in self._unacknowledged.values():  # a failed producer has not taken them
-            record.on_delivery(KafkaError(KafkaError._FATAL))  # noqa: SLF001 - its only name
+        for record in self._unacknowledged.values():  # a failed producer has refused these records
+            record.on_delivery(KafkaError(KafkaError._FATAL))  # noqa: SLF001 - the code has no other name
 
     def _replace(self) -> None:
         former, self._producer = self._producer, self._new_producer()
         clients.discard(former)  # frees the callbacks of its records
-        with suppress(KafkaException):  # the new one has failed, too; ``poll`` replaces it and sends all records again
+        with suppress(KafkaException):  # the new one has failed too; ``poll`` replaces it and sends all records again
             for number, record in self._unacknowledged.items():
                 self._send(number, record)
 

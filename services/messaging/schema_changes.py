@@ -1,4 +1,4 @@
-"""Finds what a changed schema would break, before a record is written in it."""
+"""Finds what a changed schema would break, before a producer uses it."""
 
 import json
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from schemas import topics
 from schemas.compatibility import obstacles
 from services.messaging.schema_ids import RegistrySchemaIds, SchemaIds
 
-_NEVER_READ_INTO = {"history/PosInvoice-1.avsc"}
-"""The Java originals wrote in this schema. This project reads such records, but never writes them."""
+_ONLY_READ = {"history/PosInvoice-1.avsc"}
+"""Schemas of the Java originals. This project reads records of these schemas, but never writes them."""
 
 
 def broken_by(name: str, schema_text: str, ids: SchemaIds) -> Iterator[str]:
     """The conflicts between a new schema of a record and all its schemas that have an id, one line each.
 
-    The new schema must read the records of the others, and the others must read its records. If the settings name a
-    Schema Registry, it must accept the new schema too. Raises SchemaRegistryUnavailableError.
+    A reader with the new schema must be able to read records of the other schemas, and the reverse. If the settings
+    name a Schema Registry, it must accept the new schema too. Raises SchemaRegistryUnavailableError.
 
     Args:
         name: the name of the record, for example ``Balance``.
@@ -28,7 +28,7 @@ def broken_by(name: str, schema_text: str, ids: SchemaIds) -> Iterator[str]:
         draft = json.loads(schema_text)
         fastavro.parse_schema(draft)
     except Exception as error:  # noqa: BLE001  # fastavro does not document its errors for invalid schemas
-        yield f"is no Avro schema: {error}"
+        yield f"is not an Avro schema: {error}"
         return
     for schema_id, path in schemas.ids().items():
         known = json.loads(schemas.schema_text(path))
@@ -36,8 +36,9 @@ def broken_by(name: str, schema_text: str, ids: SchemaIds) -> Iterator[str]:
             continue
         for line in obstacles(draft, known):
             yield f"cannot read what id {schema_id} ({path}) has written: {line}"
-        for line in [] if path in _NEVER_READ_INTO else obstacles(known, draft):
-            yield f"cannot be read by id {schema_id} ({path}): {line}"
+        if path not in _ONLY_READ:
+            for line in obstacles(known, draft):
+                yield f"cannot be read by id {schema_id} ({path}): {line}"
     if isinstance(ids, RegistrySchemaIds):
         for topic in topics.ALL:
             if topic.value == name and not ids.accepts(topic, schema_text):

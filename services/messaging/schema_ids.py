@@ -35,7 +35,7 @@ class SchemaRegistryUnavailableError(RuntimeError):
 
 
 class SchemaIds(Protocol):
-    """Finds the schema ids of values, and their schemas."""
+    """Finds schema ids, and the schemas of ids."""
 
     def writer_id(self, topic: Topic) -> int:
         """The id of the schema in which new values of this topic are written. Raises SchemaRegistryUnavailableError."""
@@ -129,20 +129,23 @@ class RegistrySchemaIds:
 
 
 def _is_not_found(error: SchemaRegistryError) -> bool:
-    """Whether the registry says that something does not exist. A proxy, or a wrong path, gives status 404 too."""
+    """Whether the registry says that something does not exist.
+
+    The status is not enough: a proxy also answers 404, and a server without this path.
+    """
     return error.http_status_code == HTTPStatus.NOT_FOUND and error.error_code in _NOT_FOUND
 
 
 def _without_logical_types(schema_text: str) -> str:
-    """The schema without logical types that are no decimals.
+    """The schema without its logical types, except decimals.
 
-    They change no byte. With them, fastavro and Spark would read a time or a UUID as another type than the current
-    schema says. The registry accepts them, because Avro's check of compatibility ignores logical types.
+    They do not change the bytes. With them, fastavro and Spark would read a time or a UUID as another type than the
+    current schema says. The registry accepts such schemas, because Avro's check of compatibility ignores logical types.
     """
     try:
         schema = json.loads(schema_text)
     except ValueError:
-        return schema_text  # The reader of the schema reports it.
+        return schema_text  # the caller parses it and reports the error
     return json.dumps(schemas.with_types(schema, _without_logical_type))
 
 
@@ -154,7 +157,7 @@ def _without_logical_type(schema: Any) -> Any:
 
 @contextmanager
 def _usable_answer(request: str) -> Iterator[None]:
-    """Turn every error of the client into SchemaRegistryUnavailableError, also errors of HTTP and of JSON."""
+    """Turn every error of the client, of HTTP and of JSON into SchemaRegistryUnavailableError."""
     try:
         yield
     except UnknownSchemaIdError:

@@ -1,4 +1,4 @@
-"""Reads the records that a topic has now, once."""
+"""Reads all records that a topic has now, then ends."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -25,7 +25,7 @@ def read_topic(consumer: Consumer, topic: str) -> Iterator[Message]:
 
 
 def values_of(settings: Settings, topic: str, client_id: str) -> Iterator[bytes]:
-    """The values that the topic has now, by a client of its own; b"" for a tombstone. Raises PublishError."""
+    """The values that the topic has now; b"" for a tombstone. It uses its own consumer. Raises PublishError."""
     diagnosis = clients.ConnectionDiagnosis()
     with closing(clients.bounded_consumer(settings, client_id, error_cb=diagnosis.on_error)) as consumer:
         try:
@@ -46,10 +46,10 @@ def _read_spans(consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, i
 
 
 def read_range(consumer: Consumer, topic: str, starts: Offsets, ends: Offsets) -> Iterator[Message]:
-    """The records of partitions from a first offset to the one before an end offset.
+    """The records of partitions from a start offset (inclusive) to an end offset (exclusive).
 
-    The consumer reports the ends of partitions (``enable.partition.eof``). Raises KafkaException, also if the broker
-    sends no record for BROKER_TIMEOUT.
+    The consumer must have ``enable.partition.eof``. Raises KafkaException, also if the broker sends no record for
+    BROKER_TIMEOUT.
     """
     unfinished = {partition for partition, start in starts.items() if start < ends[partition]}
     consumer.assign([TopicPartition(topic, partition, starts[partition]) for partition in unfinished])
@@ -57,16 +57,16 @@ def read_range(consumer: Consumer, topic: str, starts: Offsets, ends: Offsets) -
         message = consumer.poll(BROKER_TIMEOUT)
         if message is None:
             reason = f"the broker sent no record for {BROKER_TIMEOUT:.0f} s; try again"
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))  # noqa: SLF001 - its only name
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))  # noqa: SLF001 - the code has no other name
         error, partition, offset = message.error(), int(message.partition() or 0), int(message.offset() or 0)
         if error is None:
             if offset < ends[partition]:
                 yield message
-            # The last offset can belong to a transaction marker, which is never delivered. Then the end of the
-            # partition finishes it.
+            # The last offset can belong to a transaction marker, which no consumer receives. Then _PARTITION_EOF
+            # finishes the partition.
             if offset >= ends[partition] - 1:
                 unfinished.discard(partition)
-        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the code has no other name
             unfinished.discard(partition)
         else:
             raise KafkaException(error)

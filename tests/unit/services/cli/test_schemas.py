@@ -87,7 +87,7 @@ def test_what_is_no_schema_is_said(tmp_path):
     """A file that is not Avro is a problem. A file with an unknown record is a wrong argument."""
     broken = tmp_path / "Balance.avsc"
     broken.write_text('{"type": "no such type"}')
-    assert (1, True) == ((result := check(str(broken))).exit_code, "is no Avro schema" in result.stdout)
+    assert (1, True) == ((result := check(str(broken))).exit_code, "is not an Avro schema" in result.stdout)
     unknown = tmp_path / "Coupon.avsc"
     unknown.write_text("{}")
     assert 2 == check(str(unknown)).exit_code
