@@ -25,8 +25,8 @@ class GroupAssignment:
             membership: the membership of the group.
             reports: the reports of the peers.
             standby_replicas: the number of standbys of each partition.
-            on_disk: the partitions with local data. The instance holds them until it knows the group. So it serves
-                after a restart, while the coordinator still waits for heartbeats of the previous process.
+            on_disk: the partitions with local data. The instance holds them until it knows the group. So it serves soon
+                after a restart, while the coordinator still waits for heartbeats of the former process.
             stores_of: the names of the stores of each topic.
         """
         self._membership = membership
@@ -66,7 +66,7 @@ class GroupAssignment:
         return any(report is not None and report.kafka_error is None for report in reports)
 
     def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
-        # Read the owned partitions first. So each of them has its time.
+        # Read ``owned`` before ``assigned_at``, so that each owned partition has a time.
         own, times = self._membership.owned, self._membership.assigned_at
         active_since = {partition: times.get(partition, 0.0) for partition in own}
         # Another instance may have owned such a partition since the last call. For one call it is a standby, so that
@@ -76,8 +76,8 @@ class GroupAssignment:
         returned, owned = self._with_copartitioned(came_back), self._with_copartitioned(own - came_back)
         view = self._membership.view
         if view is not None and view is not self._last_view and view.covers(self._membership.partitions):
-            # Compute standbys from complete views only. Views during a rebalance would close copies and open them
-            # again.
+            # Compute standbys from complete views only. A view during a rebalance would close copies that the next one
+            # opens again.
             url = self._membership.url
             self._standbys = self._with_copartitioned(
                 partition

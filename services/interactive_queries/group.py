@@ -24,7 +24,7 @@ class Member:
 
     Attributes:
         member_id: assigned by the coordinator. A process that restarts gets a new one.
-        url: where the instance serves.
+        url: the URL under which the instance serves.
         partitions: the partitions that it owns.
     """
 
@@ -64,10 +64,10 @@ class GroupView:
 
 
 def view_of(description: ConsumerGroupDescription, asked_at: float, previous: GroupView | None) -> GroupView:
-    """Makes the view from the coordinator's description of the group.
+    """The view for the coordinator's description of the group.
 
-    During a rebalance the coordinator lists the members without their partitions. A member that was in the previous
-    view then keeps its partitions from there.
+    During a rebalance the coordinator lists the members without their partitions. The view then takes the partitions of
+    each member from the previous view.
     """
     stable = description.state == ConsumerGroupState.STABLE
     before = {member.member_id: member.partitions for member in previous.members} if previous else {}
@@ -89,7 +89,7 @@ def is_url(client_id: str) -> bool:
 def standbys_of(view: GroupView, partition: ChangelogPartition, count: int) -> tuple[str, ...]:
     """The URLs of the instances that keep a standby of a partition. Each instance computes the same result.
 
-    The first standby is the member that would get the partition if its owner died. So it has the data already.
+    The first standby is the member that gets the partition if the owner leaves, so that it has the data already.
     Rendezvous hashing chooses the others, because it moves few copies when members join or leave.
     """
     owner = view.owners.get(partition)
@@ -104,8 +104,8 @@ def standbys_of(view: GroupView, partition: ChangelogPartition, count: int) -> t
 def successors(view: GroupView, departed: Member) -> dict[ChangelogPartition, str]:
     """The URLs that get the partitions of a departed member from Kafka's sticky assignor.
 
-    The assignor gives one partition after the other to the member with the fewest partitions. If several have equally
-    few, it chooses the lowest member id.
+    The assignor gives one partition after the other to the member with the fewest partitions. Among equal members it
+    chooses the lowest member id.
     """
     heap = [(len(each.partitions), each.member_id, each.url) for each in view.members if each is not departed]
     heapq.heapify(heap)

@@ -91,15 +91,19 @@ class LocalInstance:
         return self._representative_of[store.definition.name], partition
 
     def owns(self, store: StateStore, partition: int) -> bool:
-        """Whether the group gave the partition to this instance, as far as it knows; always true for a global store."""
+        """Whether the group has given the partition to this instance, as far as the instance knows.
+
+        It is always true for a global store.
+        """
         definition = store.definition
         return definition.is_global or (self._representative_of[definition.name], partition) in self.membership.owned
 
     def holds_lease(self, store: StateStore, partition: int) -> bool:
         """Whether no other instance can have newer data.
 
-        A partition of a keyed store has one owner. A copy of a global store has no owner. It holds the lease if it had
-        all records when the broker last reported the end offset, and if that was within the length of a lease.
+        Only the owner of a partition of a keyed store can hold the lease. A copy of a global store has no owner. It
+        holds the lease if it has all records up to the last reported end offset, and if the request for this end offset
+        is not older than the length of a lease.
         """
         if store.definition.is_global:
             task = store.tasks.get(partition)
@@ -107,7 +111,7 @@ class LocalInstance:
         return self.owns(store, partition) and self.membership.lease_holds
 
     def status(self, store: StateStore, partition: int) -> ReplicaStatus:
-        """The status of a copy. Get it before the read, so that it does not promise more than was read.
+        """The status of a copy. Call it before the read, so that it does not promise more than the read returns.
 
         Raises NotServingError for a partition that is restoring or not on this instance.
         """
@@ -117,11 +121,11 @@ class LocalInstance:
         """The status of the copy of a task."""
         progress, partition = task.progress, task.partition
         role = Role.STANDBY
-        # The ownership comes first. With its time from before, the target of a former ownership would suffice.
+        # Check the ownership before reading its time. An older time would accept the target of an earlier ownership.
         if self.holds_lease(store, partition):
             assigned_at = self.membership.assigned_at.get(self.group_partition(store, partition), 0.0)
             role = Role.ACTIVE if progress.has_reached_active_target(assigned_at) else Role.STANDBY
-        # The time comes first. So the lag may belong to a later answer of the broker, but not to an earlier one.
+        # Read the time before the lag, so that the lag belongs to this answer of the broker or to a later one.
         asked_at = progress.end_asked_at
         return ReplicaStatus(role, partition, progress.position, progress.lag, self._end_is_known(task), asked_at)
 
@@ -129,7 +133,7 @@ class LocalInstance:
         return boot_seconds() - task.progress.end_asked_at < self.membership.lease_seconds
 
     def confirm(self, store: StateStore, status: ReplicaStatus) -> ReplicaStatus:
-        """The status after the read. The lease is checked again, because the process may have paused meanwhile."""
+        """The status after the read. It checks the lease again, because the process may have paused meanwhile."""
         if status.stale or self.holds_lease(store, status.partition):
             return status
         return status._replace(role=Role.STANDBY)

@@ -18,12 +18,12 @@ log = structlog.get_logger(__name__)
 
 _POLL_SECONDS = 0.1
 _REFRESH_SECONDS = 1.0
-# After a rebalance the next view is needed soon, but the coordinator may still be busy.
+# During a rebalance the next view is needed soon, but the coordinator may still be busy.
 _REBALANCE_REFRESH_SECONDS = 0.1
 _BROKER_SECONDS = 5.0
-# Longer than a client lives without a response. librdkafka ends the process if it reaches the coordinator after a
-# request has timed out (https://github.com/confluentinc/librdkafka/pull/5397). It does not if the client is destroyed
-# before.
+# No request reaches this timeout, because a new client replaces one without a response after _BROKER_SECONDS.
+# librdkafka can end the process if it reaches the coordinator after a request has timed out
+# (https://github.com/confluentinc/librdkafka/pull/5397). It does not if the client is destroyed before.
 _REQUEST_TIMEOUT_SECONDS = 3600.0
 # The group removes a member that does not poll for this long (max.poll.interval.ms).
 _LONGEST_POLL_INTERVAL_MS = 30_000
@@ -35,9 +35,10 @@ class GroupMembership:
     So a rebalance never interrupts the reading of records, and a long write never delays a rebalance.
 
     Ownership is a lease. The coordinator gives a partition to another member when heartbeats are missing for the
-    session timeout. This process may not notice, because it may be paused or disconnected. So this instance is the
-    owner only if the coordinator has listed it as a member within half of that time. A session timeout has four
-    heartbeats. The second half of it is for responses that are on their way.
+    session timeout. This process may not notice, because it may be paused or disconnected. So this instance counts as
+    the owner only for half of the session timeout after the last request in whose answer the coordinator listed it as a
+    member. The other half is for the age of its last heartbeat, which is up to a quarter of the session timeout, and
+    for responses that are on their way.
 
     Attributes:
         owned: the partitions that the group has given to this instance, as far as it knows.
@@ -81,7 +82,10 @@ class GroupMembership:
         self._on_change = callback
 
     def join(self, topics: Mapping[str, int]) -> None:
-        """Join the group to share these topics, which must exist. A second call does nothing."""
+        """Join the group, which distributes these topics (name to number of partitions). They must exist.
+
+        A second call does nothing.
+        """
         if self._thread.ident is None and not self._leaving.is_set():
             self._topics = dict(topics)
             self._thread.start()
@@ -114,14 +118,14 @@ class GroupMembership:
                 if message is not None and (error := message.error()):
                     log.warning("the group member received an error from Kafka", error=error.str())
                 if pending is None and boot_seconds() >= self._next_refresh:
-                    asked_at = boot_seconds()  # before the request: the process can stand still during this call
+                    asked_at = boot_seconds()  # before the request, because the process can pause during the call
                     self._next_refresh = asked_at + _REFRESH_SECONDS
                     futures = admin.describe_consumer_groups([self.group], request_timeout=_REQUEST_TIMEOUT_SECONDS)
                     pending = (asked_at, futures[self.group])
                 elif pending and (pending[1].done() or boot_seconds() - pending[0] > _BROKER_SECONDS):
                     if not self._update_view(*pending, consumer.memberid()):
-                        # After a restart of the only broker, a client that described a group before gets no more
-                        # responses. A new client does.
+                        # After a restart of the only broker, a client that has described a group before gets no more
+                        # responses. A new client gets them.
                         admin = clients.admin(self._settings, self.url)
                     pending = None
         except Exception:
@@ -133,7 +137,7 @@ class GroupMembership:
             self._on_change()
 
     def _is_in_doubt_for_long(self) -> bool:
-        """Whether the lease has not held for LOST_SECONDS. It is true once in this time."""
+        """Whether the lease has not held for LOST_SECONDS. After True, the time starts again."""
         if self.lease_holds or self._doubted_at is None:
             self._doubted_at = None if self.lease_holds else boot_seconds()
             return False
@@ -157,7 +161,7 @@ class GroupMembership:
         except (KafkaException, TimeoutError) as error:
             if self._described:
                 reason = error.args[0].str() if isinstance(error, KafkaException) else "no response"
-                log.warning("the coordinator does not describe the group, and is asked again", error=reason)
+                log.warning("the coordinator does not describe the group; the instance asks again", error=reason)
             self._described = False
             return False
         if not self._described:
@@ -178,7 +182,7 @@ class GroupMembership:
         return True
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        # The partitions are paused at once, because the materialiser reads them and this consumer does not.
+        # Pause the partitions at once: the materialiser reads them, and this consumer does not.
         ends = [TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions]
         consumer.incremental_assign(ends)
         consumer.pause(ends)

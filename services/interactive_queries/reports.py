@@ -72,7 +72,7 @@ class PeerReports:
             self._suspects = {url: why for url, why in self._suspects.items() if url != report.url}
 
     def suspect(self, url: str, reason: str) -> None:
-        """Ask this peer last until its next report. Its last report is kept, because it may only be slow."""
+        """Ask this peer last until its next report. Its last report stays, because the peer may only be slow."""
         with self._lock:
             self._suspects = {**self._suspects, url: reason}
 

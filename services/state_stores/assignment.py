@@ -19,7 +19,10 @@ class Assignment(Protocol):
     """Decides which partitions this instance holds. The materialiser calls it from its thread."""
 
     def attach(self, topics: Mapping[str, int]) -> None:
-        """Start to share these topics (name to number of partitions). A second call does nothing."""
+        """Join the group, which distributes the partitions of these topics (name to number of partitions).
+
+        A second call does nothing.
+        """
 
     @property
     def alive(self) -> bool:
@@ -30,7 +33,7 @@ class Assignment(Protocol):
         """Whether this instance knows all partitions that it owns. There may be none."""
 
     def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
-        """The partitions that this instance must hold now; ``held`` are those that it holds."""
+        """The partitions that this instance must hold now; ``held`` are the partitions that it holds already."""
 
     @property
     def can_hand_over(self) -> bool:

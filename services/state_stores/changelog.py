@@ -1,4 +1,4 @@
-"""Asks the broker about changelogs: their origin, their offsets, and how long they keep deletions."""
+"""Asks the broker about changelogs: their origin, their offsets, and how long they keep tombstones."""
 
 import time
 from collections.abc import Collection, Iterator
@@ -62,8 +62,8 @@ def watermarks(
 ) -> dict[ChangelogPartition, tuple[int, int]]:
     """The first offset and the end offset of partitions, without open transactions. Raises KafkaException.
 
-    One request asks for all partitions, on the connections of the admin client. On a connection of the consumer it
-    would wait behind a fetch, up to half a second for each partition.
+    One request asks for all partitions. It uses the admin client, because a request of the consumer would wait behind a
+    fetch, up to half a second for each partition.
     """
     if not partitions:
         return {}
@@ -83,7 +83,7 @@ def _list_offsets(
 
 
 class EndOffset(NamedTuple):
-    """The end offset of a partition at the time of a question or later (see ``StoreTask.note_end_offset``)."""
+    """The end offset of a partition at the time of the request or later (see ``StoreTask.note_end_offset``)."""
 
     partition: ChangelogPartition
     offset: int
@@ -94,8 +94,8 @@ class EndOffset(NamedTuple):
 class EndOffsets:
     """Asks the broker for end offsets once a second, and never waits for an answer.
 
-    A consumer knows the high watermark of its last fetch only. After a pause of the process or of the network nobody
-    knows how old that is. Here the age is known.
+    A consumer knows only the high watermark of its last fetch. After a pause of the process or of the network, the age
+    of that watermark is unknown. The age of the end offsets of this class is known.
     """
 
     def __init__(self, admin: AdminClient) -> None:
@@ -109,8 +109,8 @@ class EndOffsets:
     def poll(self, partitions: Collection[ChangelogPartition]) -> Iterator[EndOffset]:
         """Yield the answers that have arrived since the last call.
 
-        Ask for these partitions again if a second has passed. Raises KafkaException if LOST_SECONDS have
-        passed since the first question without an answer: then only a new admin client may get answers.
+        Ask for these partitions again if a second has passed. Raises KafkaException if LOST_SECONDS have passed since
+        the first request without an answer. The caller must then use a new admin client.
         """
         if self._pending and all(future.done() for _, future in self._pending):
             answers, self._pending = self._pending, []
@@ -121,8 +121,8 @@ class EndOffsets:
                 except KafkaException as error:
                     log.debug("end offset unknown", topic=partition[0], partition=partition[1], error=str(error))
         if self._unanswered_since and boot_seconds() > self._unanswered_since + clients.LOST_SECONDS:
-            reason = "the broker does not say where the changelogs end"
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))  # noqa: SLF001 - its only name
+            reason = "the broker does not report the end offsets of the changelogs"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))  # noqa: SLF001 - the code has no other name
         if not self._pending and partitions and boot_seconds() >= self._next_time:
             self._asked_at, self._asked_time = boot_seconds(), time.time_ns() // 1_000_000
             self._next_time = self._asked_at + _ASK_SECONDS
@@ -131,6 +131,6 @@ class EndOffsets:
             self._pending = list(_list_offsets(self._admin, partitions, latest, uncommitted).items())
 
     def forget(self) -> None:
-        """Drop the answers that are on their way. They can belong to a log that was deleted and created again."""
+        """Drop answers that arrive later. They can belong to a topic that was deleted and created again."""
         self._pending = []
         self._unanswered_since = None

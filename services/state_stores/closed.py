@@ -1,4 +1,4 @@
-"""The data of partitions that this instance has closed. They are deleted after a while."""
+"""The data of partitions that this instance has closed. They are deleted after ten minutes."""
 
 import time
 from collections.abc import Collection
@@ -10,21 +10,21 @@ from services.state_stores.contract import StorePartition
 
 log = structlog.get_logger(__name__)
 
-# As state.cleanup.delay.ms of Kafka Streams. A partition that comes back earlier needs no restore.
+# The default of state.cleanup.delay.ms in Kafka Streams. A partition that comes back earlier needs no full restore.
 _CLEANUP_SECONDS = 600.0
 
 
 class ClosedPartitions:
     """Closed store partitions whose data are on disk. Only the materialiser's thread uses it.
 
-    Nobody deletes an erased customer from a closed store. So its data must not stay.
+    A closed store does not apply the deletions of erased customers, so its data must not stay on disk.
     """
 
     def __init__(self) -> None:
         self._stores: dict[ChangelogPartition, tuple[float, list[StorePartition]]] = {}
 
     def add(self, partition: ChangelogPartition, stores: list[StorePartition]) -> None:
-        """Delete the data of these closed stores later, and of those that were closed before and not opened again."""
+        """Delete the data of these closed stores later, with stores of the partition that were added before."""
         _, earlier = self._stores.get(partition, (0.0, []))
         self._stores[partition] = (time.monotonic(), [*earlier, *stores])
 
@@ -41,7 +41,7 @@ class ClosedPartitions:
                 continue
             topic, number = partition
             try:
-                # The first store goes last. A restart asks it which partitions have data.
+                # Delete the first store last: after a restart, its directories show which partitions have data.
                 while stores:
                     stores[-1].destroy()
                     stores.pop()

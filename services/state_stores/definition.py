@@ -86,8 +86,8 @@ class View(NamedTuple):
         sequence: a store keeps the view with the highest (opened time, sequence). None if the changelog has no
             sequence numbers: the last record wins.
         body: JSON, ready to send.
-        updated_time: when the broker appended the fact behind the record, in milliseconds since the epoch. None if
-            the freshness of the store is not measured.
+        updated_time: when the broker appended the event that caused the record, in milliseconds since the epoch. None
+            if the freshness of the store is not measured.
         opened_time: see ``VersionedValue``.
     """
 
@@ -147,8 +147,8 @@ class StoreDefinition:
     def origin(self, changelog: str) -> str:
         """The origin of the data of a local store (see ``Checkpoint``), from the origin of its changelog.
 
-        A release skips records of schemas that it does not know. So a store is built again by the first release that
-        knows more schemas: its data may lack records.
+        A release skips records of schemas that it does not know, so the data may lack records. The first release that
+        knows more schemas gets another origin, and rebuilds the store.
         """
         newest = max(FolderSchemaIds().known(self.changelog))
         origin = f"{changelog}, schema ids up to {newest}"

@@ -10,16 +10,17 @@ from services.state_stores.definition import StoreDefinition
 from services.state_stores.task import ChangelogRecord
 
 _LONGEST_SECONDS = 10.0
-"""No caller waits longer. A read that its caller has abandoned must then give its thread back."""
+"""The longest duration of a read. It frees the thread after the caller has given up."""
 
 
 def read_key(
     settings: Settings, definition: StoreDefinition, partition: int, key: bytes, span: range
 ) -> list[ChangelogRecord]:
-    """The records of a key between two offsets of a changelog partition, in their order.
+    """The records of a key in a range of offsets of a changelog partition, in the order of their offsets.
 
-    It reads every record of the span, and blocks. Compaction may have removed some of them. Returns nothing if the
-    first offset has no record of the key any more, or if the read takes too long. Raises KafkaException.
+    The call blocks while it reads every record of the range. Compaction may have removed some records. Returns an empty
+    list if the first offset has no record of the key any more, or if the read takes longer than ten seconds. Raises
+    KafkaException.
     """
     topic, deadline = settings.name_of(definition.changelog), time.monotonic() + _LONGEST_SECONDS
     with closing(clients.bounded_consumer(settings, "loyalty-api-events")) as consumer:
@@ -28,9 +29,9 @@ def read_key(
         for message in messages:
             offset = message.offset() or 0
             if not records and (offset, message.key()) != (span.start, key):
-                break  # a client chooses the span, so a wrong one must not cost a read of the whole topic
+                break  # a client chooses the range, so a wrong range must not cause a read of the whole topic
             if time.monotonic() > deadline:
-                return []  # later records of the key may follow, so these are no history
+                return []  # the records would be incomplete
             if message.key() == key:
                 records.append(ChangelogRecord(offset, message.timestamp()[1], key, message.value()))
         return records

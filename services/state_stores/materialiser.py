@@ -31,16 +31,16 @@ log = structlog.get_logger(__name__)
 
 CLIENT_ID = "loyalty-api-stores"
 
-# Large batches make a write cheap for each record. But during a restore /readyz must change several times a second.
+# Larger batches write faster. With smaller ones, /readyz shows the progress of a restore several times a second.
 _BATCH_RECORDS = 10_000
 _POLL_SECONDS = 0.2
 # Longer than any step. A broker that does not answer delays a step by a few times five seconds.
 _STALLED_SECONDS = 120.0
 _LONGEST_SAVE_INTERVAL = timedelta(seconds=3)
-# confluent_kafka 2.16 never frees about 100 bytes for each topic that it describes.
+# The interval is long, because confluent_kafka 2.16 loses about 100 bytes of memory for each topic that it describes.
 _DESCRIPTION_SECONDS = 60.0
-# Another instance must be able to take over for this time. If all instances share a disk, each of them saves a
-# checkpoint, finds the disk full and reports it within this time. Then none hands over.
+# An instance hands over only after another instance could take over for this time. If all instances share a disk, each
+# of them saves a checkpoint within this time, finds that the disk is full and reports it. Then none hands over.
 _FULL_SECONDS = 6.0
 
 
@@ -59,7 +59,8 @@ class Materialiser:
     """Opens and closes store partitions as the assignment says, and keeps them up to date.
 
     It reads partitions outside of any consumer group, so a copy stays as it is when the owner of its partition changes.
-    All methods with a leading underscore run in its own thread.
+    The methods with a leading underscore run in its own thread. Other threads call only ``_are_restored`` and
+    ``_tasks``.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Materialiser:
         self._waiters = waiters
         self._open_partition = open_partition
         self._observe_freshness = observe_freshness
-        # A record cannot be decoded without its schema. To skip the record would lose a balance.
+        # Without the Schema Registry, a record with a new schema cannot be decoded. To skip it would lose a balance.
         retry_on = (StoreCorruptError, StoreFullError, SchemaRegistryUnavailableError)
         self._reader = LogReader(settings, CLIENT_ID, retry_on=retry_on)
         self._admin: AdminClient
@@ -101,7 +102,7 @@ class Materialiser:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the group, finish the current batch, disconnect from Kafka and close the stores; then return."""
+        """Leave the group, finish the current batch, disconnect from Kafka and close the stores."""
         self._assignment.leave()
         self._reader.stop()
         if self._thread.is_alive():
@@ -122,7 +123,7 @@ class Materialiser:
     def restored(self) -> bool:
         """Whether each partition that this instance owns was restored once after the start.
 
-        It stays true: a partition that this instance takes over later is restored while the others serve.
+        It stays true. A partition that this instance takes over later is restored while the other partitions serve.
         """
         self._restored = self._restored or self._are_restored(Role.ACTIVE)
         return self._restored
@@ -131,8 +132,8 @@ class Materialiser:
     def ready(self) -> bool:
         """Whether all copies of this instance, standbys included, were restored once after the start.
 
-        It stays true, too. If an instance dies, all others may get new copies at the same time. They must all stay
-        reachable while they restore these copies.
+        It stays true too. If an instance dies, all others may get new copies at the same time. They must stay reachable
+        while they restore these copies.
         """
         self._ready = self._ready or self._are_restored(*Role)
         return self._ready
@@ -154,20 +155,20 @@ class Materialiser:
         except Exception:
             log.exception("the materialiser has failed; restart the instance")
         finally:
-            # After a failure the others must take over. After ``stop`` this does nothing.
+            # After a failure the other instances must take over. After ``stop`` this call does nothing.
             self._assignment.leave()
             self._close_partitions(list(self._roles))
 
     def _step(self, step: Callable[[], None]) -> None:
-        """Take a step. While the disk is full, keep the stores open for reads, unless another instance can take over.
+        """Run a step. While the disk is full, keep the stores open for reads, unless another instance can take over.
 
-        Raises StoreFullError if the step must be repeated, StoreError if the other instance must take over.
+        Raises StoreFullError if the step must be repeated. Raises StoreError if another instance must take over.
         """
         try:
             step()
         except StoreFullError as error:
             for task in self._all_tasks():
-                # The copy no longer follows its changelog, so it does not serve as that of an owner.
+                # The copy no longer follows its changelog, so it must not serve as an active copy.
                 task.progress.become(None, boot_seconds())
             if self._full is None or not self._assignment.can_hand_over:
                 self._full = _FullDisk(str(error), time.monotonic())
@@ -198,7 +199,7 @@ class Materialiser:
         self._assignment.attach(
             {topic: log.partitions for topic, log in self._changelogs.items() if topic not in self._global_topics}
         )
-        # A store that is rebuilt does not serve. A request that waits for it must ask another copy.
+        # A store does not serve while it is rebuilt. Requests that wait for it must ask another copy.
         self._waiters.notify_all()
 
     def _poll_once(self) -> None:
@@ -228,7 +229,7 @@ class Materialiser:
         }
 
     def _rebuild_damaged(self) -> None:
-        """Open damaged stores again: they are deleted and restored. Other stores of their partitions stay open."""
+        """Delete damaged stores and restore them. Other stores of their partitions stay open."""
         damaged = {
             partition: role
             for partition, role in self._roles.items()
@@ -242,7 +243,7 @@ class Materialiser:
 
     def _open_partitions(self, roles: Mapping[ChangelogPartition, Role]) -> list[TopicPartition]:
         """Open, or check again, the stores of these partitions. Returns the positions from which to read them."""
-        # Register all partitions before the first is opened: an instance that has opened one of three is not ready.
+        # Register all partitions first. If one cannot be opened, ``_connect`` or the end of ``_run`` finds the others.
         self._roles |= roles
         starts, asked_at = [], boot_seconds()
         for (topic, number), (low, high) in watermarks(self._admin, roles).items():
@@ -271,7 +272,7 @@ class Materialiser:
             log.info("role changed", topic=partition[0], partition=partition[1], role=role)
 
     def _close_partitions(self, partitions: Collection[ChangelogPartition]) -> None:
-        """Close the stores of these partitions. Their data stay for a while, because the partitions may come back."""
+        """Close the stores of these partitions. Their data stay for ten minutes: the partitions may come back."""
         for topic, number in partitions:
             self._roles.pop((topic, number), None)
             tasks = [task for store in self._stores[topic] if (task := store.remove(number))]
@@ -310,13 +311,13 @@ class Materialiser:
     def _require_same_changelogs(self) -> None:
         """Raise StoreCorruptError if a changelog was deleted and created again. The next connect rebuilds its stores.
 
-        A consumer gets no error if the new log already reaches beyond its position.
+        A consumer gets no error if the new topic already has records at its position.
         """
         try:
             found = describe_changelogs(self._admin, self._stores)
         except KafkaException as error:
-            # The consumer may still read. Otherwise the reader finds out.
-            log.debug("the changelogs are not described", error=error.args[0].str())
+            # The consumer may still work. If it does not, the reader reports the error.
+            log.debug("the broker does not describe the changelogs", error=error.args[0].str())
             return
         for topic, changelog in found.items():
             if changelog.origin != self._changelogs[topic].origin:
@@ -330,7 +331,7 @@ class Materialiser:
                 for message in messages
             ]
             changelog = self._stores[topic][0].definition.changelog.name
-            # The records of a restore belong to the past.
+            # A restore reads old records, whose traces have ended.
             traced = messages if self.restored else ()
             with tracing.batch(f"apply {changelog}", (each.headers() for each in traced)):
                 for store in self._stores[topic]:

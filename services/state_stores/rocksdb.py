@@ -88,7 +88,7 @@ class RocksDbStorePartition(StorePartition):
             try:
                 self._checkpoint, self._count = _parse_checkpoint(self._db.get(_CHECKPOINT))
             except Exception:
-                # An open database keeps its lock. Then the caller could not create the store again.
+                # An open database keeps its lock, so the caller could not create the store again.
                 self._db.close()
                 raise
 
@@ -140,7 +140,7 @@ class RocksDbStorePartition(StorePartition):
                 rows.append((bytes(key)[len(_DATA) :], value))  # type: ignore[arg-type]
                 if len(rows) == limit:
                     return rows
-            # rocksdict ends an iteration without an error when it meets a damaged block, so the status is checked.
+            # rocksdict ends an iteration without an error at a damaged block. Only the status shows the error.
             rest = self._db.iter(bounds)
             try:
                 rest.seek(_DATA + (rows[-1][0] + b"\0" if rows else start))
@@ -170,7 +170,7 @@ class RocksDbStorePartition(StorePartition):
                     raise
                 time.sleep(0.001)
             except Exception as error:  # noqa: BLE001 - rocksdict raises plain exceptions
-                # It is closed, but could not write its memory to a file. The write-ahead log has the data.
+                # The database is closed, but it could not write its memory to a file. The write-ahead log has the data.
                 log.warning("a store could not be flushed", store=str(self._directory), reason=str(error))
                 return
             else:
@@ -187,8 +187,8 @@ class RocksDbStorePartition(StorePartition):
 
     @contextmanager
     def _iterating(self) -> Iterator[None]:
-        """Let ``close`` wait for the end of this block, at which its iterators must be gone."""
-        self._check_open()  # ``close`` does not wait for scans that come after it
+        """Make ``close`` wait for the end of this block. The block must delete its iterators."""
+        self._check_open()  # a scan after ``close`` must not extend the wait
         thread = threading.get_ident()
         self._scanning.add(thread)
         try:
@@ -207,18 +207,15 @@ class RocksDbStorePartition(StorePartition):
             raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> StoreError:
-        """Translates an error of rocksdict to an error of the contract.
-
-        Most errors of rocksdict are a plain ``Exception``.
-        """
+        """The StoreError for an error of rocksdict, which raises a plain ``Exception`` in most cases."""
         if isinstance(error, (DbClosedError, RuntimeError)):
             self._check_open()
             return StoreError(str(error))
         if _NO_SPACE in str(error):
-            # RocksDB continues by itself a few seconds after the space of one write buffer is free. After any other
-            # error, such as a used-up quota, only a store that is opened again can write.
+            # RocksDB continues by itself a few seconds after the disk has space for one write buffer. After any other
+            # error, for example of a quota, the store must be opened again before it can write.
             return StoreFullError(f"the disk of the store {self._directory} is full: free space on it")
-        # A missing permission is an "IO error" too, but then the data are intact.
+        # Other "IO error"s, for example a missing permission, do not mean that the data are damaged.
         damaged = ("Corruption", "Invalid argument", "IO error: No such file or directory")
         message = f"{self._directory}: {error}"
         if not str(error).startswith(damaged):
@@ -254,7 +251,7 @@ class StateDirectory:
                 f"the state directory {path} is in use by another process (pid {owner}): "
                 "start each process with its own --state-dir"
             ) from error
-        with suppress(OSError):  # on a full disk the lock works, too; the pid is for people
+        with suppress(OSError):  # the lock also works without the pid, for example on a full disk
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 

@@ -19,7 +19,8 @@ from services.state_stores.waiters import SequenceWaiters
 
 log = structlog.get_logger(__name__)
 
-# The restore takes time, and the clocks of the broker and of this machine differ.
+# The rest of the retention is for the duration of a restore, and for the difference between the clocks of the broker
+# and of this machine.
 _USABLE_SHARE_OF_RETENTION = 0.9
 
 Opener = Callable[[str, int], StorePartition]
@@ -43,7 +44,7 @@ class NotServingError(LookupError):
 class StateStore:
     """The local partitions of one store. Only the materialiser's thread opens, adds and removes tasks.
 
-    A derived store needs its source. The partitions of the source are opened first.
+    A derived store needs its source. The materialiser opens the partitions of the source first.
 
     Attributes:
         definition: the definition of the store.
@@ -68,14 +69,15 @@ class StateStore:
         return dict(self._tasks)
 
     def partition_of(self, key: bytes) -> int:
-        """The partition of the key by Kafka's default partitioner (murmur2). Java, Spark and our producers use it."""
+        """The partition of the key by Kafka's default partitioner (murmur2), which all producers of the topic use."""
         return murmur2(key, self.definition.changelog.partitions)
 
     def get(self, key: bytes) -> VersionedValue | None:
         """The value of a key; None if the key does not exist.
 
-        Raises NotServingError if the partition is restoring, damaged or not on this instance, StoreClosedError if it
-        leaves, StoreCorruptError if this read finds damage. After that, the next read raises NotServingError.
+        Raises NotServingError if the partition is restoring, damaged or not on this instance. Raises StoreClosedError
+        if the partition closes during the read. Raises StoreCorruptError if this read finds damage: the next read
+        raises NotServingError.
         """
         return self.serving(self.partition_of(key)).get(key)
 
@@ -98,9 +100,9 @@ class StateStore:
         open_partition: Opener,
         observe_freshness: Callable[[float], None] = lambda seconds: None,
     ) -> StoreTask:
-        """Add the task of a partition. It continues the local data if they fit the changelog, and deletes them if not.
+        """Add the task of a partition. It keeps the local data if they match the changelog, and deletes them if not.
 
-        An open task is checked again in the same way.
+        The method also checks a task that is already open. It returns the same task if its data match.
 
         Args:
             partition: the number of the partition.
@@ -146,7 +148,7 @@ class StateStore:
     def add(self, task: StoreTask) -> None:
         task.has_derived = self.has_derived
         if source := self._source:
-            # The source is looked up at each call, because its partition may be rebuilt in the meantime.
+            # Each call looks up the task of the source, because a rebuild replaces it.
             task.read_source = lambda keys: source.read(task.partition, keys)
         self._tasks[task.partition] = task
 
@@ -197,7 +199,12 @@ class LocalStores:
 
 
 def why_incomplete(caught_up_time: int, tombstone_retention: timedelta) -> str | None:
-    """Why a store that was last caught up at this time (milliseconds) may differ from its changelog; None if not."""
+    """Why a store may differ from its changelog; None if it cannot.
+
+    Args:
+        caught_up_time: see ``Checkpoint``.
+        tombstone_retention: see ``Changelog``.
+    """
     age = timedelta(milliseconds=time.time_ns() // 1_000_000 - caught_up_time)
     complete = f"the store was last complete at {caught_up_time} ms"
     if age > _USABLE_SHARE_OF_RETENTION * tombstone_retention:
@@ -218,7 +225,7 @@ def _why_rebuild(checkpoint: Checkpoint | None, origin: str, changelog: Changelo
     if checkpoint is None:
         return None
     if checkpoint.origin != origin:
-        return f"the data were made of {checkpoint.origin}, but the changelog is {origin}"
+        return f"the data come from {checkpoint.origin}, but the changelog is {origin}"
     if not low <= checkpoint.offset <= high:
         return f"the checkpoint's offset {checkpoint.offset} is outside of the changelog's offsets {low} to {high}"
     return why_incomplete(checkpoint.caught_up_time, changelog.tombstone_retention)

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 # The pause between two searches for expired values. The broker is not more exact, because it deletes whole segments.
 _EXPIRY_SECONDS = 600.0
-# A row takes 4 to 10 microseconds. All stores of the instance wait for a page, so a page takes about 20 milliseconds.
+# A row takes 4 to 10 microseconds, so a page takes up to 20 milliseconds. All stores of the instance wait for it.
 _EXPIRY_PAGE = 2_000
 
 
@@ -47,7 +47,7 @@ class TaskProgress:
         undecodable: number of records that were skipped because they cannot be decoded.
         ignored: number of records that were skipped because the stored value is at least as new.
         active_target: the end offset when this instance became the owner of the partition; None for a standby.
-        active_since: the time before that end offset was asked for, by ``boot_seconds``.
+        active_since: a time before the request for that end offset, by ``boot_seconds``.
         end_asked_at: the time of the request for the last reported end offset, by ``boot_seconds``; 0 for never.
     """
 
@@ -69,21 +69,21 @@ class TaskProgress:
         """Whether an owner has all records that existed when it became the owner. A promoted standby may lag.
 
         Args:
-            assigned_at: when it became the owner. A target from before is that of an earlier ownership.
+            assigned_at: when it became the owner. An older target belongs to an earlier ownership.
         """
-        since, target = self.active_since, self.active_target  # in the opposite order of ``become``
+        since, target = self.active_since, self.active_target  # the opposite order of ``become``
         return target is not None and self.position >= target and since >= assigned_at
 
     def become(self, active_target: int | None, since: float) -> None:
-        """Take the role of the owner, or that of a standby (None)."""
-        # Other threads read both. With the new time and the old target a copy would look complete too early.
+        """Become the owner that must reach this target, or a standby (None)."""
+        # Other threads read both values. A copy with the new time and the old target would look complete too early.
         self.active_target = None
         self.active_since = since
         self.active_target = active_target
 
     @property
     def lag(self) -> int:
-        """The largest possible number of records that are not applied yet; compaction may have removed some of them."""
+        """The number of offsets that are not applied yet. Some may have no record, for example after compaction."""
         return max(0, self.end_offset - self.position)
 
     @property
@@ -125,6 +125,7 @@ class StoreTask:
         self._next_expiry = 0.0
         self._expiry_start = b""
         self.caught_up_time = _now()
+        # An end offset that the store has not reached yet, and the time of the request for it.
         self._end_ahead: tuple[int, int] | None = None
         self._last_batch: StoredValues = {}
         self.advance(progress.position)
@@ -151,7 +152,8 @@ class StoreTask:
         It skips records below the position, values that cannot be decoded, and values that are not newer than the
         stored ones (for example from a writer that continued after its replacement had started).
 
-        Raises SchemaRegistryUnavailableError; nothing is written or counted then, and the records must be read again.
+        Raises SchemaRegistryUnavailableError. Then it has written and counted nothing, and the caller must read the
+        records again.
         """
         writes: dict[bytes, bytes | None] = {}
         updated_times: list[int] = []
@@ -179,7 +181,7 @@ class StoreTask:
         self.store.apply(writes, self._checkpoint(position), known)
         if self.has_derived:
             self._last_batch = {**known, **writes}
-        if progress.restored:  # records that waited during a restart say nothing about freshness
+        if progress.restored:  # a restore applies old records, which do not show the freshness
             for updated_time in updated_times:
                 self._observe_freshness((now - updated_time) / 1000)
         self.advance(position)
@@ -220,12 +222,12 @@ class StoreTask:
             self._end_ahead = (end_offset, asked_time)
 
     def save_checkpoint(self) -> None:
-        """Write the caught-up time, so that the store of a quiet topic does not look old after a restart."""
+        """Save position and caught-up time, so that the store of a topic without new records does not look old."""
         if self.store.checkpoint != (checkpoint := self._checkpoint(self.progress.position)):
             self.store.apply({}, checkpoint)
 
     def write_again(self) -> None:
-        """Write the checkpoint again, to find out whether the disk has space. Raises StoreFullError if not."""
+        """Write the checkpoint again, to test whether the disk has space. Raises StoreFullError if it has none."""
         if not self.store.damage:
             self.store.apply({}, self._checkpoint(self.progress.position))
 
@@ -264,8 +266,8 @@ class StoreTask:
     def _apply_derived(self, record: ChangelogRecord, sources: StoredValues, writes: dict[bytes, bytes | None]) -> None:
         """Copy the current value of the source, if it passes the filter.
 
-        The source has already applied or ignored this record. So an old record cannot bring back a value that does not
-        pass the filter, and this store needs no memory of keys that it does not hold.
+        The source has already applied or ignored this record. So an old record cannot bring back an old value, and this
+        store needs no versions of the keys that it does not hold.
         """
         if record.key is None or self.definition.derived is None or record.key in writes or record.key not in sources:
             return
@@ -275,12 +277,12 @@ class StoreTask:
         self.progress.applied += 1
 
     def expire(self) -> None:
-        """Delete values that are older than the topic's retention, because a store that is restored lacks them too.
+        """Delete values that are older than the topic's retention, because a newly restored store does not have them.
 
-        Each call searches one page. The next call continues after it, and the pause begins at the end of the store.
+        Each call searches one page, and the next call searches the next page. After the last page, the search pauses.
         """
         retention = self.definition.changelog.retention
-        # Nobody reads the store before the restore ends, and the search would make the restore slower.
+        # Nobody reads the store before the restore ends, and the search would slow the restore down.
         if retention is None or not self.progress.restored or time.monotonic() < self._next_expiry:
             return
         oldest = _now() - retention // timedelta(milliseconds=1)

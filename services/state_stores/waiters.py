@@ -1,4 +1,4 @@
-"""Requests that wait for changes: long polls until a store contains one, and streams of all records of a key."""
+"""Requests that wait for changes: long polls wait for one change, and streams send all records of a key."""
 
 import asyncio
 import time
@@ -15,9 +15,7 @@ _PAUSE_SECONDS = 1.0
 """The longest time between two reads of a waiting request."""
 
 _MOST_RECORDS = 1_000
-"""A follower with so many waiting records is disconnected. After it has connected again, it reads the rest from the
-changelog.
-"""
+"""A follower with more waiting records is disconnected. It connects again, and reads the rest from the changelog."""
 
 
 class KeyFollower:
@@ -25,7 +23,7 @@ class KeyFollower:
 
     Attributes:
         woken: set after each new record, and when partitions have moved.
-        overflowed: whether records were dropped, because nobody took them.
+        overflowed: whether records were dropped, because more than the maximum waited.
     """
 
     def __init__(self) -> None:
@@ -60,7 +58,7 @@ class SequenceWaiters:
         self._loop = loop
 
     async def wait(self, key: bytes, read: Callable[[], T], is_enough: Callable[[T], bool], seconds: float) -> T:
-        """Repeat a read after each write of the key, and each second, until it is sufficient or the time is over.
+        """Repeat a read after each write of the key, and each second, until the result is enough or the time is over.
 
         Returns the last result. Raises the errors of ``read``.
         """
@@ -72,7 +70,7 @@ class SequenceWaiters:
         try:
             # The event is registered before the next read, so no write between them is missed.
             while not is_enough(result := read()) and (left := end - time.monotonic()) > 0:
-                # A result can become sufficient without a write, when the broker reports the end of the topic.
+                # A result can become enough without a write, when the broker reports the end of the topic.
                 # In Python 3.11, asyncio.wait_for can lose the cancellation of a request that ends at this moment.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(left, _PAUSE_SECONDS)):

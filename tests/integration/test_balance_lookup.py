@@ -154,7 +154,7 @@ def test_a_recreated_changelog_is_read_from_its_start(
         assert {"2.00"} == set(again.points([f"new{number}" for number in range(200)]).values())
         rebuilt = [partition for partition in balance_partitions(report) if partition["rebuiltBecause"]]
         assert len(rebuilt) == 3
-        assert all("made of" in partition["rebuiltBecause"] for partition in rebuilt)
+        assert all("come from" in partition["rebuiltBecause"] for partition in rebuilt)
 
 
 def recreate_topics(settings: Settings) -> None:

@@ -17,7 +17,7 @@ from tests.unit.services.state_stores.materialisers import DEFINITION, RETENTION
 @pytest.mark.parametrize(
     ("local", "low", "high", "why"),
     [
-        (stored(5, "another topic"), 0, 9, "made of another topic"),
+        (stored(5, "another topic"), 0, 9, "come from another topic"),
         # An older release skipped records whose schemas it did not know.
         (made_of("here", 5), 0, 9, "the changelog is here, schema ids up to"),
         (stored(10), 0, 9, "outside"),  # the topic has lost its last records
