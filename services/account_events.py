@@ -11,11 +11,11 @@ from services.domain.invoice import PosInvoice
 from services.domain.validation import BLANKS, LONGEST_TEXT, in_milliseconds
 from services.messaging.avro import AVRO_ERRORS, Record, not_of_its_schema, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.verdicts import judge_of
+from services.verdicts import KnownSchemas, judge_of
 
 
 class Found(NamedTuple):
-    """What a value means for accounts. All but ``reason`` are null for a value that is not valid.
+    """What a value means for accounts. For a value that is not valid, only ``reason`` is set.
 
     Attributes:
         reason: why the value becomes a dead letter.
@@ -35,16 +35,15 @@ class Found(NamedTuple):
 
 
 class Find(Protocol):
-    """Takes the value and the key of a record, and what the value holds if it is already read; see ``Judge``."""
+    """Finds the event in a record. The arguments are the same as those of ``Judge``."""
 
     def __call__(self, value: bytes | None, key: bytes | None, read: Any = None, /) -> Found: ...
 
 
-def find_in_invoices(known: Mapping[int, str], customer_types: Collection[str]) -> Find:
+def find_in_invoices(known: KnownSchemas, customer_types: Collection[str]) -> Find:
     """Finds the purchases and returns in the values of pos-invoices.
 
     Args:
-        known: the schemas that can have written a value, by their ids.
         customer_types: the types that earn points in any version of the programme, in upper case.
     """
     encode = _encoder("Purchase")
@@ -60,19 +59,15 @@ def find_in_invoices(known: Mapping[int, str], customer_types: Collection[str]) 
         if not earns and original is None:
             return Found(None, identity)
         event = encode({**in_milliseconds(invoice), "InvoiceLineItems": invoice["InvoiceLineItems"] or []})
-        # No valid invoice has a longer number.
-        named = original if original is not None and len(original) <= LONGEST_TEXT else None
-        return Found(None, identity, card, event, number if earns else None, named)
+        # No valid invoice has a longer number, so the index need not look for it.
+        findable = original if original is not None and len(original) <= LONGEST_TEXT else None
+        return Found(None, identity, card, event, number if earns else None, findable)
 
     return _find(POS_INVOICES, known, found_in)
 
 
-def find_in_commands(known: Mapping[int, str]) -> Find:
-    """Finds the commands in the values of loyalty-commands.
-
-    Args:
-        known: the schemas that can have written a value, by their ids.
-    """
+def find_in_commands(known: KnownSchemas) -> Find:
+    """Finds the commands in the values of loyalty-commands."""
     encode = _encoder("LoyaltyCommand")
 
     def found_in(command: Record) -> Found:
@@ -84,8 +79,8 @@ def find_in_commands(known: Mapping[int, str]) -> Find:
     return _find(LOYALTY_COMMANDS, known, found_in)
 
 
-def _find(topic: Topic, known: Mapping[int, str], found_in: Callable[[Any], Found]) -> Find:
-    """Args: found_in: takes a valid record."""
+def _find(topic: Topic, known: KnownSchemas, found_in: Callable[[Any], Found]) -> Find:
+    """Calls ``found_in`` for the record of each valid value."""
     judge = judge_of(topic, known)
 
     def find(value: bytes | None, key: bytes | None, read: Any = None) -> Found:
@@ -95,7 +90,7 @@ def _find(topic: Topic, known: Mapping[int, str], found_in: Callable[[Any], Foun
         try:
             return found_in(verdict.record)
         except AVRO_ERRORS:
-            # A registered schema can accept values that the current one cannot hold, such as decimals of more digits.
+            # A registered schema can allow values that the current schema cannot store, such as longer decimals.
             return Found(not_of_its_schema(str(topic.value)))
 
     return find

@@ -13,11 +13,14 @@ from services.domain import command_rules, json_rules, validation
 from services.messaging import avro
 from services.messaging.headers import LARGEST_VALUE, TOO_LARGE
 
-FAULT = "a fault of the pipeline: report it, and replay the record when it is mended"
+FAULT = "a fault of the pipeline: report it, and replay the record after it is fixed"
 """The reason of a value for which the rules raise an error."""
 
 LONGEST_TEXT = 2 * 2**20
 """Bytes of a text. Spark refuses to read a longer one (pipelines.runtime.session)."""
+
+KnownSchemas = Mapping[int, str]
+"""The schemas that can have written a value, as JSON by their ids."""
 
 _SCHEMA = schemas.current("PosInvoice")
 _BEGINS_AS_OBJECT = re.compile(json_rules.BEGINS_AS_OBJECT.encode())
@@ -29,7 +32,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         reason: why it becomes a dead letter; None if it is valid.
-        record: the value in the newest schema, otherwise as it was sent; None if it is not readable.
+        record: the value in the newest schema, without other changes; None if it is not readable.
         schema_id: the id of the schema that wrote it; None for JSON and for bytes without a known schema.
         body: the Avro body of the valid record in the newest schema; None if the judge gives no bodies.
     """
@@ -51,39 +54,30 @@ class Judge(Protocol):
     def __call__(self, value: bytes | None, key: bytes | None, read: Any = None, /) -> Verdict:
         """
         Args:
-            read: what the value holds in the newest schema, if that schema wrote it and a reader of whole batches has
-                already decoded it.
+            read: the decoded value, if the newest schema wrote it and the caller has decoded a whole batch already.
         """
 
 
-def judge_of(topic: Topic, known: Mapping[int, str]) -> Judge:
-    """A judge of the values of a topic, with all rules of the topic.
-
-    Args:
-        known: the schemas that can have written a value, by their ids.
-    """
+def judge_of(topic: Topic, known: KnownSchemas) -> Judge:
+    """A judge of the values of a topic, with all rules of the topic."""
     judges = {POS_INVOICES: judge_of_invoices, LOYALTY_COMMANDS: _judge_of_commands}
     name = str(topic.value)
     return _complete(judges[topic](known) if topic in judges else _judge_of_avro(name, known), name)
 
 
-def judge_with_body(topic: Topic, known: Mapping[int, str]) -> Judge:
-    """The same, with the body of each valid record, for readers in Java. It costs twice as much."""
+def judge_with_body(topic: Topic, known: KnownSchemas) -> Judge:
+    """Like ``judge_of``, with the body of each valid record for readers in Java. It costs twice as much."""
     prepare = validation.in_milliseconds if topic == POS_INVOICES else None
     return _with_body(judge_of(topic, known), str(topic.value), prepare)
 
 
-def judge_of_plain(name: str, known: Mapping[int, str]) -> Judge:
-    """A judge of Avro records of this name, without further rules. It gives bodies."""
+def judge_of_plain(name: str, known: KnownSchemas) -> Judge:
+    """A judge of Avro records of this name, without further rules. Its verdicts have bodies."""
     return _with_body(_complete(_judge_of_avro(name, known), name), name)
 
 
-def judge_of_invoices(known: Mapping[int, str]) -> Judge:
-    """A judge of values of pos-invoices. Its records are of the type PosInvoice, as the till sent them.
-
-    Args:
-        known: the schemas that can have written a value, by their ids.
-    """
+def judge_of_invoices(known: KnownSchemas) -> Judge:
+    """A judge of values of pos-invoices. Its records are of the type PosInvoice, as the till sent them."""
     judge_avro = _judge_of_avro("PosInvoice", known)
 
     def judge(value: bytes | None, key: bytes | None = None, read: Any = None) -> Verdict:
@@ -98,7 +92,7 @@ def judge_of_invoices(known: Mapping[int, str]) -> Judge:
             return verdict._replace(reason=validation.first_violation(verdict.record))
         if value is None or verdict.schema_id is not None:
             return verdict
-        # UTF-16 and UTF-32 can also begin as a JSON object in UTF-8, and as Avro of an unknown schema.
+        # A text in UTF-16 or UTF-32 can begin like a JSON object in UTF-8, or like Avro of an unknown schema.
         if encoding := json_rules.other_encoding(value):
             return Verdict(encoding)
         return Verdict(_other_bytes(value)) if verdict.reason == _NOT_FRAMED else verdict
@@ -116,12 +110,8 @@ def _other_bytes(value: bytes) -> str:
     return f"{kind} in JSON, and must be one JSON object" if kind else json_rules.NO_INVOICE
 
 
-def _judge_of_commands(known: Mapping[int, str]) -> Judge:
-    """A judge of values of loyalty-commands. The key of a command must be its card.
-
-    Args:
-        known: the schemas that can have written a value, by their ids.
-    """
+def _judge_of_commands(known: KnownSchemas) -> Judge:
+    """A judge of values of loyalty-commands. The key of a command must be its card."""
     judge_avro = _judge_of_avro("LoyaltyCommand", known)
 
     def judge(value: bytes | None, key: bytes | None = None, read: Any = None) -> Verdict:
@@ -133,12 +123,8 @@ def _judge_of_commands(known: Mapping[int, str]) -> Judge:
     return judge
 
 
-def _judge_of_avro(name: str, known: Mapping[int, str]) -> Judge:
-    """A judge of values that are Avro records of this name.
-
-    Args:
-        known: the schemas that can have written a value, by their ids.
-    """
+def _judge_of_avro(name: str, known: KnownSchemas) -> Judge:
+    """A judge of values that are Avro records of this name."""
     decode = avro.record_decoder(name, known.__getitem__)
 
     def judge(value: bytes | None, _key: bytes | None = None, read: Any = None) -> Verdict:
@@ -157,7 +143,7 @@ def _judge_of_avro(name: str, known: Mapping[int, str]) -> Judge:
 
 
 def _complete(judge: Judge, name: str) -> Judge:
-    """Give a reason also for values that Spark cannot read, and for values for which the rules raise an error."""
+    """A judge that also refuses values that Spark cannot read, and values for which the rules raise an error."""
 
     def complete(value: bytes | None, key: bytes | None, read: Any = None) -> Verdict:
         if value is not None and len(value) > LARGEST_VALUE:
@@ -167,7 +153,7 @@ def _complete(judge: Judge, name: str) -> Judge:
             is_long = value is not None and len(value) > LONGEST_TEXT
             if is_long and verdict.reason is None and _has_longer_text(verdict.record):
                 return verdict._replace(reason=avro.not_of_its_schema(name))
-        except Exception as error:  # noqa: BLE001 - a mistake in the rules must not stop all other records
+        except Exception as error:  # noqa: BLE001 - an error in the rules must not stop all other records
             return Verdict(f"{FAULT} ({type(error).__name__})")
         return verdict
 
@@ -175,17 +161,18 @@ def _complete(judge: Judge, name: str) -> Judge:
 
 
 def _has_longer_text(value: Any) -> bool:
-    """Whether a record contains a text, or binary content, that is longer than the longest."""
+    """Whether a record contains text or bytes longer than LONGEST_TEXT."""
     if isinstance(value, dict | list):
         return any(map(_has_longer_text, value.values() if isinstance(value, dict) else value))
     return isinstance(value, str | bytes) and len(value.encode() if isinstance(value, str) else value) > LONGEST_TEXT
 
 
 def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] | None = None) -> Judge:
-    """Add the body of each valid record.
+    """A judge that adds the body of each valid record.
 
-    What fastavro has read is written again, because fastavro also reads values that Java refuses, such as a number in
-    more bytes than it needs. A reader of whole batches has already compared the bytes.
+    It encodes the record again, because fastavro also reads values that Java refuses, for example a number in more
+    bytes than it needs. It keeps the body of a value that the caller has decoded, because the caller has already
+    checked its bytes.
 
     A record without its first field is not valid: Spark returns a struct of nulls for a body that it cannot read.
     """

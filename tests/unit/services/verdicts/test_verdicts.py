@@ -72,7 +72,7 @@ def test_a_mistake_in_the_rules_does_not_stop_other_records(monkeypatch: pytest.
         raise TypeError("'bool' object is not iterable")
 
     monkeypatch.setattr("services.verdicts.validation.first_violation", fail)
-    assert "a fault of the pipeline: report it, and replay the record when it is mended (TypeError)" == (
+    assert "a fault of the pipeline: report it, and replay the record after it is fixed (TypeError)" == (
         judge_of(topics.POS_INVOICES, KNOWN)(json.dumps(INVOICE).encode(), None).reason
     )
 
