@@ -48,7 +48,11 @@ def _arrow_type(avro: Any, named: dict[str, pa.DataType]) -> pa.DataType:
 
 
 def batches(rows: Iterable[Row], schema: pa.Schema, refused: Callable[[], None]) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of rows. ``refused`` is called for each row with a value that its column cannot hold."""
+    """Arrow batches of rows.
+
+    Args:
+        refused: is called for each row with a value that its column cannot store. The batches omit the row.
+    """
     waiting: list[Row] = []
     for row in rows:
         waiting.append(row)
@@ -62,8 +66,7 @@ def _valid(rows: Sequence[Row], schema: pa.Schema, refused: Callable[[], None]) 
     try:
         yield pa.RecordBatch.from_pylist(rows, schema)
     except (pa.ArrowException, OverflowError, TypeError, ValueError, AttributeError):
-        # Arrow does not say which row it refuses. So split the rows into halves until the row is found. All others are
-        # kept.
+        # Arrow does not say which row it refuses. So split the rows into halves until only that row is left.
         if len(rows) == 1:
             refused()
             return
@@ -73,13 +76,14 @@ def _valid(rows: Sequence[Row], schema: pa.Schema, refused: Callable[[], None]) 
 
 
 class LazyTable:
-    """A table that is read when a statement scans it, and once in a statement.
+    """A table that is read when a statement scans it, and at most once in a statement.
 
-    DuckDB calls the two methods of Arrow's PyCapsule interface: the first one to plan, the second one to scan.
+    DuckDB calls the methods of Arrow's PyCapsule interface: ``__arrow_c_schema__`` to plan, ``__arrow_c_stream__`` to
+    scan.
 
     Attributes:
         planned: whether a statement that DuckDB has planned since ``forget`` scans the table.
-        failure: the error of the last reading. DuckDB passes on only the text of an error.
+        failure: the error of the last read. DuckDB passes on only the text of an error.
     """
 
     def __init__(
@@ -89,13 +93,13 @@ class LazyTable:
         interrupted: Event,
         on_read: Callable[[], None] = lambda: None,
     ) -> None:
-        """Name the source.
+        """Prepare the table. It reads nothing yet.
 
         Args:
-            schema: of the rows.
+            schema: the columns of the rows.
             read: is called when a statement scans the table.
-            interrupted: stops the reading, because nobody waits for the rows any more.
-            on_read: is called before the table is read. An error of it stops the reading.
+            interrupted: stops a read, because nobody waits for the rows any more.
+            on_read: is called before each read. An error that it raises prevents the read.
         """
         self.schema = schema
         self.planned = False
@@ -121,7 +125,7 @@ class LazyTable:
         return self._table.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
 
     def replace(self, found: Iterable[pa.RecordBatch]) -> None:
-        """Give these rows to all scans until ``forget``."""
+        """Use these rows for all scans until ``forget``."""
         self._table = pa.Table.from_batches(list(found), self.schema)
 
     def forget(self) -> None:

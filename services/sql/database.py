@@ -35,8 +35,8 @@ _SETTINGS = (
     "lock_configuration = true",
 )
 _POLL_SECONDS = 0.1
-_STANDING = ("AGGREGATE", "GROUP_BY", "WINDOW", "ORDER_BY", "TOP_N", "LIMIT", "DISTINCT")
-"""Operators that need all records: parts of their names in DuckDB's plan."""
+_BLOCKING_OPERATORS = ("AGGREGATE", "GROUP_BY", "WINDOW", "ORDER_BY", "TOP_N", "LIMIT", "DISTINCT")
+"""Parts of the names in DuckDB's plan of the operators that need all records."""
 
 
 class SqlError(RuntimeError):
@@ -50,7 +50,7 @@ class Database:
     """
 
     def __init__(self, settings: Settings, on_read: Callable[[str], None] = lambda _: None) -> None:
-        """Name the tables. No source is read before a statement needs it.
+        """Create the tables and views. It reads no source yet.
 
         Args:
             on_read: is called with the name of a table of the ledger or of a topic before it is read. Exported files
@@ -120,9 +120,10 @@ class Database:
         followed = [name for name in self._topics if self._lazy[name].planned]
         if len(followed) != 1:
             raise SqlError(f"a statement with --follow must read exactly one topic, and this one reads {len(followed)}")
-        if needed := sorted(name for name in _operators(json.loads(plan)) if any(each in name for each in _STANDING)):
+        operators = _operators(json.loads(plan))
+        if blocking := sorted(name for name in operators if any(each in name for each in _BLOCKING_OPERATORS)):
             raise SqlError(
-                f"a statement with --follow can select and filter. This one needs all records first ({needed[0]}): "
+                f"a statement with --follow can select and filter. This one needs all records first ({blocking[0]}): "
                 "leave out aggregates, DISTINCT, ORDER BY and LIMIT"
             )
         self._on_read(followed[0])
@@ -131,25 +132,26 @@ class Database:
             yield self._run(statement)
 
     def _begin(self) -> None:
-        """Let the next statement read the sources as they are now. The list of exported files is read here."""
+        """Make the next statement read the sources as they are now. This method lists the exported files."""
         self._interrupted.clear()
         for lazy in self._lazy.values():
             lazy.forget()
         exported = None
-        # A statement without line items works without them. The lazy table says why they cannot be read.
+        # A statement that does not read line items works without them. For others, the lazy table raises the error.
         with suppress(Exception):
             exported = files.line_items(self._settings)
         self._connection.register(LINE_ITEMS.name, self._lazy[LINE_ITEMS.name] if exported is None else exported)
 
     def _run(self, statement: str) -> pa.Table:
         try:
-            return _with_texts(_with_unique_names(self._found(statement)))
+            return _with_texts(_with_unique_names(self._execute(statement)))
         except duckdb.Error as error:
             # DuckDB passes on only the text of the error of a source.
-            raise self._failure() or SqlError(f"{error}{_hint(str(error))}") from error
+            source_error = next((lazy.failure for lazy in self._lazy.values() if lazy.failure), None)
+            raise source_error or SqlError(f"{error}{_hint(str(error))}") from error
 
-    def _found(self, statement: str) -> pa.Table:
-        """The result as DuckDB has it. Another thread runs the statement: inside DuckDB, Python sees no Ctrl-C."""
+    def _execute(self, statement: str) -> pa.Table:
+        """The result in DuckDB's types. Another thread runs the statement: inside DuckDB, Python handles no Ctrl-C."""
         ended = Event()
 
         def find() -> pa.Table:
@@ -162,21 +164,18 @@ class Database:
         pool = ThreadPoolExecutor(1)
         try:
             result = pool.submit(find)
-            # A Ctrl-C that arrives just before a wait does not end it. Python raises it after the wait.
+            # The waits are short: Python raises a Ctrl-C that arrives just before a wait only after the wait.
             while not ended.wait(_POLL_SECONDS):
                 pass
             return result.result()
         except KeyboardInterrupt:
             self._interrupted.set()
-            # DuckDB forgets an interrupt that arrives before it begins, so one is not enough.
+            # DuckDB ignores an interrupt that arrives before the statement begins, so repeat it.
             while not ended.wait(_POLL_SECONDS):
                 self._connection.interrupt()
             raise
         finally:
             pool.shutdown()
-
-    def _failure(self) -> Exception | None:
-        return next((lazy.failure for lazy in self._lazy.values() if lazy.failure), None)
 
 
 def _hint(error: str) -> str:
@@ -187,7 +186,7 @@ def _hint(error: str) -> str:
 
 
 def _with_unique_names(table: pa.Table) -> pa.Table:
-    """The same columns. JSON and Parquet cannot have two of one name, so the second ``a`` is ``a_1``."""
+    """The same columns with unique names, because JSON and Parquet need them: a second ``a`` becomes ``a_1``."""
     taken, names = set(table.column_names), []
     for name in table.column_names:
         if name in names:

@@ -18,7 +18,7 @@ _RECORD = "HadoopRecord"
 SCHEMA = pa.schema(
     [*record_fields(_RECORD), pa.field("DateSource", pa.string()), pa.field("date", pa.date32())],
 )
-"""The columns of the files. Older files lack some, which are then null."""
+"""The columns of the files. A column that an older file does not have is null."""
 
 _DELTA_LOG = "_delta_log"
 
@@ -30,7 +30,7 @@ class NoExportError(RuntimeError):
 def line_items(settings: Settings) -> ds.Dataset | None:
     """The exported line items, or None if there are none. DuckDB reads only the columns and files that it needs.
 
-    Parquet files of other folders than those of the export are no line items.
+    It ignores Parquet files outside of the folders that the export writes.
     """
     if table := delta_table(settings):
         return table.to_pyarrow_dataset(schema=SCHEMA)
@@ -64,7 +64,7 @@ def open_delta(folder: str) -> "DeltaTable | None":
 
 
 def refuse(settings: Settings) -> Iterator[pa.RecordBatch]:
-    """Raise NoExportError: there are no exported files, or they cannot be read."""
+    """Raise NoExportError. Its message says whether there are no exported files, or why they cannot be read."""
     try:
         line_items(settings)
     except Exception as error:

@@ -22,7 +22,7 @@ KEY_SCHEMA = pa.schema(_KEY_COLUMNS)
 
 
 class CustomerKeyError(RuntimeError):
-    """No key for customer keys is set. The message says how to set one."""
+    """The setting with the key for customer keys is missing. The message says how to set it."""
 
 
 def ledger_schema(table: Table) -> pa.Schema:
@@ -40,7 +40,7 @@ def read_table(table: Table, settings: Settings) -> Iterator[pa.RecordBatch]:
     """All rows of a table of the ledger. Raises LedgerUnavailableError and LedgerError."""
     schema = ledger_schema(table)
     with _connected(settings) as connection:
-        # Pages, because readers of PostgreSQL have a short timeout for one statement.
+        # Read in pages, because readers of PostgreSQL have a short timeout for one statement.
         for page in connection.execute(select(table), execution_options={"yield_per": BATCH_ROWS}).partitions():
             columns = zip(*page, strict=True)
             yield pa.RecordBatch.from_arrays(
@@ -51,7 +51,7 @@ def read_table(table: Table, settings: Settings) -> Iterator[pa.RecordBatch]:
 def read_customer_keys(settings: Settings) -> Iterator[pa.RecordBatch]:
     """The key of each account that is not erased: its ledger id and a keyed hash of its pseudonym and opened time.
 
-    The hash has a key of its own, so nobody can join the rows with other data under pseudonyms. A customer who returns
+    The hash uses its own secret, so nobody can join the rows with other data under pseudonyms. A customer who returns
     after an erasure has another opened time, and so another key.
 
     Raises CustomerKeyError, PseudonymKeyError, LedgerUnavailableError and LedgerError.

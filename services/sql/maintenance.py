@@ -1,4 +1,4 @@
-"""Maintenance of an exported Delta table: fewer files, and no files that nobody reads any more."""
+"""Maintains an exported Delta table: merges small files, and deletes files that nobody reads any more."""
 
 from typing import NamedTuple
 

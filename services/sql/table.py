@@ -20,13 +20,13 @@ class Table:
     """A table for analysts.
 
     Attributes:
-        grain: what one row is.
+        grain: what one row stands for.
         source: where the rows come from.
         sql: the query of the view. Empty: the table is a source itself.
         key: the columns that identify a row, if the source deletes old records. The files of the table keep the rows of
             deleted records. Empty: the source keeps all records.
-        counts: for tables with a key: a column that only grows. A row that was computed from fewer records has a
-            smaller value.
+        counts: for tables with a key: a column with a number of records. Of two rows with the same key, the row with
+            the smaller number was computed after some records had expired.
     """
 
     name: str

@@ -59,15 +59,15 @@ def topic_schema(topic: Topic) -> pa.Schema:
 class TopicSource:
     """Reads one topic.
 
-    A record with the ``ce_id`` of an earlier record is the same record written twice, and is left out. A compacted
-    topic has the newest record of each key, without deleted keys.
+    It drops duplicates: records with the ``ce_id`` of an earlier record. A compacted topic has only the newest record
+    of each key, and no deleted keys.
 
     Attributes:
         skipped: the number of records that could not be decoded, by reason.
     """
 
     def __init__(self, topic: Topic, settings: Settings, interrupted: Event) -> None:
-        """Name the topic. ``interrupted`` stops the reading, because nobody waits for the rows any more."""
+        """Prepare the source. It reads nothing yet. ``interrupted`` stops a read."""
         self.schema = topic_schema(topic)
         self.skipped: Counter[str] = Counter()
         self._topic = topic
@@ -88,10 +88,10 @@ class TopicSource:
             if self._topic.compacted or self._topic.retention is None:
                 yield from self._newest(messages)
             else:
-                yield from self._rows(_once(messages))
+                yield from self._rows(_without_duplicates(messages))
 
     def follow(self) -> Iterator[list[pa.RecordBatch]]:
-        """The records that arrive from now on, in batches, for ever. An empty list: nothing has arrived for a while.
+        """The records that arrive from now on, in batches, without end. An empty list: nothing has arrived in 0.5 s.
 
         Raises PublishError if no broker answers or the topic does not exist, and KafkaException if the broker reports
         an error.
@@ -100,11 +100,11 @@ class TopicSource:
         with closing(clients.consumer(self._settings, CLIENT_ID)) as consumer:
             ends = {partition: end for partition, (_, end) in watermarks_of(consumer, self._name).items()}
             consumer.assign([TopicPartition(self._name, *end) for end in ends.items()])
-            yield []  # from here on no record is missed
+            yield []  # from now on, the consumer gets all new records
             while True:
                 found = consumer.consume(_MOST_RECORDS, _POLL_SECONDS)
                 for error in filter(None, (message.error() for message in found)):
-                    if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
+                    if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the code has no other name
                         raise KafkaException(error)
                 arrived = [message for message in found if not message.error()]
                 yield list(self._batches(self._followed(arrived)))
@@ -136,13 +136,13 @@ class TopicSource:
 
     def _row(self, message: Message, decode: Callable[[bytes], Row]) -> Row | None:
         value = message.value()
+        if value is None:
+            self.skipped["the record has no value"] += 1
+            return None
         try:
-            row = decode(value) if value is not None else None
+            row = decode(value)
         except (UndecodableError, UnknownSchemaIdError) as error:
             self.skipped[str(error)] += 1
-            return None
-        if row is None:
-            self.skipped["the record has no value"] += 1
             return None
         return row | _position_row(message)
 
@@ -156,7 +156,7 @@ class TopicSource:
         return batches(rows, self.schema, lambda: self.skipped.update(["a value does not fit its column"]))
 
 
-def _once(messages: Iterable[Message]) -> Iterator[Message]:
+def _without_duplicates(messages: Iterable[Message]) -> Iterator[Message]:
     seen: set[bytes] = set()
     for message in messages:
         identity = dict(message.headers() or ()).get("ce_id")
@@ -180,7 +180,7 @@ def _letter_row(letter: dead_letters.DeadLetter) -> Row:
 
 
 def _invoice_of_json(value: bytes) -> Row:
-    """The invoice of a simple till, as the pipeline reads it. Raises UndecodableError with the pipeline's reason."""
+    """The invoice in JSON, as the pipeline reads it. Raises UndecodableError with the pipeline's reason."""
     verdict = _judge(value, None)
     if verdict.record is None:
         raise UndecodableError(str(verdict.reason))

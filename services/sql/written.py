@@ -1,4 +1,4 @@
-"""The tables for analysts as files, in Parquet or Delta. Each table has its folder and is replaced in one step."""
+"""Writes the tables for analysts to files, in Parquet or Delta. One step replaces all rows of a table."""
 
 import fcntl
 import os
@@ -22,8 +22,8 @@ BY_NAME = {table.name: table for table in TABLES if table is not LINE_ITEMS}
 """The tables that `loyalty export write` writes. The streaming export writes line_items."""
 
 _FILE = "part-0.parquet"
-# The log of Delta keeps the smallest and largest value of each column for a month. Those could be keys of erased
-# customers.
+# Write no statistics. Delta's log would keep the smallest and largest values of each column for a month, and they could
+# be keys of erased customers.
 _DELTA = {"delta.dataSkippingNumIndexedCols": "0"}
 
 
@@ -75,7 +75,7 @@ def _place(uri: str) -> PurePath:
 def write(name: str, database: Database, settings: Settings) -> Written:
     """Compute a table from its sources, and replace its files if they differ.
 
-    Readers see either the old rows or the new rows. Then all other files of the table are deleted, also those of a run
+    Readers see either the old rows or the new rows. Then it deletes all other files of the table, also files of a run
     that ended early, so that no erased customer remains in them. A row whose records have expired stays in the files
     (``Table.key``).
 
@@ -83,7 +83,7 @@ def write(name: str, database: Database, settings: Settings) -> Written:
     """
     table = BY_NAME[name]
     folder = _folder(name, settings)
-    with _alone(folder):
+    with _locked(folder):
         before = _read(folder, settings.export_format)
         rows = _merged(_with_time_zone(database.run(f"FROM {name}")), before, table)
         changed = before is None or not _are_equal(rows, before)
@@ -95,13 +95,13 @@ def write(name: str, database: Database, settings: Settings) -> Written:
         if is_delta:
             _clean_delta(folder)
         else:
-            _incoming(Path(folder)).unlink(missing_ok=True)  # of a run that died before its rename
+            _temporary_file(Path(folder)).unlink(missing_ok=True)  # left by a run that died before its rename
     return Written(name, folder, rows.num_rows, changed)
 
 
 @contextmanager
-def _alone(folder: str) -> Iterator[None]:
-    """Wait until no other process of this machine writes the table."""
+def _locked(folder: str) -> Iterator[None]:
+    """Lock a local folder. Wait until no other process of this machine writes the table."""
     if "://" in folder:
         yield
         return
@@ -125,18 +125,18 @@ def _read(folder: str, export_format: str) -> pa.Table | None:
     return parquet.ParquetFile(file).read() if file.exists() else None
 
 
-def _incoming(folder: Path) -> Path:
-    """The file that becomes the table's file when it is complete."""
+def _temporary_file(folder: Path) -> Path:
+    """The file that is renamed to the table's file when it is complete."""
     return folder / f".{_FILE}.new"
 
 
 def _replace_parquet(rows: pa.Table, folder: Path) -> None:
-    incoming = _incoming(folder)
-    with incoming.open("wb") as file:
+    temporary = _temporary_file(folder)
+    with temporary.open("wb") as file:
         parquet.write_table(rows, file, compression="zstd")
         file.flush()
         os.fsync(file.fileno())
-    incoming.rename(folder / _FILE)
+    temporary.rename(folder / _FILE)
 
 
 def _replace_delta(rows: pa.Table, folder: str) -> None:
@@ -161,7 +161,7 @@ def _with_time_zone(rows: pa.Table) -> pa.Table:
 def _merged(rows: pa.Table, before: pa.Table | None, table: Table) -> pa.Table:
     """The new rows, and old rows whose records have expired.
 
-    Of two rows with one key it keeps the one that counts more.
+    If an old row and a new row have the same key, the row with the larger value in ``Table.counts`` stays.
     """
     if before is None or not table.key:
         return rows
@@ -170,16 +170,16 @@ def _merged(rows: pa.Table, before: pa.Table | None, table: Table) -> pa.Table:
         QUALIFY row_number() OVER (PARTITION BY {", ".join(table.key)} ORDER BY {table.counts} DESC, age) = 1
         ORDER BY ALL
     """  # noqa: S608  # the names come from the catalogue
-    return _ask(statement, now=rows, before=before).cast(rows.schema)
+    return _query(statement, now=rows, before=before).cast(rows.schema)
 
 
 def _are_equal(rows: pa.Table, before: pa.Table) -> bool:
     if rows.num_rows != before.num_rows or rows.column_names != before.column_names:
         return False
-    return not _ask("FROM now EXCEPT ALL FROM before", now=rows, before=before).num_rows
+    return not _query("FROM now EXCEPT ALL FROM before", now=rows, before=before).num_rows
 
 
-def _ask(statement: str, **tables: pa.Table) -> pa.Table:
+def _query(statement: str, **tables: pa.Table) -> pa.Table:
     with duckdb.connect(":memory:", config={"python_enable_replacements": "false"}) as connection:
         for name, table in tables.items():
             connection.register(name, table)
