@@ -37,8 +37,8 @@ class Difference(NamedTuple):
 
     Attributes:
         where: the source of the fact.
-        what: the difference, in words.
-        settles: whether the difference may disappear, because one side has not yet processed the latest records.
+        what: the difference, as text.
+        settles: whether the difference may disappear, because one side may not have processed the newest records yet.
     """
 
     where: Source
@@ -51,7 +51,7 @@ class Coverage:
     """Which facts the sources still have. Times are milliseconds since the epoch.
 
     Attributes:
-        compared: the sources that could be read. With the events among them, each event must have been processed.
+        compared: the sources that could be read. If it has the events, each event must have been processed.
         events_from: the inputs may lack events before this time; 0 if they have all events.
         record_from: loyalty topic and ledger together may lack entries before this time; 0 if they have all entries.
         topic_from: the same for the loyalty topic alone.
@@ -114,7 +114,7 @@ def compare(
 
 
 def _as_sent(events: Iterable[Event], record: Sequence[Entry], pseudonym: Callable[[str], str]) -> Iterator[Event]:
-    """The events as they were sent. An archive has neither cards nor texts of a command, and the entries have them."""
+    """The events as they were sent. An archive has no cards and no texts of commands. The entries have them."""
     cards = {pseudonym(entry.counterparty): entry.counterparty for entry in record if entry.counterparty}
     # The first entry of an event counts: a later one can come from a timer. A refusal does not use the reason.
     texts = {entry.event_id: (entry.reason, entry.actor) for entry in reversed(record)}
@@ -138,7 +138,7 @@ def latest_version(facts: Facts) -> AccountVersion | None:
 
 
 def _is_complete(recomputed: Recomputed, record: list[Entry], coverage: Coverage) -> bool:
-    """Whether no event is lost that the account depends on: by retention, or because a topic was created again."""
+    """Whether the sources have all events of the account. Retention and a topic that was created again lose events."""
     for entry in recomputed.without_event:
         first = coverage.first_invoice if entry.event_id == entry.invoice_number else coverage.first_command
         if entry.time < max(coverage.events_from, first):
@@ -230,7 +230,7 @@ def _compare_balance(
     """Compare the served balance with the entry of its version. ``last`` is the last expected entry."""
     if served is None:
         if last and last.kind is not Kind.ERASED:
-            yield Difference(Source.BALANCE, f"there is none, but entry {last.sequence}", settles=True)
+            yield Difference(Source.BALANCE, f"there is no balance, but entry {last.sequence}", settles=True)
         return
     bodies = (orjson.loads(balance_body(balance_record(card, entry))) for entry in reversed(expected))
     served_version = served.get("OpenedTime"), served.get("Sequence")
@@ -238,7 +238,7 @@ def _compare_balance(
     if body is None:
         yield Difference(Source.BALANCE, f"no entry has its sequence {served.get('Sequence')}", settles=True)
         return
-    # Balances of release 0.1 and the records of entries lack these members.
+    # Balances of release 0.1, and balances that are computed from recorded entries, do not have these members.
     lacks_details = None in {body["NextExpiryPoints"], served.get("NextExpiryPoints")}
     left_out = _DETAILS if lacks_details else ()
     wrong = [
@@ -291,9 +291,10 @@ def _as_stored(account: Account, state: Account) -> Account:
 
 
 def _advanced(account: Account, now: int, programmes: Programmes) -> Account:
-    """Advance the account to this time.
+    """A copy of the account, advanced to this time.
 
-    Changes without an entry, such as the removal of old purchases, have no fixed time.
+    Changes without an entry, such as the removal of old purchases, have no fixed time. After this they are the same in
+    both accounts.
     """
     later = account.copy()
     apply_due_changes(later, now, programmes, Outcome(later))
@@ -302,7 +303,7 @@ def _advanced(account: Account, now: int, programmes: Programmes) -> Account:
 
 
 def _wrong_fields(expected: Entry | Account, found: Entry | Account) -> str:
-    """The fields that differ, in words."""
+    """The fields that differ, as text."""
     if expected == found:
         return ""
     names = [each.name for each in fields(expected) if each.compare]

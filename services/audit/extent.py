@@ -25,8 +25,9 @@ class TopicExtent:
         complete_from: the topic has all records from this time on, in milliseconds since the epoch. 0 if no partition
             has lost records. Otherwise it is the latest append time of the first records of the partitions that have
             lost some. A partition that has lost all records counts with the current time.
-        first_time: the append time of the first record, if no partition has lost records. The current time if there is
-            none. Otherwise 0. A topic that was created again has lost all older records, and only this time shows it.
+        first_time: 0 if a partition has lost records. Otherwise the append time of the first record, or the current
+            time if the topic is empty. A topic that was created again has lost all older records. Only this time shows
+            that.
     """
 
     topic: Topic
@@ -50,18 +51,18 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
             raise NoTopicError(f"topic {name}: {error.args[0].str()}") from error
     after_loss = [time for partition, time in times.items() if spans[partition][0] > 0]
     return TopicExtent(
-        topic,
-        {partition: low for partition, (low, _) in spans.items()},
-        {partition: high for partition, (_, high) in spans.items()},
-        max(after_loss, default=0),
-        0 if after_loss else min(times.values(), default=now),
+        topic=topic,
+        begins={partition: low for partition, (low, _) in spans.items()},
+        ends={partition: high for partition, (_, high) in spans.items()},
+        complete_from=max(after_loss, default=0),
+        first_time=0 if after_loss else min(times.values(), default=now),
     )
 
 
 def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
-    """The append time of the first record from ``low`` on, or ``now`` if there is none before ``high``.
+    """The append time of the first record from ``low`` on, or ``now`` if there is no record before ``high``.
 
-    It is possible that the partition has only transaction markers. Raises KafkaException.
+    All offsets between them can belong to transaction markers. Raises KafkaException.
     """
     first = next(read_range(consumer, topic, {partition: low}, {partition: high}), None)
     return now if first is None else first.timestamp()[1]

@@ -1,4 +1,4 @@
-"""The facts of one customer. They are decoded from the bytes that Spark collects."""
+"""The facts of one customer, decoded from the bytes that Spark collects."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -66,7 +66,7 @@ class Facts:
 
 
 class FactsReader:
-    """Decodes facts. The values of topics have these schema ids."""
+    """Decodes the facts of a customer."""
 
     def __init__(self, ids: SchemaIds) -> None:
         self._notification = decoder(LOYALTY, ids)
@@ -75,8 +75,9 @@ class FactsReader:
     def read(self, rows: Iterable[tuple[str, int, bytes]], card: str | None, pseudonym: str) -> Facts:
         """Decode rows of (source, append time of an event, bytes). Raises the errors of the decoders.
 
-        A balance is the served JSON or the Balance of the changelog. An archive has pseudonyms instead of cards. Only
-        the customer's own pseudonym is replaced by the card, so that a transfer to the same card can be recognised.
+        A balance is the served JSON or the Balance of the changelog. An archive has pseudonyms instead of cards. This
+        method replaces only the customer's own pseudonym by the card, so that the rules recognise a transfer to the
+        same card.
         """
         facts = Facts()
         for source, append_time, value in rows:

@@ -37,7 +37,7 @@ class UnreadableError(RuntimeError):
 
 
 class Fact(NamedTuple):
-    """A fact of a customer. If the ledger has erased the card, it is None, and the pseudonym names the customer."""
+    """A fact of a customer. After an erasure in the ledger, ``card`` is None, and ``pseudonym`` names the customer."""
 
     card: str | None
     pseudonym: str | None
@@ -48,8 +48,8 @@ def served_balances(url: str, key_file: Path | None = None, tls: SSLContext | No
     """All balances that the API at this URL serves. Raises UnreadableError.
 
     Args:
-        key_file: has the API key. Without the file the request has no credentials.
-        tls: None: trust the authorities of the system.
+        key_file: the file with the API key. None: the request has no credentials.
+        tls: the TLS context. None: trust the authorities of the system.
     """
     api, cursor = opener(key_file, tls), None
     while True:
@@ -62,7 +62,7 @@ def served_balances(url: str, key_file: Path | None = None, tls: SSLContext | No
 
 
 def _page(api: OpenerDirector, url: str) -> dict[str, Any]:
-    shown = url.partition("?")[0]  # the cursor has a card, and the error goes to the topic audit-runs
+    shown = url.partition("?")[0]  # without the cursor: it has a card, and the topic audit-runs keeps the error
     deadline = time.monotonic() + _PAGE_SECONDS
     while True:
         try:
@@ -75,14 +75,14 @@ def _page(api: OpenerDirector, url: str) -> dict[str, Any]:
             reason = str(error)
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
-            if isinstance(error, urllib.error.HTTPError) and not _may_pass(error.code):
+            if isinstance(error, urllib.error.HTTPError) and not _is_transient(error.code):
                 raise UnreadableError(Source.BALANCE, f"{shown}: {reason}") from error
         if time.monotonic() > deadline:
             raise UnreadableError(Source.BALANCE, f"{shown}: {reason}")
         time.sleep(_RETRY_SECONDS)
 
 
-def _may_pass(status: int) -> bool:
+def _is_transient(status: int) -> bool:
     """Whether another attempt can succeed: the server failed, or the audit sent too many requests."""
     return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
 
@@ -104,7 +104,7 @@ def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
         engine = reading_engine(settings.ledger_url)
         try:
             with engine.connect() as connection:
-                if engine.dialect.name == "postgresql":  # the short timeouts of the engine are for HTTP requests
+                if engine.dialect.name == "postgresql":  # the engine sets short timeouts, which are for HTTP requests
                     connection.execute(text("SET statement_timeout = 0"))
                     connection.execute(text("SET idle_in_transaction_session_timeout = 0"))
                 rows = connection.execution_options(yield_per=_PAGE).execute(statement)

@@ -193,7 +193,7 @@ def test_a_wrong_balance_is_found():
     assert [(Source.BALANCE, "is that of sequence 2, not 3", True)] == found(facts)
 
     facts.balance = None
-    assert [(Source.BALANCE, "there is none, but entry 3", True)] == found(facts)
+    assert [(Source.BALANCE, "there is no balance, but entry 3", True)] == found(facts)
 
 
 def test_a_wrong_expiry_is_found_unless_the_balance_is_older_than_the_field():
