@@ -18,7 +18,7 @@ from services.messaging.schema_ids import SchemaIds
 from services.verdicts import Verdict, judge_of
 
 HOUR = 3_600_000
-"""Milliseconds. A till whose clock is wrong by more gets a warning."""
+"""In milliseconds. The till gets a warning if its clock is wrong by more than this."""
 
 _SCHEMA = schemas.current("PosInvoice")
 _TRIMMED = ("InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "OriginalInvoiceNumber", "CustomerType")
@@ -30,8 +30,8 @@ class Sent:
     """A record of a till.
 
     Attributes:
-        place: where it is: ``partition:offset``, or a file and a number.
-        time: when the broker appended it, in milliseconds; None if it is not from a topic.
+        place: the place of the record: ``partition:offset``, or a file and a number.
+        time: its append time, in milliseconds since the epoch; None if it is not from a topic.
         key: its key; None if it has none, or if it is not from a topic.
         partition: its partition, and the number of partitions of the topic; None if it is not from a topic.
     """
@@ -77,29 +77,29 @@ class Review:
         if invoice is None:
             return Finding(sent.place, verdict.reason)
         warnings = [
-            *self._of_format(verdict, sent),
-            *_of_key(invoice, sent),
-            *_of_time(invoice, sent),
-            *_of_texts(invoice),
-            *_of_lines(invoice),
+            *self._format_warnings(verdict, sent),
+            *_key_warnings(invoice, sent),
+            *_time_warnings(invoice, sent),
+            *_text_warnings(invoice),
+            *_line_warnings(invoice),
         ]
         original = None
         if verdict.reason is None:
-            warnings += self._of_number(invoice, sent)
+            warnings += self._duplicate_warnings(invoice, sent)
             original = _original(invoice) or None
         return Finding(sent.place, verdict.reason, warnings, invoice.get("StoreID"), invoice.get("PosID"), original)
 
     def complete(self, finding: Finding) -> None:
-        """Add the warning about originals that are not among the records.
+        """Add the warning about an original that is not among the records. Call it after all records.
 
-        It needs all records. A return can be in another partition than its original, and so be read before it.
+        A return can be in another partition than its original, and so be read before it.
         """
         if finding.original is not None and finding.original not in self._first:
             finding.warnings.append(
                 "the invoice that OriginalInvoiceNumber names is not among the records that were read"
             )
 
-    def _of_format(self, verdict: Verdict, sent: Sent) -> Iterator[str]:
+    def _format_warnings(self, verdict: Verdict, sent: Sent) -> Iterator[str]:
         if verdict.schema_id is not None and verdict.schema_id != self._newest_id:
             yield f"written in the older schema {verdict.schema_id}: the newest is {self._newest_id}"
         if verdict.schema_id is not None or sent.value is None:
@@ -111,14 +111,14 @@ class Review:
             hint = f"; is it {similar[0]}?" if similar else ""
             yield f"the field {unknown[:64]!r} is unknown and is ignored{hint}"
 
-    def _of_number(self, invoice: PosInvoice, sent: Sent) -> Iterator[str]:
+    def _duplicate_warnings(self, invoice: PosInvoice, sent: Sent) -> Iterator[str]:
         number, content = str(invoice["InvoiceNumber"]), hash(sent.value)
         first_place, first_content = self._first.setdefault(number, (sent.place, content))
         if first_place != sent.place:
             if first_content == content:
                 yield (
                     f"repeats the record at {first_place}, and is ignored: "
-                    "enable.idempotence=true of the producer avoids repeats of its own"
+                    "enable.idempotence=true prevents duplicates that the retries of the producer cause"
                 )
             else:
                 yield f"another invoice at {first_place} has the same InvoiceNumber, so this one is ignored"
@@ -128,7 +128,7 @@ def _original(invoice: PosInvoice) -> str:
     return (invoice.get("OriginalInvoiceNumber") or "").strip(BLANKS)
 
 
-def _of_key(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
+def _key_warnings(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
     store = invoice.get("StoreID")
     if sent.partition is None or store is None:
         return
@@ -143,7 +143,7 @@ def _of_key(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
         )
 
 
-def _of_time(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
+def _time_warnings(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
     created = invoice.get("CreatedTime")
     if created is None:
         yield "has no CreatedTime: campaigns use the time of the broker"
@@ -162,21 +162,21 @@ def _of_time(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
         yield f"CreatedTime is more than an hour {side} the broker's clock: is the till's clock or its time zone wrong?"
 
 
-def _of_texts(invoice: PosInvoice) -> Iterator[str]:
+def _text_warnings(invoice: PosInvoice) -> Iterator[str]:
     record: dict[str, Any] = {**invoice}
     for name in _TRIMMED:
         if (text := record.get(name)) and text != text.strip(BLANKS):
-            yield f"{name} has blanks at its start or end: most uses of it do not remove them"
+            yield f"{name} has blanks at its start or end: most readers do not remove them"
     for name, values in _VALUES.items():
         if (text := record.get(name)) and text.upper() not in values:
             yield f"{name} is none of {', '.join(values)}"
 
 
-def _of_lines(invoice: PosInvoice) -> Iterator[str]:
+def _line_warnings(invoice: PosInvoice) -> Iterator[str]:
     lines = invoice.get("InvoiceLineItems")
     if not lines:
         yield "has no InvoiceLineItems: analysts get no rows, and returns of items cannot be checked"
     values = [value for line in lines or () if (value := line.get("TotalValue")) is not None]
     total, original = invoice.get("TotalAmount"), _original(invoice)
     if total is not None and not original and kind_of(total, original, values) is InvoiceKind.RETURN:
-        yield "is a return without OriginalInvoiceNumber: it takes points of the newest purchases, not of its own"
+        yield "is a return without OriginalInvoiceNumber: it takes points from the newest purchases, not from its own"

@@ -36,8 +36,8 @@ def of_file(file: IO[bytes], name: str, layout: Layout) -> Iterator[Sent]:
     """The values of a file. Raises CutFileError.
 
     Args:
-        file: read once, from its current position.
-        name: for the places.
+        file: is read once, from its current position.
+        name: the name of the file in ``Sent.place``.
         layout: LINES has a value in each line, LENGTHS has the length of each value before it (4 bytes, big-endian,
             -1 for null, as ``kcat -f '%R%s'`` writes it), VALUE is one value.
     """
@@ -61,8 +61,8 @@ def of_topic(settings: Settings, since: int | None) -> Iterator[Sent]:
     Raises PublishError if no broker answers or the topic does not exist, and KafkaException.
 
     Args:
-        settings: where the brokers are.
-        since: only records that the broker appended then or later, in milliseconds; None reads all.
+        settings: the addresses of the brokers, and the credentials.
+        since: return only records that the broker appended then or later, in milliseconds; None returns all.
     """
     require_broker(settings)
     topic = settings.name_of(topics.POS_INVOICES)
