@@ -1,7 +1,8 @@
 """Reads opening balances from files: CSV with a header, or JSON Lines. Points are hundredths.
 
-A row has the members ``card``, ``points`` (above 0, at most two decimals) and ``expires``: a date, on whose end the
-points expire, a time of ISO 8601 with its offset, or nothing for points that never expire. A card may have many rows.
+A row has the members ``card``, ``points`` (above 0, at most two decimals) and ``expires``. ``expires`` is a date (the
+points expire at its end), a time in ISO 8601 with its offset, or empty for points that never expire. A card may have
+many rows.
 """
 
 import csv
@@ -23,10 +24,12 @@ from services.domain.validation import BLANKS, LONGEST_TEXT, MOST_LINE_ITEMS
 
 COLUMNS = ("card", "points", "expires")
 _NO_TEXT = re.compile("[\ud800-\udfff\N{REPLACEMENT CHARACTER}]")
-"""Half of a surrogate pair, which JSON can name, and what stands for bytes that are not UTF-8."""
+"""Finds characters that no card has: half of a surrogate pair, which an escape in JSON can produce, and the replacement
+for bytes that are not UTF-8.
+"""
 
 LARGEST_POINTS = Decimal("9999999999.99")
-"""The most points of one card, as in a command of the API."""
+"""The most points of one card. A command of the API has the same limit."""
 
 
 @dataclass(slots=True)
@@ -34,7 +37,7 @@ class OpeningBalances:
     """The rows of all files.
 
     Attributes:
-        cards: by card, the points by the time at which they expire (milliseconds since the epoch; 0: never).
+        cards: for each card, points by the time at which they expire (milliseconds since the epoch; 0: never).
         errors: one line for each wrong row, with the file, the number of its line and what is wrong.
     """
 
@@ -62,7 +65,7 @@ def read_files(files: Iterable[Path], zone: str, now: int) -> OpeningBalances:
         now: milliseconds since the epoch. Points that have expired by then are errors.
     """
     found = OpeningBalances()
-    # The rows of a card add up. A list such as *.csv old.csv names a file twice, and would double its points.
+    # A list such as *.csv old.csv names a file twice. A second read would double its points, because rows add up.
     for file in {realpath(each): each for each in files}.values():
         for number, row in _rows(file):
             found.rows += 1
@@ -74,7 +77,7 @@ def read_files(files: Iterable[Path], zone: str, now: int) -> OpeningBalances:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Any]]:
-    """The rows of a file with the numbers of their lines. A row that cannot be read is its error."""
+    """The rows of a file with the numbers of their lines, or the error of a row that cannot be read."""
     number = 0
     for number, row in _read_rows(file):
         yield number, row
@@ -83,40 +86,45 @@ def _rows(file: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _read_rows(file: Path) -> Iterator[tuple[int, Any]]:
-    # A damaged character is an error only of its own row.
+    # "replace", because bytes that are not UTF-8 must be an error of their row only.
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-        if file.suffix.lower() == ".csv":
-            reader = csv.DictReader(_whole_lines(lines), strict=True)
+        yield from _csv_rows(lines) if file.suffix.lower() == ".csv" else _json_rows(lines)
+
+
+def _csv_rows(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    reader = csv.DictReader(_whole_lines(lines), strict=True)
+    try:
+        columns = [name.strip(BLANKS) for name in reader.fieldnames or ()]
+    except (csv.Error, _RowError) as error:
+        # Without a header, no row of the file has a meaning.
+        yield 1, error
+        return
+    if repeated := {name for name in columns if columns.count(name) > 1}:
+        yield 1, csv.Error(f"the header names {', '.join(sorted(repeated))} more than once")
+        return
+    if missing := [name for name in ("card", "points") if name not in columns]:
+        yield 1, csv.Error(f"the header does not name {', '.join(missing)}")
+        return
+    reader.fieldnames = columns
+    yield from _rows_of(reader)
+
+
+def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
             try:
-                columns = [name.strip(BLANKS) for name in reader.fieldnames or ()]
-            except (csv.Error, _RowError) as error:
-                # Without its header nothing in the file has a meaning.
-                yield 1, error
-                return
-            if repeated := {name for name in columns if columns.count(name) > 1}:
-                yield 1, csv.Error(f"the header names {', '.join(sorted(repeated))} more than once")
-                return
-            if missing := [name for name in ("card", "points") if name not in columns]:
-                yield 1, csv.Error(f"the header does not name {', '.join(missing)}")
-                return
-            reader.fieldnames = columns
-            yield from _rows_of(reader)
-            return
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                try:
-                    yield (
-                        number,
-                        json.loads(line, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_without_repeats),
-                    )
-                except (ValueError, RecursionError) as error:
-                    yield number, error
-                except InvalidOperation:
-                    yield number, _RowError("has a number whose exponent is too large")
+                yield (
+                    number,
+                    json.loads(line, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_without_repeats),
+                )
+            except (ValueError, RecursionError) as error:
+                yield number, error
+            except InvalidOperation:
+                yield number, _RowError("has a number whose exponent is too large")
 
 
 def _whole_lines(lines: Iterable[str]) -> Iterator[str]:
-    # If the file was cut off in a field, the rest of the field can look complete: 41 of 417.04, or no date of expiry.
+    # If the file was cut off within a field, the rest can look complete: 41 of 417.04, or an empty date of expiry.
     for line in lines:
         if not line.endswith(("\n", "\r")):
             raise _RowError("does not end with a line break: is the file complete?")
