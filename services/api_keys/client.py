@@ -17,12 +17,12 @@ def authorization(key_file: Path | None) -> dict[str, str]:
 
 
 def opener(key_file: Path | None, tls: SSLContext | None = None) -> OpenerDirector:
-    """Opens URLs of one process, with the key in the file.
+    """An opener of URLs of one process. Its requests have the key in the file.
 
     Args:
-        tls: None: trust the authorities of the system.
+        tls: the TLS context. None: trust the authorities of the system.
     """
-    # The process is in the same network, so it is reached without the proxy of the environment.
+    # The process is in the same network, so the opener ignores the proxies of the environment.
     found = build_opener(ProxyHandler({}), HTTPSHandler(context=tls))
     found.addheaders += authorization(key_file).items()
     return found

@@ -1,4 +1,4 @@
-"""API keys: their text, their record and whether they are valid. Nothing here does input or output.
+"""API keys: their text, their record and whether they are valid. This module does no I/O.
 
 A key is 32 random bytes, so nobody can guess it from its hash. NIST SP 800-63B, section 5.1.1.2, requires a slow hash
 for passwords, because people choose them. For a random key it would only slow down each request.
@@ -32,7 +32,7 @@ class Scope(StrEnum):
 
 
 def scopes_of(names: Collection[str]) -> frozenset[Scope]:
-    """The scopes with these names. Names that this API does not know are left out: they belong to other services."""
+    """The scopes with these names. It ignores names that this API does not know: they belong to other services."""
     return frozenset(scope for scope in Scope if scope.value in names)
 
 
@@ -100,7 +100,7 @@ class NewKey(NamedTuple):
 
 
 def new_key(name: str, scopes: Collection[Scope], store_ids: Collection[str], now: int, valid_for: int) -> NewKey:
-    """Make a random key that is valid for some milliseconds from now on."""
+    """Make a random key. Times are in milliseconds: it is valid from ``now`` for the duration ``valid_for``."""
     key_id = secrets.token_hex(_ID_BYTES)
     text = f"lk_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
     key = ApiKey(key_id, name, hash_of(text), frozenset(scopes), frozenset(store_ids), now, now + valid_for)

@@ -18,7 +18,7 @@ from services.settings import Settings
 CLIENT_ID = "loyalty-keys"
 
 REST_DAYS = 30
-"""Days for which a key in a file must still be valid. A key with less is replaced."""
+"""``keep_key`` replaces a key that is valid for fewer days."""
 
 
 def publish_key(key: ApiKey, settings: Settings) -> None:
@@ -52,19 +52,20 @@ def write_key(made: NewKey, file: Path, settings: Settings) -> None:
     Raises FileExistsError, other OSErrors and PublishError.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    # Write the file first. If that failed after the publication, the topic would keep a key that nobody can read.
+    # Write the file first. If the write failed after the publication, the topic would have a key that nobody knows.
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
         out.write(made.text + "\n")
     publish_key(made.key, settings)
 
 
 def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
-    """The key in the file, if it has the same scopes and shops and stays valid for 30 days.
+    """The key in the file, if it has the same scopes and shops as the new key and stays valid for 30 days.
 
-    Otherwise the new key, which this writes into the file. The old key stays valid until it expires or is revoked.
+    Otherwise it writes the new key into the file, publishes it and returns it. The old key stays valid until it expires
+    or is revoked.
 
-    It does not change a file that has no key, and raises FileExistsError. Raises also other OSErrors, and the errors of
-    ``read_keys`` and ``publish_key``.
+    Raises FileExistsError for a file without a key, and does not change this file. Raises other OSErrors, and the
+    errors of ``read_keys`` and ``publish_key``.
     """
     if file.exists():
         text = file.read_text(encoding="ascii", errors="replace").strip()

@@ -45,7 +45,7 @@ LARGEST_MULTIPLIER = "100"
 
 _DEFAULT = Programme()
 _ZERO, _DAY, _YEARS = timedelta(0), timedelta(days=1), timedelta(days=36_500)
-# An account remembers each invoice for the return window.
+# The window is limited, because an account remembers each invoice for this time.
 _LONGEST_RETURN = timedelta(days=730)
 _LONGEST_BACKDATING = timedelta(days=90)
 _MILLISECOND = timedelta(milliseconds=1)

@@ -28,7 +28,7 @@ _SECOND = 1_000
 _PAUSE_SECONDS = 0.05
 _TEN_YEARS = 3_652 * DAY
 
-_FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001 - its only name
+_FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001 - the code has no other name
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +106,20 @@ def _read(consumer: Consumer, topic: str, ids: SchemaIds) -> Iterator[Version]:
 
 
 def publish_programme(file: str, settings: Settings, effective_time: int | None = None) -> Version:
-    """Publishes a programme file as the next version, and returns it when readers get it.
+    """Publishes a programme file as the next version. Returns the version after readers can read it.
 
-    Two publishers never create the same version: they use the same transactional id, and the broker fences the older.
+    Two publishers never create the same version: they use the same transactional id, and the broker fences the older
+    publisher.
 
     Args:
-        effective_time: the version decides from then on. None is the first time that the notice allows.
+        effective_time: the version decides from this time on, in milliseconds since the epoch. None is the first time
+            that the notice allows.
 
-    Raises ProgrammeError for a file that is not valid, for a time before 1970 or before that of the latest version, for
-    a time more than ten years ahead, for a time that is nearer than the notice by the clock of the broker (without
-    invoices and commands there is no notice), and if another publisher was faster. Raises PublishError if no broker
-    answers or the topic does not exist.
+    Raises:
+        ProgrammeError: the file is not valid, another publisher was faster, or the time is not possible. It must not be
+            before 1970, before the time of the latest version, more than ten years ahead, or nearer than the notice by
+            the clock of the broker. Without invoices and commands there is no notice.
+        PublishError: no broker answers, or the topic does not exist.
     """
     rules = parse_programme(file)
     identity = f"{settings.name_of(topics.LOYALTY_PROGRAMMES)}-publisher"
@@ -124,7 +127,7 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
     producer = clients.producer(settings, CLIENT_ID, **options)
     topic = _topic_name(producer, settings)
     try:
-        # This call fences other publishers, so the versions that are read next stay the latest.
+        # This call fences other publishers, so nobody adds a version after the next read.
         producer.init_transactions(DELIVERY_TIMEOUT)
         before = published_versions(settings)
         notice = 0 if _has_no_events(settings) else settings.programme_notice // timedelta(milliseconds=1)
@@ -134,7 +137,7 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
             append_time = _produce(producer, topic, version, schema_ids(settings))
             _refuse_too_soon(version, append_time, notice)
         except BaseException:
-            # Readers wait behind an open transaction. If the abort fails too, the first error says more.
+            # Without the abort, readers would wait behind the open transaction. If it fails too, raise the first error.
             with suppress(KafkaException):
                 producer.abort_transaction(DELIVERY_TIMEOUT)
             raise
@@ -156,7 +159,7 @@ def _commit(producer: Producer) -> None:
         if error.args[0].code() in _FENCED_CODES:
             raise
         raise PublishError(
-            f"{error.args[0].str()}: `loyalty programme show` tells whether the version is published"
+            f"{error.args[0].str()}: `loyalty programme show` shows whether the version is published"
         ) from error
 
 
@@ -167,7 +170,7 @@ def _await_visible(version: Version, settings: Settings) -> None:
         if time.monotonic() > deadline:
             raise PublishError(
                 f"version {version.number} is committed, but readers do not get it after {DELIVERY_TIMEOUT:.0f} s; "
-                "`loyalty programme show` tells when they do"
+                "`loyalty programme show` shows it as soon as they do"
             )
         time.sleep(_PAUSE_SECONDS)
 
@@ -176,8 +179,8 @@ def _next(file: str, rules: Programme, before: Sequence[Version], effective_time
     now = _now()
     latest = before[-1].effective_time if before else 0
     if effective_time is None:
-        # A full second is easy to read. Without a notice the version decides at once, so that the next invoice is
-        # included.
+        # With a notice, use a full second, which is easy to read. Without a notice, the version decides at once, also
+        # about the next invoice.
         effective_time = max(_earliest(notice) if notice else now, latest)
     if effective_time < 0:
         raise ProgrammeError(
@@ -226,7 +229,7 @@ def _produce(producer: Producer, topic: str, version: Version, ids: SchemaIds) -
 
 
 def _refuse_too_soon(version: Version, append_time: int, notice: int) -> None:
-    """Raises ProgrammeError if the notice is too short by the clock of the broker, which also times the events."""
+    """Raises ProgrammeError if the notice is too short by the clock of the broker, which also sets the event times."""
     if notice and version.effective_time < append_time + notice:
         raise ProgrammeError(
             f"{short_time_text(version.effective_time)} is too soon: every process must know a version "
@@ -246,7 +249,7 @@ def _now() -> int:
 
 
 def _has_no_events(settings: Settings) -> bool:
-    """Whether the topics have never had an invoice or a command. Then no process has decided by other rules."""
+    """Whether the topics have never had an invoice or a command, so that no process has decided by other rules."""
     sources = (topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
     with closing(clients.bounded_consumer(settings, CLIENT_ID)) as consumer:
         return not any(end for each in sources for _, end in watermarks_of(consumer, settings.name_of(each)).values())

@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 from services.yaml_files.tree import InvalidFileError, Path, read
 
 Notes = list[tuple[Path, str]]
-"""The context of a validation. Validators append problems in other places than the value that they check."""
+"""The context of a validation. Validators append problems that are not in the value that they check."""
 
 _SHAPES = {
     "list_type": "must be a list",

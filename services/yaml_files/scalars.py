@@ -18,7 +18,7 @@ _DURATION = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d
 _CALENDAR = re.compile(r"P(\d+W)?\d+[YM].*", re.ASCII)
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST = 10**14
-"""Milliseconds. A timedelta can hold more."""
+"""In milliseconds. It is below the maximum of a timedelta."""
 
 
 def scalar(convert: Callable[[str], Value]) -> PlainValidator:
@@ -26,7 +26,7 @@ def scalar(convert: Callable[[str], Value]) -> PlainValidator:
 
     def check(value: object) -> Value:
         if not isinstance(value, str):
-            raise ValueError("must be a single value, neither a list nor a map")  # noqa: TRY004 - pydantic takes these
+            raise ValueError("must be a single value, neither a list nor a map")  # noqa: TRY004 - pydantic handles no TypeError
         if not value.strip():
             raise ValueError("has no value")
         return convert(value)

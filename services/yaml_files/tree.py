@@ -107,7 +107,7 @@ def _map(node: yaml.MappingNode, path: Path, tree: Tree) -> dict[str, Any]:
 
 
 class _Loader(yaml.BaseLoader):
-    """Forbids anchors, aliases and tags: a value depends on nothing but its own text."""
+    """Forbids anchors, aliases and tags, so that a value depends only on its own text."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
