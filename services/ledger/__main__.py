@@ -32,7 +32,7 @@ _EXIT_DO_NOT_RESTART = 2
 
 
 class _StopError(Exception):
-    """A signal came before the consumer ran."""
+    """A signal arrived before the consumer ran."""
 
 
 def run(settings: Settings) -> None:

@@ -64,7 +64,7 @@ class Accounts:
         return self._by_key[key]
 
     def open(self, cards: Mapping[AccountKey, str | None]) -> None:
-        """Insert those of these accounts that do not exist, with their cards."""
+        """Insert the accounts that do not exist yet, with their cards."""
         new = {key: card for key, card in cards.items() if key not in self._by_key}
         if not new:
             return
@@ -76,7 +76,7 @@ class Accounts:
     def erase(self, key: AccountKey, time: int) -> list[Account]:
         """Delete the card of an account, and of older accounts of the customer whose erasure the ledger has missed.
 
-        Returns the accounts whose card was not deleted before.
+        Returns the accounts whose card this call has deleted.
         """
         erased = []
         for opened_time, account in self._by_pseudonym[key.pseudonym]:
@@ -90,7 +90,7 @@ class Accounts:
     def is_erased(self, pseudonym: str, time: int) -> bool:
         """Whether an entry of this time must not name this customer.
 
-        It must not if the customer was erased after this time, or if all accounts of the customer are erased.
+        This is so if the customer was erased at this time or later, or if all accounts of the customer are erased.
         """
         states = [account.erased_time for _, account in self._by_pseudonym.get(pseudonym, ())]
         erased = [each for each in states if each is not None]
@@ -126,7 +126,7 @@ def find_gaps(last: int, gaps: Sequence[Gap], appended: Iterable[int]) -> tuple[
     Args:
         last: the highest number before.
         gaps: the gaps before.
-        appended: the numbers; duplicates are allowed.
+        appended: the appended numbers; duplicates are allowed.
     """
     missing = list(gaps)
     for sequence in sorted(set(appended)):

@@ -1,4 +1,4 @@
-"""Appends entries to the ledger. One transaction stores the entries of a batch and the positions behind them."""
+"""Appends entries to the ledger. One transaction stores the entries of a batch and the new positions."""
 
 import sqlite3
 from collections import defaultdict
@@ -65,7 +65,7 @@ class Appender:
         self._topic_id = ""
         self._is_sqlite = engine.dialect.name == "sqlite"
         self._insert = sqlite.insert if self._is_sqlite else postgresql.insert
-        # The previous process can have left erased data in the write-ahead log.
+        # The former process may have left erased data in the write-ahead log.
         self._erased_data_in_log = True
 
     def bind(self) -> None:
@@ -99,8 +99,8 @@ class Appender:
     def append(self, batch: Batch) -> Appended:
         """Append a batch. Raises PositionMovedError if another process has appended these offsets."""
         with self._engine.begin() as connection:
-            # One process at a time. Otherwise one process could write an entry that names a card while another process
-            # erases this card, and the card would stay.
+            # Only one process may append at a time. Otherwise a process could write an entry that names a card while
+            # another process erases this card, and the card would stay.
             lock(connection)
             positions.claim(connection, self._topic_id, batch.spans)
             self._insert_undecodable(connection, batch.undecodable)
@@ -120,7 +120,7 @@ class Appender:
             try:
                 ((busy, *_),) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             except sqlite3.OperationalError as error:
-                log.warning("cannot truncate the write-ahead log, and tries again", error=str(error))
+                log.warning("cannot truncate the write-ahead log; the ledger tries again", error=str(error))
                 return
             finally:
                 cursor.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 CLIENT_ID = "loyalty-ledger"
 
-# A larger batch would not be faster, because the rows cost far more than the commit. A batch must fit in memory.
+# A batch must fit into memory. A larger one would not be faster, because the rows cost far more time than the commit.
 _BATCH_RECORDS = 5_000
 _POLL_SECONDS = 0.5
 _BROKER_SECONDS = 5.0

@@ -68,7 +68,7 @@ def writing_engine(url: str) -> Engine:
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _: object) -> None:
         connection.isolation_level = None  # the driver must not start transactions
-        # Two processes that change the mode of a new database can lock each other out. SQLite then does not wait.
+        # If two processes change the mode of a new database, each can get the error "busy" at once, without a wait.
         for attempt in stamina.retry_context(on=_is_busy, attempts=None, timeout=_WRITE_SECONDS, wait_initial=0.01):
             with attempt:
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -94,14 +94,14 @@ def reading_engine(url: str) -> Engine:
     if parsed.get_backend_name() == "postgresql":
         return _postgresql(parsed, _READ_SECONDS, pool_size=5, pool_timeout=_READ_SECONDS)
     uri = parsed.set(database=f"file:{quote(str(parsed.database))}", query={"mode": "ro", "uri": "true"})
-    # Only a new connection sees a file that was created again. To open one is cheap.
+    # Use no pool: only a new connection sees a file that was created again, and a new connection is cheap.
     return _engine(uri, connect_args={"timeout": _READ_SECONDS}, poolclass=NullPool)
 
 
 def _postgresql(url: URL, seconds: int, **options: Any) -> Engine:
     timeouts = f"-c statement_timeout={seconds}s -c idle_in_transaction_session_timeout={seconds}s"
     arguments: dict[str, int | str] = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": seconds * 1000}
-    # These arguments replace those in the query of the URL, which belong to the operator.
+    # An operator can set the same arguments in the query of the URL. ``connect_args`` would override them.
     arguments = {name: value for name, value in arguments.items() if name not in url.query}
     options_of_url = url.normalized_query.get("options", ())
     arguments["options"] = " ".join((timeouts, *options_of_url))
@@ -125,9 +125,9 @@ def _is_busy(error: Exception) -> bool:
 
 
 def lock(connection: Connection) -> None:
-    """Keep other processes from setting up the ledger and from appending until this transaction ends.
+    """Prevent other processes from setting up the ledger and from appending until this transaction ends.
 
-    In SQLite every transaction does that.
+    In SQLite every transaction of a writer does that.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})

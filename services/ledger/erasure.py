@@ -25,8 +25,8 @@ def hide_in_row(row: dict[str, Any], card: str, pseudonym: str) -> None:
 def hide_in_table(connection: Connection, account_id: int, card: str, pseudonym: str) -> None:
     """Remove a customer from the entries of the account, and from entries that name the card.
 
-    Both accounts of a transfer have its reason, so it is removed from both. If the customer was the actor of an entry
-    of another account, the reason of that entry is removed too, because the customer wrote it.
+    Both accounts of a transfer have its reason, so the function removes it from both. It also removes the reason of an
+    entry of another account if the customer was its actor, because the customer wrote the reason.
     """
     card = storable(card)
     is_actor = and_(HAS_ACTOR, actor_prefix(ENTRY.c.actor) == actor_prefix(literal(card)), ENTRY.c.actor == card)

@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 
 class Metrics:
-    """The metrics of one ledger process, in a registry of their own."""
+    """The metrics of one ledger process, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""The positions up to which the topic was appended. They are stored in the same transactions as the entries."""
+"""The positions up to which the ledger has appended the topic. One transaction stores them with the entries."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -40,13 +40,13 @@ def open_positions(
 ) -> dict[int, int]:
     """The offset to continue from, by partition.
 
-    A topic that was created again is read from its start. So is a partition that ends below the stored position. The
-    ledger ignores entries that it has already. If the broker has deleted records that the ledger has not read, this is
-    logged, and the gaps show the missing entries.
+    The ledger reads a topic that was created again from its start. It does the same with a partition that ends below
+    the stored position. It ignores entries that it has already. If the broker has deleted records that the ledger has
+    not read, this function logs an error, and the gaps show the missing entries.
 
     Args:
-        before: the stored positions before the end offsets were read. Meanwhile another process may append records
-            behind these ends.
+        before: the stored positions, read before the end offsets. After that, another process may append records
+            beyond these end offsets, so newer positions would look wrong.
     """
     stored = {row.partition: row for row in connection.execute(select(POSITION))}
     starts = {}
@@ -72,9 +72,11 @@ def open_positions(
 
 
 def claim(connection: Connection, topic_id: str, spans: Mapping[int, Span]) -> None:
-    """Move the positions behind these spans. Raises PositionMovedError if a span does not start at its position.
+    """Move the positions to the ends of these spans.
 
-    A transaction does this first. A second process that appends the same records waits here, and then gets the error.
+    Raises PositionMovedError if a span does not start at the stored position.
+
+    Call it first in a transaction. A second process that appends the same records waits here, and then gets the error.
     """
     for partition, span in sorted(spans.items()):
         moved = connection.execute(

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 _PAGE = 1_000
 _MOST_CUSTOMERS = 100
-"""An invoice has one customer. This limits the response if a till uses a number again and again."""
+"""The most customers in a response. An invoice has few customers, but a till can use a number again and again."""
 
 
 class LedgerUnavailableError(RuntimeError):
@@ -74,7 +74,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A customer's entries of a period, the oldest first, and the totals before and after it in hundredths.
+    """A customer's entries of a period, the oldest first, and the totals before and after the period in hundredths.
 
     ``closing`` is ``opening`` plus the points of the entries, even if the ledger lacks older entries.
     """
@@ -85,7 +85,7 @@ class Statement:
 
 
 class LedgerQueries:
-    """Reads one ledger. Every method raises LedgerUnavailableError if it does not answer."""
+    """Reads one ledger. Every method raises LedgerUnavailableError if the ledger does not answer."""
 
     def __init__(self, url: str) -> None:
         self._engine = reading_engine(url)
@@ -124,7 +124,7 @@ class LedgerQueries:
         return Statement(total - since, total - after, entries)
 
     def customers_of_invoice(self, number: str) -> list[str]:
-        """The cards with an entry of an invoice, in their order. Erased customers are not among them."""
+        """The cards with an entry of an invoice, sorted, without erased customers."""
         wanted = (HAS_INVOICE, ENTRY.c.invoice_number == storable(number), ACCOUNT.c.card.is_not(None))
         statement = select(ACCOUNT.c.card).distinct().join(ENTRY).where(*wanted).order_by(ACCOUNT.c.card)
         with self._connected() as connection:
@@ -145,7 +145,7 @@ class LedgerQueries:
             return [Undecodable(row.partition, row.record_offset, row.append_time, row.reason) for row in rows]
 
     def _entries(self, account: Row[Any], entry_filter: EntryFilter) -> Iterator[Entry]:
-        """The entries up to the last sequence number of ``account``. Each page has a transaction of its own."""
+        """The entries up to the last sequence number of ``account``. Each page has its own transaction."""
         last = 0
         while True:
             with self._connected() as connection:
@@ -163,7 +163,7 @@ class LedgerQueries:
         try:
             with self._engine.connect() as connection:
                 yield connection
-        # A ProgrammingError means that the tables do not exist yet, a DatabaseError that a file is no database.
+        # A ProgrammingError means that the tables do not exist yet. A DatabaseError means that a file is no database.
         except (*AWAY, DBAPIError) as error:
             log.warning("the database of the ledger does not answer", error=str(error).partition("\n")[0])
             raise LedgerUnavailableError("the ledger does not answer") from error
@@ -178,10 +178,7 @@ def _accounts_of(connection: Connection, card: str) -> Sequence[Row[Any]]:
 
 
 def _total(connection: Connection, account: Row[Any]) -> int:
-    """The total after the latest entry.
-
-    It includes entries from before the start of the ledger, which a sum would lack.
-    """
+    """The total after the latest entry. A sum of the entries would lack entries from before the start of the ledger."""
     latest = (ENTRY.c.account_id == account.id, ENTRY.c.sequence == account.last_sequence)
     return int(connection.execute(select(ENTRY.c.total).where(*latest)).scalar_one())
 

@@ -45,7 +45,7 @@ def entry_of(notification: Record, key: bytes | None) -> CardEntry:
     if not math.isfinite(notification["TotalAmount"]):
         raise UndecodableError(f"TotalAmount is {notification['TotalAmount']}")
     if notification["Kind"] not in tuple(Kind):
-        raise UndecodableError("Kind is none that this version knows")
+        raise UndecodableError("this version does not know the Kind")
     for name in _POINTS:
         if abs((notification[name] or 0) * 100) > _LARGEST:
             raise UndecodableError("points of more than 64 bits")
@@ -64,5 +64,5 @@ def stored_entry(row: RowMapping, opened_time: int) -> Entry:
 
 
 def storable(text: str) -> str:
-    """The text without zero characters. PostgreSQL refuses them, and one would stop the whole ledger."""
+    """The text without zero characters. PostgreSQL refuses them, so one of them would stop the whole ledger."""
     return text.replace("\0", "\ufffd")

@@ -49,7 +49,7 @@ def _cells(entry: Entry) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """A text from outside, quoted so that no spreadsheet evaluates it as a formula."""
+    """The text, after an apostrophe if a spreadsheet would evaluate it as a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

@@ -36,7 +36,6 @@ METADATA = MetaData(
 HAS_ACTOR = text("actor <> ''")
 """The condition of the index of actors."""
 
-
 HAS_INVOICE = text("invoice_number <> ''")
 """The condition of the index of invoice numbers."""
 
@@ -68,14 +67,14 @@ ACCOUNT = Table(
     _number("last_sequence"),
     Column("erased_time", BigInteger()),
     UniqueConstraint("pseudonym", "opened_time"),
-    # A B-tree index of PostgreSQL refuses texts of a few thousand bytes. One such card would stop the ledger.
+    # A B-tree index of PostgreSQL refuses texts of a few thousand bytes, so one such card would stop the ledger.
     Index(None, "card", postgresql_using="hash"),
 )
 """Accounts: a card from one opening to its erasure.
 
-The pseudonym identifies the account before and after the erasure. So a record that is read again finds its row.
-``card`` is null after the erasure. ``erased_time`` is null before the erasure. ``last_sequence`` is the highest
-sequence number in the ledger.
+Pseudonym and opened time identify the account before and after the erasure. So the ledger finds the account of a record
+that it reads again. ``card`` is null after the erasure. ``erased_time`` is null before the erasure. ``last_sequence``
+is the highest sequence number in the ledger.
 """
 
 ENTRY = Table(
@@ -105,7 +104,7 @@ ENTRY = Table(
 )
 """The fields of ``services.domain.entries.Entry`` without ``balance_details``.
 
-``total_amount`` is the binary fraction of the invoice.
+``total_amount`` is the double of the invoice.
 """
 
 GAP = Table(

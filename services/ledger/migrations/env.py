@@ -1,4 +1,4 @@
-"""Alembic runs this module. It migrates on the connection, and in the transaction, of its caller."""
+"""Alembic runs this module. The migration uses the connection and the transaction of ``database.migrate``."""
 
 from alembic import context
 
