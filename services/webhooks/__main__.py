@@ -54,12 +54,13 @@ class Readiness:
 def serve(endpoints: Sequence[Endpoint], settings: Settings, metrics: Metrics, readiness: Readiness) -> None:
     """Deliver until SIGTERM or SIGINT. If one dispatcher fails, all of them stop, and its error is raised.
 
-    Each endpoint has an event loop in a thread of its own. So a receiver that blocks its loop, or the threads that
-    resolve its host name, does not delay other endpoints.
+    Each endpoint has its own thread with an event loop. So an endpoint that blocks its loop, or the threads that
+    resolve host names for it, does not delay other endpoints.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+    # Only a check: the call raises PublishError if no broker answers or the topic does not exist.
     connected_producer(settings, "loyalty-webhooks", [settings.name_of(topics.LOYALTY)])
     dead_letters, ids = DeadLetterWriter(settings, "loyalty-webhooks"), schema_ids(settings)
 
@@ -92,7 +93,7 @@ def main(
     try:
         settings = read_settings()
         endpoints = load(settings.webhooks_file)
-        http_client()  # finds wrong proxies and certificates before a thread does
+        http_client()  # raises StartUpError for wrong proxies and certificates before the threads start
         if check:
             _show(endpoints, as_json=as_json)
             return

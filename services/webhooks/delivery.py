@@ -19,7 +19,8 @@ from services.webhooks.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-# A connection can only be used again after its response was read. The connection of a longer response is closed.
+# The client must read a response completely before it can use the connection again. After more bytes, it closes the
+# connection.
 _MAX_RESPONSE_BYTES = 64 * 1024
 # The reason becomes a header of a dead letter.
 _MAX_REASON_PHRASE = 200
@@ -30,7 +31,7 @@ class UndeliveredError(Exception):
     """An attempt failed. The message says why, in one line and without the endpoint's URL.
 
     Attributes:
-        final: whether another attempt is useless.
+        final: whether another attempt would be useless.
         retry_after: the number of seconds that the receiver asks to wait; None if it does not ask.
     """
 
@@ -83,12 +84,12 @@ class Delivery:
                     raise
 
     def _backoff(self, error: Exception) -> bool | float:
-        """Whether to try again after the usual wait. If the receiver names a time to wait: that number of seconds."""
+        """Whether to try again. If the receiver asks to wait, the number of seconds to wait before the next attempt."""
         if not isinstance(error, UndeliveredError) or error.final:
             return False
-        return (
-            True if error.retry_after is None else min(error.retry_after, self._endpoint.longest_wait.total_seconds())
-        )
+        if error.retry_after is None:
+            return True
+        return min(error.retry_after, self._endpoint.longest_wait.total_seconds())
 
     async def _attempt(self, message: Message) -> None:
         endpoint, response = self._endpoint, None
@@ -99,9 +100,9 @@ class Delivery:
                 self._client.stream("POST", endpoint.url, content=message.body, headers=headers) as response,
             ):
                 await _drain(response)
-        # The response of a receiver can raise any error. It must not end the dispatchers of other endpoints.
+        # The response of a receiver can cause any error. It must not end the dispatchers of other endpoints.
         except Exception as error:
-            # Only the status counts. An error in the body after it does not matter.
+            # Only the status counts, so an error in the body after it does not matter.
             if response is None:
                 self._metrics.attempts.labels(endpoint.name, "none").inc()
                 raise UndeliveredError(f"no answer: {type(error).__name__}") from error
@@ -142,7 +143,7 @@ def _retry_after(value: str | None) -> float | None:
 
 
 def http_client() -> httpx.AsyncClient:
-    """The HTTP client of one endpoint, with connections of its own. It follows no redirects and keeps no cookies.
+    """The HTTP client of one endpoint, with its own connections. It follows no redirects and keeps no cookies.
 
     The endpoint limits the number of requests and their duration, so the client has no limits. Raises StartUpError if
     the proxies or the certificates of the environment do not work.
@@ -156,14 +157,14 @@ def http_client() -> httpx.AsyncClient:
             headers={"user-agent": "retail-loyalty"},
         )
     except OSError as error:
-        # OpenSSL does not name the file.
+        # The error of OpenSSL does not name the file.
         file = os.environ.get("SSL_CERT_FILE") or "certificates"
         reason = f"{file}: {error.strerror or error}"
     except ImportError as error:
         reason = str(error).rstrip(".")
     except (httpx.InvalidURL, ValueError):
         # The text of the error can contain a part of a proxy's password.
-        reason = "a proxy is no URL, or NO_PROXY has a wrong entry (write for example ::1, and not ::1/128 or [::1])"
+        reason = "a proxy is not a URL, or NO_PROXY has a wrong entry (write for example ::1, and not ::1/128 or [::1])"
     raise StartUpError(
         f"cannot make an HTTP client ({reason}): correct the proxies in HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and "
         "NO_PROXY, or the file of certificates in SSL_CERT_FILE"

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,14 +22,15 @@ from services.webhooks.delivery import UndeliveredError
 from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message
 from services.webhooks.metrics import Metrics
+from services.webhooks.uncommitted_offsets import UncommittedOffsets
 
 log = structlog.get_logger(__name__)
 
 MAX_UNCOMMITTED = 500
 """The most records of one partition that are read and not committed. A crash repeats at most this number of deliveries.
 
-With a small number a crash repeats little. With a large number other customers rarely wait for a notification that is
-retried.
+With a smaller number, a crash repeats fewer deliveries. With a larger number, other customers wait less often while one
+notification is retried.
 """
 
 _IDLE_SECONDS = 0.5
@@ -40,67 +40,19 @@ _LONGEST_POLL_INTERVAL_MS = 300_000
 _MILLISECONDS = 1_000
 
 
-class UncommittedOffsets:
-    """The offsets of each partition that were read and not committed, and which of them are finished.
-
-    A new partition also has its start, until it is committed.
-
-    The event loop may call ``finish`` while a thread calls another method: ``finish`` adds and removes no keys.
-    """
-
-    def __init__(self) -> None:
-        # By partition: offset to whether it is finished, in the order of the offsets.
-        self._finished: defaultdict[int, dict[int, bool]] = defaultdict(dict)
-        self._starts: dict[int, int] = {}
-
-    def start(self, partition: int, offset: int) -> None:
-        """Begin a partition that has no committed offset."""
-        self._starts[partition] = offset
-
-    def add(self, position: RecordPosition) -> None:
-        """Add the next record of a partition."""
-        self._finished[position.partition][position.offset] = False
-
-    def finish(self, position: RecordPosition) -> None:
-        """Note that a record needs no more work. Unknown positions are ignored."""
-        offsets = self._finished.get(position.partition, {})
-        if position.offset in offsets:
-            offsets[position.offset] = True
-
-    def count(self, partition: int) -> int:
-        return len(self._finished[partition])
-
-    def committable(self) -> dict[int, int]:
-        """By partition: the offset to commit, which is the one behind the finished records at the start."""
-        found = dict(self._starts)
-        for partition, offsets in self._finished.items():
-            for offset, finished in offsets.items():
-                if not finished:
-                    break
-                found[partition] = offset + 1
-        return found
-
-    def remove_committed(self, committed: dict[int, int]) -> None:
-        """Forget the records below these offsets, by partition."""
-        for partition, end in committed.items():
-            self._starts.pop(partition, None)
-            offsets = self._finished[partition]
-            for offset in [each for each in offsets if each < end]:
-                del offsets[offset]
-
-
 class EndpointDispatcher:
     """Delivers every notification to one endpoint at least once, in the order of each customer.
 
     The endpoint has its own consumer group, so several processes share its partitions. A new endpoint starts at the end
-    of the topic. The dispatcher commits this start, too. After this commit the endpoint gets all later records, even if
-    the process ends before the first one.
+    of the topic. The dispatcher commits this start too. So the endpoint gets all later records, even if the process
+    ends before the first one.
 
-    While it runs, one thread makes all calls of the Kafka consumer. Kafka runs the callbacks of a rebalance and of a
-    commit inside of these calls. All other code runs in the event loop, which also makes the last commit.
+    While it runs, one thread makes all calls of the Kafka consumer. librdkafka runs the callbacks of a rebalance and of
+    a commit during these calls. All other code runs in the event loop, which also makes the last commit.
 
-    No call waits for the answer to a commit, because a broker that hangs gives none for minutes. A record counts as
-    uncommitted until the answer comes. The broker receives a commit before the request that gives up its partition.
+    No call waits for the answer to a commit, because a broker that hangs does not answer for minutes. A record counts
+    as uncommitted until the answer arrives. The broker receives a commit before the request that gives up its
+    partition.
     """
 
     def __init__(
@@ -119,7 +71,7 @@ class EndpointDispatcher:
         self._dead_letters = dead_letters
         self._metrics = metrics
         for outcome in ("delivered", "dead"):
-            metrics.messages.labels(endpoint.name, outcome)  # An alert does not see the increase of a first sample.
+            metrics.messages.labels(endpoint.name, outcome)  # exports 0: alerts need a sample before the first increase
         self._reader = self._group_reader(settings)
         self._records: list[KafkaMessage] = []
         self._deliveries: set[asyncio.Task[None]] = set()
@@ -146,7 +98,7 @@ class EndpointDispatcher:
         return self._reader.error
 
     async def run(self, stopping: threading.Event) -> None:
-        """Deliver until ``stopping`` is set. Records that are not committed come again at the next start.
+        """Deliver until ``stopping`` is set. The next start reads the records that are not committed again.
 
         Raises KafkaException, PublishError (a dead letter could not be written) and SchemaRegistryUnavailableError.
         """
@@ -216,20 +168,20 @@ class EndpointDispatcher:
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         assigned = consumer.committed(partitions, timeout=_BROKER_SECONDS)
         for each in assigned:
-            if each.error:  # Its offset is not known. Without this check, the endpoint would start at the end.
+            if each.error:  # the offset is not known; without this check, the endpoint would start at the end
                 raise KafkaException(each.error)
         new = [each for each in assigned if each.offset < 0]
         for each in new:
             _, each.offset = consumer.get_watermark_offsets(each, timeout=_BROKER_SECONDS)
         consumer.assign(assigned)
-        # librdkafka keeps a partition paused that was paused before it was revoked.
+        # librdkafka keeps partitions paused that were paused before they were revoked.
         consumer.resume(assigned)
         for each in new:
             self._uncommitted.start(each.partition, each.offset)
         log.info("following", endpoint=self._endpoint.name, partitions=sorted(each.partition for each in assigned))
 
     def _on_revoke(self, _: Consumer, __: list[TopicPartition]) -> None:
-        """Commit what is finished. The next owner of a partition, which can be this process, reads the rest again."""
+        """Commit the finished records. The next owner of a partition, perhaps this process, reads the rest again."""
         self._commit(is_last=True)
         self._records.clear()
         self._uncommitted = UncommittedOffsets()
@@ -269,7 +221,7 @@ class EndpointDispatcher:
         try:
             message = Message.of(self._decode(record.value() or b""))
         except (ValueError, OverflowError, UnknownSchemaIdError) as error:
-            # The value cannot be decoded, or a time of it is beyond the calendar.
+            # The value cannot be decoded, or it has a time outside of the years 1 to 9999.
             await self._write_dead_letter(record, str(error))
             return
         if message.kind not in self._endpoint.kinds:
@@ -290,8 +242,8 @@ class EndpointDispatcher:
     def _commit(self, *, is_last: bool = False) -> None:
         """Commit each partition up to its first record that is not finished.
 
-        Only the last commit does not wait until an earlier one is answered. librdkafka repeats a commit after some
-        errors, so an earlier offset could replace a later one.
+        Make no commit before the earlier one is answered: librdkafka repeats a commit after some errors, so an earlier
+        offset could replace a later one. The last commit cannot wait for this answer.
         """
         offsets = self._uncommitted.committable()
         if not offsets or (self._is_committing and not is_last):
@@ -304,13 +256,15 @@ class EndpointDispatcher:
             self._on_commit(error.args[0], positions)
 
     def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
-        """Forget the committed records, and resume partitions that have room."""
+        """Forget the committed records, and resume paused partitions that have few uncommitted records."""
         self._is_committing = False
         committed = [each for each in positions if not (error or each.error)]
         if len(committed) < len(positions):
-            # The next call of _commit tries again. If the process ends before it, the receiver gets the same ids again.
+            # ``_commit`` tries again. If the process ends before that, the receiver gets the same ids again.
             reason = error or next(each.error for each in positions if each.error)
-            log.warning("the commit failed", endpoint=self._endpoint.name, error=reason.str())
+            log.warning(
+                "a commit has failed; the next one repeats it", endpoint=self._endpoint.name, error=reason.str()
+            )
         self._uncommitted.remove_committed({each.partition: each.offset for each in committed})
         if ready := [each for each in self._paused if self._uncommitted.count(each) <= MAX_UNCOMMITTED // 2]:
             self._reader.consumer.resume([TopicPartition(self._topic, partition) for partition in ready])

@@ -42,7 +42,7 @@ class Endpoint:
         name: identifies the endpoint. Its consumer group has this name, so another name is a new endpoint.
         secrets: raw bytes. Each request has one signature per secret, so that a receiver can change to a new secret.
         kinds: the kinds of notifications that the endpoint gets.
-        timeout: the time of one attempt, until the status of the response arrives.
+        timeout: the longest time of one attempt, until the status of the response arrives.
         attempts: the number of attempts, the first one included.
         first_wait, longest_wait: the limits of the wait between two attempts. Each wait is twice the wait before it.
         concurrency: the number of simultaneous requests. They are for different customers.
@@ -113,7 +113,7 @@ def _secret(line: str) -> bytes | None:
 
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name of at most 50 lower-case letters, digits and hyphens")
+        raise ValueError(f"{value!r} is not a name of at most 50 lower-case letters, digits and hyphens")
     return value
 
 
@@ -124,7 +124,7 @@ def _url(value: str) -> str:
     except httpx.InvalidURL:
         url = httpx.URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError("is no URL such as https://crm.example/hooks")
+        raise ValueError("is not a URL such as https://crm.example/hooks")
     if not _HOST.fullmatch(url.raw_host.decode("ascii").lower()):
         raise ValueError("has a host that is neither a name of letters, digits, hyphens and dots nor an IP address")
     if url.port is not None and not 0 < url.port <= _LARGEST_PORT:
@@ -153,14 +153,14 @@ class _Endpoint(FileModel):
 
     @field_validator("kinds")
     @classmethod
-    def _some(cls, kinds: list[Kind]) -> list[Kind]:
+    def _not_empty(cls, kinds: list[Kind]) -> list[Kind]:
         if not kinds:
             raise ValueError("is an empty list; remove the key to get the usual kinds")
         return kinds
 
     @field_validator("longest_wait")
     @classmethod
-    def _not_shorter(cls, longest: int, info: ValidationInfo) -> int:
+    def _in_order(cls, longest: int, info: ValidationInfo) -> int:
         if longest < info.data.get("first_wait", 0):
             raise ValueError("is shorter than first-wait")
         return longest
@@ -171,7 +171,7 @@ class _EndpointsFile(FileModel):
 
     @field_validator("endpoints")
     @classmethod
-    def _apart(cls, endpoints: list[_Endpoint], info: ValidationInfo) -> list[_Endpoint]:
+    def _unique_names(cls, endpoints: list[_Endpoint], info: ValidationInfo) -> list[_Endpoint]:
         if not endpoints:
             raise ValueError("is an empty list; add an endpoint")
         seen: set[str] = set()

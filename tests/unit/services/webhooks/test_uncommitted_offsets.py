@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.messaging.dead_letters import RecordPosition
-from services.webhooks.dispatcher import UncommittedOffsets
+from services.webhooks.uncommitted_offsets import UncommittedOffsets
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "finish", "commit"]), st.integers(0, 2), st.integers(0, 30))))
