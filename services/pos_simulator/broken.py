@@ -50,7 +50,7 @@ BREAKAGES = tuple(Breakage)
 
 
 def break_invoice(breakage: Breakage, invoice: PosInvoice, encode: Encode, rng: random.Random) -> Broken:
-    """Make a broken message from a valid invoice. The invoice does not change."""
+    """Make a broken message from a valid invoice, which does not change."""
     key = (invoice.get("StoreID") or "").encode()
     match breakage:
         case Breakage.NOT_AVRO:

@@ -15,7 +15,7 @@ LARGEST_CHAIN = 9_000
 TILLS_PER_STORE = 5
 CASHIERS_PER_STORE = 12
 
-# A multiple of a number that is coprime to the modulus gives each residue once. So the ids are unique and unordered.
+# It is coprime to 2**32 and to the number of cards. So the products modulo these numbers are unique and unordered.
 _SCATTER = 2_654_435_761
 _CARDS = 9_000_000_000
 

@@ -1,8 +1,8 @@
 """A fast Avro encoder for simulated invoices.
 
-Most parts of an invoice repeat: the store, the card, the address, each line. The encoder encodes each part once and
-then joins the parts of an invoice, because an Avro record is the sequence of its fields. The bytes are equal to those
-of ``services.messaging.avro.encoder``.
+Many invoices share most of their parts: the store, the card, the address, the lines. The encoder encodes each part once
+and then joins the parts of an invoice, because an Avro record is the sequence of its fields. The bytes are the same as
+those of ``services.messaging.avro.encoder``.
 """
 
 import io
@@ -42,7 +42,8 @@ Part = Callable[[Any], bytes]
 def encoder(ids: SchemaIds) -> Callable[[PosInvoice], bytes]:
     """A function that encodes complete invoices as values of pos-invoices. Absent fields must be None.
 
-    It recognises addresses and line items by identity. Invoices must share them and never change them.
+    It recognises addresses and line items by their Python identity. Invoices must share these objects, and nobody may
+    change them.
     """
     schema: Any = fastavro.parse_schema(schemas.current("PosInvoice"))
     names = [field["name"] for field in schema["fields"]]
@@ -90,7 +91,7 @@ def _lines(item_schema: Any) -> Part:
 
 def _shared(write: Part) -> Part:
     """A function that encodes each record once, and finds its bytes by the identity of the record."""
-    # This keeps the record alive. Otherwise Python could give its identity to another object.
+    # The dictionary keeps the record alive. Otherwise Python could give its identity to another object.
     encoded: dict[int, tuple[Any, bytes]] = {}
 
     def write_once(record: Any) -> bytes:

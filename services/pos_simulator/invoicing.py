@@ -68,7 +68,7 @@ class Invoicing:
         self._written = 0
 
     def next_invoice(self, part_of_trade: float) -> PosInvoice:
-        """The next invoice, at the time when this part (0 to below 1) of the day's trade is done."""
+        """The next invoice. Its time is the time at which this part (0 to below 1) of the day's trade is done."""
         chance = self._chance
         prime = chance() < self._prime
         shopper = self._shopper(prime=prime)
@@ -99,7 +99,7 @@ class Invoicing:
         }
 
     def _shopper(self, *, prime: bool) -> Shopper:
-        # The square of a uniform number prefers low numbers. Customer n comes in proportion to 1/sqrt(n).
+        # The square of a uniform number prefers low numbers. Customer n comes with a probability like 1/sqrt(n).
         favoured = self._chance() ** 2
         if prime:
             return self._chain.shopper(int(self._prime_customers * favoured))

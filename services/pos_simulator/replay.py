@@ -24,7 +24,7 @@ class Format(StrEnum):
 
 
 class Written(StrEnum):
-    """The format in which one line was written. RAW is a line that is not a PosInvoice in JSON."""
+    """The format in which a message was written. RAW is an unchanged line that is not a PosInvoice in JSON."""
 
     AVRO = "avro"
     JSON = "json"

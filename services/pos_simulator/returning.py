@@ -8,11 +8,13 @@ from services.domain.invoice import LineItem, PosInvoice
 from services.pos_simulator.invoicing import TAKEAWAY, Invoicing, tax
 
 RETURNABLE = 10_000
-"""The number of the latest invoices from which a return is chosen. It limits the memory of a long run."""
+"""The most invoices in the sample from which an original is chosen. It limits the memory of a long run."""
 
-# The behaviour of tills. The numbers are estimates.
+# The behaviour of tills and customers. The numbers are estimates.
 _POSITIVE = 0.3
+"""The share of the returns with positive amounts."""
 _EARLY = 0.2
+"""The share of the returns that come before their originals."""
 _WITHOUT_CARD = 0.15
 _OTHER_CARD = 0.15
 
@@ -20,9 +22,9 @@ _OTHER_CARD = 0.15
 class Returning:
     """Gives the invoices of a day, and replaces some of them by returns and exchanges.
 
-    A return happens in the store of the invoice that it replaces, mostly another store than that of the purchase. Some
-    customers forget their card, and some give the card of somebody else. Some tills send returns with positive amounts.
-    Some send the original after its return.
+    A return happens in the store of the invoice that it replaces. In most cases this is not the store of the purchase.
+    Some customers forget their card, and some give the card of somebody else. Some tills send returns with positive
+    amounts. Some send the original after its return.
 
     Args:
         returns, exchanges: their shares of the invoices, 0 to 1, together at most 1.
@@ -32,31 +34,31 @@ class Returning:
         self._next_invoice = invoicing.next_invoice
         self._seed = seed
         self._returns, self._exchanges = returns, exchanges
-        self._dice = random.Random(f"{seed}/returns")
+        self._rng = random.Random(f"{seed}/returns")
         self._sold: list[PosInvoice] = []
         self._held: PosInvoice | None = None
         self._written = 0
 
     def next_invoice(self, part_of_trade: float) -> PosInvoice:
-        """As ``Invoicing.next_invoice``."""
+        """Like ``Invoicing.next_invoice``."""
         if held := self._held:
             self._held = None
             return held
-        visit, dice = self._next_invoice(part_of_trade), self._dice
-        choice = dice.random()
+        visit, rng = self._next_invoice(part_of_trade), self._rng
+        choice = rng.random()
         if choice >= self._returns + self._exchanges:
             if len(self._sold) < RETURNABLE:
                 self._sold.append(visit)
             else:
-                self._sold[dice.randrange(RETURNABLE)] = visit
+                self._sold[rng.randrange(RETURNABLE)] = visit
             return visit
-        if not self._sold or dice.random() < _EARLY:
+        if not self._sold or rng.random() < _EARLY:
             original = self._held = visit
         else:
-            original = dice.choice(self._sold)
+            original = rng.choice(self._sold)
         sold = (visit["InvoiceLineItems"] or []) if choice < self._exchanges else []
-        sign = 1 if not sold and dice.random() < _POSITIVE else -1
-        lines = [*_some_of(original["InvoiceLineItems"] or [], sign, dice), *sold]
+        sign = 1 if not sold and rng.random() < _POSITIVE else -1
+        lines = [*_some_of(original["InvoiceLineItems"] or [], sign, rng), *sold]
         self._written += 1
         number = f"{self._seed}-R{self._written:07d}"
         card, customer_type = self._customer(original, visit)
@@ -65,18 +67,18 @@ class Returning:
 
     def _customer(self, original: PosInvoice, visit: PosInvoice) -> tuple[str | None, str | None]:
         """The card and the type of the customer who returns the items. ``visit`` has the card of another customer."""
-        choice = self._dice.random()
+        choice = self._rng.random()
         if choice < _WITHOUT_CARD:
             return None, None
         whose = visit if choice < _WITHOUT_CARD + _OTHER_CARD else original
         return whose["CustomerCardNo"], whose["CustomerType"]
 
 
-def _some_of(items: Sequence[LineItem], sign: int, dice: random.Random) -> list[LineItem]:
-    """At least one of the lines, each with a part of its quantity."""
+def _some_of(items: Sequence[LineItem], sign: int, rng: random.Random) -> list[LineItem]:
+    """At least one of the lines, each with at most its quantity."""
     lines: list[LineItem] = []
-    for item in dice.sample(items, dice.randint(1, len(items))):
-        quantity = dice.randint(1, item["ItemQty"] or 1)
+    for item in rng.sample(items, rng.randint(1, len(items))):
+        quantity = rng.randint(1, item["ItemQty"] or 1)
         value = float(sign * quantity * Decimal(repr(item["ItemPrice"])))
         lines.append({**item, "ItemQty": sign * quantity, "TotalValue": value})
     return lines

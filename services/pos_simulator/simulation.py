@@ -19,12 +19,13 @@ from services.pos_simulator.offline import Offline
 from services.pos_simulator.returning import Returning
 
 REPEATABLE = 10_000
-"""The number of earlier messages that a late duplicate is chosen from. It limits the memory of a long run."""
+"""The most messages in the sample from which a late duplicate is chosen. It limits the memory of a long run."""
 
 FEWEST_CUSTOMERS = 2
 LARGEST_OFFLINE = 0.5
 
 _IMMEDIATE = 0.5
+"""The share of the duplicates that come directly after their originals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,12 @@ class Options:
 
     Attributes:
         count: the number of messages, with duplicates and broken ones.
-        seed: determines the invoice numbers. Two seeds have no common number.
+        seed: a part of each invoice number. Two seeds have no common number.
         prime, home_delivery: shares of the invoices, 0 to 1.
-        repeats: share of duplicates.
-        broken: share of messages that no reader can accept.
-        returns, exchanges: shares of the invoices that return something of an earlier one.
-        offline: share of the invoices that a till sends hours later, with the times of their receipts.
+        repeats: the share of the messages that are duplicates.
+        broken: the share of the messages that no reader can accept.
+        returns, exchanges: shares of the invoices that return items of an earlier one.
+        offline: the share of the invoices that a till sends hours later, with the times of their receipts.
         customers: the number of customers, with and without PRIME.
         day: in the time zone of the stores (``invoicing.TIME_ZONE``).
     """
@@ -108,11 +109,11 @@ class Simulation:
         self._options = options
         self._chain = Chain(options.stores)
         self._encode = encoder(ids)
-        # A broken invoice and a return have their own parts. The encoder of shared parts would keep them for ever.
+        # Broken invoices and returns share no parts. The encoder for shared parts would keep their parts in memory.
         self._encode_one = avro.encoder(topics.POS_INVOICES, ids)
 
     def messages(self) -> Iterator[Message]:
-        """The messages in the order of the day. A late duplicate can come at any time after its original."""
+        """The messages in the order of the day."""
         options = self._options
         invoicing = Invoicing(
             options.seed, self._chain, options.customers, options.prime, options.home_delivery, options.day
@@ -122,37 +123,37 @@ class Simulation:
             next_invoice = Returning(invoicing, options.seed, options.returns, options.exchanges).next_invoice
         offline = Offline(next_invoice, options.seed, options.offline, options.count)
         # A second generator, so that the shares of duplicates and broken messages do not change the invoices.
-        trouble = random.Random(f"{options.seed}/trouble")
+        rng = random.Random(f"{options.seed}/trouble")
         earlier: list[Message] = []
         latest: Message | None = None
         written = 0
         for slot in range(options.count):
-            fate = trouble.random()
-            if fate < options.repeats and latest and not offline.needs_rest(slot):
+            draw = rng.random()
+            if draw < options.repeats and latest and not offline.needs_rest(slot):
                 # A duplicate comes directly after its original, or at any time later.
-                again = latest if trouble.random() < _IMMEDIATE else trouble.choice(earlier)
+                again = latest if rng.random() < _IMMEDIATE else rng.choice(earlier)
                 yield again._replace(kind=Kind.REPEAT)
                 continue
             invoice = offline.next_invoice(slot)
-            if fate >= 1 - options.broken:
-                yield self._broken(invoice, trouble)
+            if draw >= 1 - options.broken:
+                yield self._broken(invoice, rng)
                 continue
             encode = self._encode_one if invoice["OriginalInvoiceNumber"] else self._encode
             latest = Message(str(invoice["StoreID"]).encode(), encode(invoice), Kind.INVOICE, invoice)
             written += 1
             if options.repeats:
-                _remember(latest, earlier, written, trouble)
+                _remember(latest, earlier, written, rng)
             yield latest
 
-    def _broken(self, invoice: PosInvoice, trouble: random.Random) -> Message:
-        breakage = trouble.choice(BREAKAGES)
-        broken = break_invoice(breakage, invoice, self._encode_one, trouble)
+    def _broken(self, invoice: PosInvoice, rng: random.Random) -> Message:
+        breakage = rng.choice(BREAKAGES)
+        broken = break_invoice(breakage, invoice, self._encode_one, rng)
         return Message(broken.key, broken.value, Kind.BROKEN, None, breakage, broken.violation)
 
 
-def _remember(message: Message, earlier: list[Message], written: int, trouble: random.Random) -> None:
+def _remember(message: Message, earlier: list[Message], written: int, rng: random.Random) -> None:
     """Keep a uniform sample of all messages up to this one (reservoir sampling)."""
     if len(earlier) < REPEATABLE:
         earlier.append(message)
-    elif (index := int(trouble.random() * written)) < REPEATABLE:
+    elif (index := int(rng.random() * written)) < REPEATABLE:
         earlier[index] = message
