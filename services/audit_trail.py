@@ -1,7 +1,7 @@
 """The audit trail: who did what, as records of the topic audit-trail. It names customers by pseudonyms.
 
-The API writes in the background, because a request must not wait for the trail. Commands of operators write before they
-act, and act only if the broker has the record. Decision 0027 has the reasons.
+The API writes in the background, because a request must not wait for the trail. A command of an operator writes its
+record first, and does its work only if the broker has the record. Decision 0027 has the reasons.
 """
 
 import getpass
@@ -73,7 +73,7 @@ class AuditTrail(Protocol):
 
 
 class KafkaAuditTrail:
-    """Writes records to the topic in a thread of its own. It keeps them while Kafka is not available."""
+    """Writes records to the topic in its own thread. It keeps them while Kafka is not available."""
 
     def __init__(self, settings: Settings, on_lost: Callable[[], None]) -> None:
         """Start the thread.
@@ -120,7 +120,7 @@ class KafkaAuditTrail:
                 record = self._waiting.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 continue
-            problem: str | None = _ENDED
+            problem: str | None = _ENDED  # if an unexpected error ends the thread
             try:
                 problem = self._offer(producer, record)
             finally:
@@ -128,7 +128,7 @@ class KafkaAuditTrail:
                     self._lose(record, problem)
 
     def _offer(self, producer: ResendingProducer, record: Record) -> str | None:
-        """Give a record to librdkafka, with as many attempts as it takes. Returns the error if the process ends."""
+        """Give a record to librdkafka, and repeat this after an error. Returns the error if the process ends before."""
         problem = "the process ends" if time.monotonic() > self._close_time else self._produce(producer, record)
         while problem and time.monotonic() < self._close_time:
             producer.poll(_RETRY_SECONDS)
@@ -138,7 +138,7 @@ class KafkaAuditTrail:
     def _produce(self, producer: ResendingProducer, record: Record) -> str | None:
         """Give a record to librdkafka. Returns the error if the caller must try again."""
         try:
-            # The first record asks the Schema Registry.
+            # The first record sends a request to the Schema Registry.
             self._encode = self._encode or encoder(AUDIT_TRAIL, schema_ids(self._settings))
             value = self._encode(record)
             producer.produce(
@@ -149,7 +149,7 @@ class KafkaAuditTrail:
                 partial(self._on_delivery, record),
             )
         except UnicodeEncodeError as error:
-            self._lose(record, str(error))  # A later attempt would fail too, and all records behind it would wait.
+            self._lose(record, str(error))  # all later attempts would fail too, and later records would wait
         # The errors of the registry's client, and of its HTTP library, have no common class.
         except Exception as error:  # noqa: BLE001
             return str(error)
@@ -169,11 +169,11 @@ def audited(action: str, settings: Settings, **details: str) -> Iterator[dict[st
     """Record an operator's command before the block runs, and again when the block has succeeded or failed.
 
     Yields the details, so that the block can add to them. Raises PublishError if the broker does not acknowledge a
-    record. If that is the first record, the block does not run.
+    record. After such an error of the first record, the block does not run.
 
     Args:
         action: the command, for example ``loyalty keys create``.
-        details: what the command is about. They must contain no secret and no card.
+        details: names and values that describe the command. They must not contain secrets or cards.
     """
     note = _outcome_recorder(action, settings, details)
     note("begun")
@@ -194,7 +194,10 @@ def announce(action: str, settings: Settings, **details: str) -> None:
 
 
 def _outcome_recorder(action: str, settings: Settings, details: Mapping[str, str]) -> Callable[[str], None]:
-    """A function that records an outcome. Raises PublishError if no broker answers or the topic does not exist."""
+    """A function that records an outcome.
+
+    Both functions raise PublishError, for example if no broker answers or if the topic does not exist.
+    """
     topic = settings.name_of(AUDIT_TRAIL)
     producer = connected_producer(settings, CLIENT_ID, [topic])
     encode = encoder(AUDIT_TRAIL, schema_ids(settings))

@@ -1,4 +1,4 @@
-"""Serves /metrics, /livez and /readyz of a process without an API, on a port of its own."""
+"""Serves /metrics, /livez and /readyz of a process without an API, on its own port."""
 
 import hmac
 import json
@@ -48,14 +48,14 @@ class _Server(ThreadingHTTPServer):
         super().__init__((settings.metrics_host, port), _Handler.factory(registry))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A caller that leaves before the response is no defect of this process. On a slow machine probes give up.
+        # A caller can leave before the response, for example a probe on a slow machine. This process has no error then.
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class _Handler(MetricsHandler):
     server: _Server
-    # In seconds. A client that sends nothing does not keep its thread.
+    # Seconds. It frees the thread of a client that sends nothing.
     timeout = 10
 
     def do_GET(self) -> None:
@@ -73,10 +73,7 @@ class _Handler(MetricsHandler):
             self._respond(HTTPStatus.NOT_FOUND, {"paths": ["/metrics", "/livez", "/readyz"]})
 
     def _is_permitted(self) -> bool:
-        """Whether the request has a key of the file. If not, this method sends the response.
-
-        It reads the file each time.
-        """
+        """Whether the request has a key of the file. Sends the response if it has none. Reads the file each time."""
         file = self.server.key_file
         if file is None:
             return True

@@ -57,7 +57,7 @@ def configure_logging(settings: Settings) -> None:
 
 
 def log_to_stderr() -> None:
-    """Let structlog write to stderr in a process that has not configured its log. Its default is stdout."""
+    """Make structlog write to stderr in a process that has not configured its log. structlog's default is stdout."""
     if structlog.is_configured():
         return
     structlog.configure(
@@ -67,7 +67,7 @@ def log_to_stderr() -> None:
             _console_renderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        # Each line goes to the stderr of its time, because a test replaces stderr for each command.
+        # Each line looks stderr up, because a test replaces stderr for each command.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
@@ -78,7 +78,7 @@ def _console_renderer() -> structlog.dev.ConsoleRenderer:
 
 
 class WarningLimit(logging.Filter):
-    """Logs a warning with the same text at most once a minute, and counts the omitted ones.
+    """Lets a warning with the same text pass at most once a minute, and counts the omitted ones.
 
     Use it for warnings that any client can cause at any rate.
     """

@@ -1,4 +1,4 @@
-"""The spans of a process with OpenTelemetry. Only this module imports it; all others use ``services.tracing``."""
+"""The spans of a process. Only this module imports OpenTelemetry; all others use ``services.tracing``."""
 
 import atexit
 import logging
@@ -38,10 +38,10 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Spans:
-    """Makes spans. An error adds its type to a span, but not its text, because the text can contain a card."""
+    """Creates spans. A span has the type of an error, but not its text, because the text can contain a card."""
 
     def __init__(self, processor: SpanProcessor, resource: Resource | None = None) -> None:
-        # Its warnings have the headers of others, which can be long and contain anything, for each request and record.
+        # OpenTelemetry warns about each invalid header. The warning has the header, which can contain anything.
         logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
         provider = TracerProvider(resource=resource)
         provider.add_span_processor(processor)
@@ -49,11 +49,11 @@ class Spans:
 
     @classmethod
     def to_receiver(cls, service: str) -> Self:
-        """Makes spans that a thread sends to the receiver that the variables ``OTEL_…`` name."""
+        """Creates spans that a thread sends to the receiver in the variables ``OTEL_…``."""
         named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": service}
         exporter = Exporter()
         spans = cls(BatchSpanProcessor(exporter), Resource.create(named))
-        # It runs before the provider's own exit handler, because exit handlers run in reverse order.
+        # Exit handlers run in reverse order, so this one runs before that of the provider, which sends the last spans.
         atexit.register(exporter.end)
         return spans
 
@@ -62,7 +62,7 @@ class Spans:
         """See ``tracing.span``."""
         context = _context_of(parent) if _traceparent(parent) else None
         span = self._tracer.start_span(name, context, SpanKind[kind.upper()], attributes)
-        with _present([span]):
+        with _as_current([span]):
             yield span
 
     @contextmanager
@@ -78,7 +78,7 @@ class Spans:
             linked = spans[:1] or [get_current_span(other) for other in parents[1:]]
             links = [Link(each.get_span_context()) for each in linked]
             spans.append(self._tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, links, begin))
-        with _present(spans, end):
+        with _as_current(spans, end):
             yield
 
     def headers(self) -> dict[str, str]:
@@ -89,9 +89,9 @@ class Spans:
 
 
 class Exporter(OTLPSpanExporter):
-    """Sends spans over OTLP. It logs when the receiver stops answering, and when it answers again.
+    """Sends spans over OTLP. It logs when the receiver stops answering, and when it answers again, but no retries.
 
-    It logs no retry. At the end of a process, the usual exporter sends all waiting spans, and each batch can wait for
+    At the end of a process, OTLPSpanExporter sends all waiting spans, and each batch can wait for
     OTEL_EXPORTER_OTLP_TIMEOUT. This exporter stops after the first batch without an answer.
     """
 
@@ -120,6 +120,7 @@ class Exporter(OTLPSpanExporter):
         return result
 
     def _note(self, line: logging.LogRecord) -> bool:
+        """A filter of the log of OTLPSpanExporter. It drops each line, and keeps the text for the log of this class."""
         self._reason = line.getMessage()
         return False
 
@@ -137,8 +138,12 @@ def add_ids(_: Any, __: str, line: Any) -> Any:
 
 
 @contextmanager
-def _present(spans: Sequence[Span], end: int | None = None) -> Iterator[None]:
-    """Make the first span the current span, and end all of them after the block."""
+def _as_current(spans: Sequence[Span], end: int | None = None) -> Iterator[None]:
+    """Make the first span the current span, and end all spans after the block.
+
+    Args:
+        end: the end of the spans, in nanoseconds since the epoch; None for now.
+    """
     first = use_span(spans[0], record_exception=False, set_status_on_exception=False) if spans else nullcontext()
     try:
         with first:

@@ -1,7 +1,7 @@
 """Pseudonyms of customers: keyed hashes of card numbers.
 
-With a list of all card numbers, anybody can undo a plain or salted hash. So EDPB Guidelines 01/2025 require a secret of
-high entropy that is stored apart from the data. The data are still personal data for everybody who has the key.
+With a list of all card numbers, anybody can reverse a plain or salted hash. So EDPB Guidelines 01/2025 require a secret
+of high entropy that is stored apart from the data. For everybody who has the key, the data are still personal data.
 """
 
 import base64

@@ -6,18 +6,18 @@ from pathlib import Path
 
 
 def create(file: Path, secret: bytes) -> None:
-    """Create a file that only its owner can read. An existing file does not change, also if it appears meanwhile.
-
-    Raises OSError.
+    """Create a file that only its owner can read. It keeps an existing file, even if another process has just created
+    it. Raises OSError.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    # Only the owner can read a file of mkstemp. The link appears with its content, or fails if the file exists.
+    # mkstemp creates a file that only its owner can read. The link then makes the whole content visible at once, and
+    # fails if the file exists.
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
     try:
-        with os.fdopen(handle, "wb") as unnamed:
-            unnamed.write(secret)
-            unnamed.flush()
-            os.fsync(unnamed.fileno())
+        with os.fdopen(handle, "wb") as temporary:
+            temporary.write(secret)
+            temporary.flush()
+            os.fsync(temporary.fileno())
         os.link(name, file)
     except FileExistsError:
         return

@@ -13,7 +13,11 @@ class StartUpError(RuntimeError):
 
 
 def require_port(host: str, port: int, variable: str) -> None:
-    """Raise StartUpError if this process cannot listen on the port. ``variable`` sets the port."""
+    """Raise StartUpError if this process cannot listen on the port.
+
+    Args:
+        variable: the setting with the port, for the message.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()
@@ -25,9 +29,10 @@ def require_port(host: str, port: int, variable: str) -> None:
 
 
 def require_writable(folder: Path, variable: str) -> None:
-    """Raise StartUpError if this process cannot create or change the folder. It leaves nothing behind.
+    """Raise StartUpError if this process cannot create the folder or write to it. It leaves no file and no folder.
 
-    ``variable`` sets the folder.
+    Args:
+        variable: the setting with the folder, for the message.
     """
     present = next(each for each in (folder, *folder.parents) if each.exists())
     if not present.is_dir():
@@ -36,7 +41,7 @@ def require_writable(folder: Path, variable: str) -> None:
         reason = "is read-only"
     else:
         try:
-            # The rights are not enough: an administrator has them in /proc too, and a disk can be full.
+            # A check of the rights is not enough: root has them in /proc too, and a disk can be full.
             TemporaryFile(dir=present).close()
         except OSError as error:
             reason = f"takes no new files: {error.strerror}"

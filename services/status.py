@@ -25,14 +25,14 @@ from services.settings import Settings, host_in_url
 from services.tls import client_context
 
 _SECONDS = 3.0
-"""The time for the answer of one process."""
+"""The longest time to wait for the answer of one process."""
 _LAGS = {
     "loyalty_ledger_lag_records": "ledger",
     "loyalty_webhook_lag": "webhook {endpoint}",
 }
-"""The metrics with the lag of readers, and the names of the readers."""
+"""The metrics with the lags of readers, and the names of the readers."""
 _POSITION = "loyalty_query_position"
-"""The lag of a query follows from its position. Its own metric of the lag is that of its last micro-batch."""
+"""The metric from which the lag of a query is computed. The query's metric of its lag is from its last micro-batch."""
 _Spans = Mapping[str, Mapping[int, tuple[int, int]]]
 """By topic and partition: the first offset, and the end offset."""
 _REFUSALS = {
@@ -70,7 +70,7 @@ class Lag(NamedTuple):
 
 
 class QueryWork(NamedTuple):
-    """What a query has done since the start of its process; ``seconds`` is the sum over its micro-batches."""
+    """What a query has done since its process started; ``seconds`` is the total duration of its micro-batches."""
 
     records: float = 0.0
     batches: float = 0.0
@@ -90,9 +90,9 @@ class Freshness(NamedTuple):
 
     Attributes:
         balances: the number of balances that it has read.
-        within: the seconds from the append of an invoice until its balance was in the store, by share of the balances
-            (0.5, 0.99). Each value is the upper limit of a bucket; None if it is above the last limit.
-        longest: the last limit, in seconds.
+        within: the quantiles 0.5 and 0.99 of the time from the append of an invoice until its balance was in the store,
+            in seconds. Each value is the upper limit of a bucket; None if it is above the last limit.
+        longest: the last finite limit, in seconds.
     """
 
     balances: int
@@ -105,13 +105,13 @@ class Status:
     """The state of the system at one moment.
 
     Attributes:
-        time: the moment, in seconds since the epoch.
+        time: in seconds since the epoch.
         parts: the processes.
         appended: the number of records that each topic has ever had, by topic. Empty if Kafka does not answer.
-        work: of each query, by its name. Empty if the pipeline does not answer.
+        work: the work of each query, by its name. Empty if the pipeline does not answer.
         balances: the cumulative number of balances by the upper bound of their freshness in seconds, as in Prometheus.
         records: the number of records that each topic has, by topic. Empty if Kafka does not answer.
-        lags: of all readers that answered.
+        lags: the lags of all readers that answered.
         instances: the instances of the API as ``GET /v1/instances`` shows them.
     """
 
@@ -139,10 +139,10 @@ class Rates(NamedTuple):
     """What happened between two moments.
 
     Attributes:
-        topics: the records a second that were appended to each topic.
-        queries: the records a second that each query has read.
-        batch_seconds: the mean length of the micro-batches of each query that has completed one.
-        freshness: of the balances in this time; None without balances.
+        topics: the records per second that were appended to each topic.
+        queries: the records per second that each query has read.
+        batch_seconds: the mean duration of a micro-batch of each query that has completed one.
+        freshness: the freshness of the balances in this time; None without balances.
     """
 
     topics: dict[str, float]
@@ -152,7 +152,7 @@ class Rates(NamedTuple):
 
 
 def rates_between(before: Status, after: Status) -> Rates:
-    """The rates between two moments. A process that has started again in between counts from 0."""
+    """The rates between two moments. A counter that is lower after a restart of its process counts as 0."""
     seconds = max(after.time - before.time, 0.001)
     work = {
         name: QueryWork(*(max(0.0, new - old) for new, old in zip(done, before.work.get(name, done), strict=True)))
@@ -168,10 +168,10 @@ def rates_between(before: Status, after: Status) -> Rates:
 
 
 def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None = None) -> Status:
-    """Ask Kafka and the parts at these URLs, such as ``default_urls``. Each has a few seconds for its answer.
+    """Ask Kafka and the parts at these URLs, such as ``default_urls``. Each part has three seconds for its answer.
 
     Args:
-        api: the state of the API instance, if this process is that instance. Otherwise it is asked.
+        api: the state of the API instance, if this process is that instance. Without it, the function asks the API.
     """
     spans, kafka_problem = _spans(settings)
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
@@ -196,16 +196,16 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
         parts.append(Part(name, url, problem))
     if not api:
         with suppress(OSError, HTTPException, ValueError, KeyError):
-            instances = _get(openers["api"], f"{urls['api']}/v1/instances")["instances"]
+            instances = _get(to_api, f"{urls['api']}/v1/instances")["instances"]
     return Status(
-        time.time(),
-        parts,
-        {name: sum(high for _, high in span.values()) for name, span in spans.items()},
-        _work(samples),
-        {float(each.labels["le"]): each.value for each in samples if each.name == _FRESHNESS},
-        {name: sum(high - low for low, high in span.values()) for name, span in spans.items()},
-        _lags(samples, spans, settings.topic_prefix),
-        instances,
+        time=time.time(),
+        parts=parts,
+        appended={name: sum(high for _, high in span.values()) for name, span in spans.items()},
+        work=_work(samples),
+        balances={float(each.labels["le"]): each.value for each in samples if each.name == _FRESHNESS},
+        records={name: sum(high - low for low, high in span.values()) for name, span in spans.items()},
+        lags=_lags(samples, spans, settings.topic_prefix),
+        instances=instances,
     )
 
 

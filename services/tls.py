@@ -17,7 +17,7 @@ class CertificateError(SettingsError):
 
 
 class Certificate:
-    """The certificate of an instance. Its files are read again when they change, so no instance must be restarted."""
+    """The certificate of an instance. ``renew`` reads changed files again, so that no instance must be restarted."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._files = certificate, key
@@ -61,7 +61,7 @@ class Certificate:
 
 @contextmanager
 def _named(*files: Path) -> Iterator[None]:
-    """Add the names of the files to errors of a context, which lack them."""
+    """Add the names of the files to errors of a context, which do not name them."""
     try:
         yield
     except OSError as error:  # ssl.SSLError is one
@@ -79,7 +79,7 @@ def client_context(settings: Settings, certificate: Certificate | None = None) -
     """A context that trusts the authorities of the settings, or those of the system. Raises CertificateError.
 
     Args:
-        certificate: is shown to servers that ask for one; None: the certificate of the settings, as it is now.
+        certificate: the certificate for servers that ask for one. None: the files of the settings, as they are now.
     """
     authorities = [settings.api_ca_file] if settings.api_ca_file else []
     with _named(*authorities):

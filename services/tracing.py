@@ -1,8 +1,8 @@
-"""Traces. They are off until ``start`` finds a receiver in the variables ``OTEL_…``, as OpenTelemetry names them.
+"""Traces. They are off until ``start`` finds a receiver in OpenTelemetry's variables ``OTEL_…``.
 
-While they are off, no module of OpenTelemetry is imported, no span is made, and records and requests get no header.
-Names and attributes of spans are templates, names of topics and types of errors: never a path, a key, a card or the
-text of an error.
+While they are off, the process imports no module of OpenTelemetry, creates no span, and adds no header to records and
+requests. Names and attributes of spans are templates, names of topics and types of errors: never a path, a key, a card
+or the text of an error.
 """
 
 import os
@@ -29,19 +29,19 @@ _PROTOCOL = "http/protobuf"
 
 
 class Switch:
-    """Holds the maker of this process's spans; None while tracing is off."""
+    """Holds the object that creates the spans of this process; None while tracing is off."""
 
     spans: "Spans | None" = None
 
 
 def start(service: str) -> None:
-    """Turn tracing on if the environment names a receiver of OTLP. Spans that wait are sent when the process ends.
+    """Turn tracing on if the environment names a receiver of OTLP. At its end, the process sends the waiting spans.
 
     Args:
         service: the name of this process in the traces, unless OTEL_SERVICE_NAME gives another one.
 
     Raises:
-        SettingsError: a variable asks for an exporter or a protocol that does not exist here.
+        SettingsError: a variable asks for an exporter or a protocol that this project does not have.
     """
     if has_receiver():
         from services.open_telemetry import Spans  # noqa: PLC0415 - only a process with traces imports it
@@ -61,9 +61,9 @@ def has_receiver() -> bool:
     if value("OTEL_SDK_DISABLED").lower() == "true" or exporter == "none" or not (exporter or endpoint):
         return False
     if exporter not in ("", "otlp"):
-        raise SettingsError(f"OTEL_TRACES_EXPORTER is {exporter}, but there is only otlp: set otlp, or none")
+        raise SettingsError(f"OTEL_TRACES_EXPORTER is {exporter}, but only otlp is possible: set otlp, or none")
     if protocol not in ("", _PROTOCOL):
-        raise SettingsError(f"the protocol of OTLP is {protocol}, but there is only {_PROTOCOL}: set {_PROTOCOL}")
+        raise SettingsError(f"the protocol of OTLP is {protocol}, but only {_PROTOCOL} is possible: set {_PROTOCOL}")
     return True
 
 
@@ -88,14 +88,15 @@ def batch(
     seconds: float = 0.0,
     **attributes: str | int,
 ) -> AbstractContextManager[Any]:
-    """Spans of a batch of records: one in the trace of each record that is sampled, at most MOST_SPANS.
+    """Spans of a batch of records: one in the trace of each sampled record, at most MOST_SPANS.
 
     A batch can have many traces, but a span belongs to one trace. So the first span links to the other records, and the
     other spans link to the first one. While the block runs, the first span is the current span.
 
     Args:
         records: the headers of the records.
-        started: the start in ISO 8601 of a batch that has ended already. ``seconds`` is its duration.
+        started: the start of a batch that has ended already, in ISO 8601. Empty: the batch starts now.
+        seconds: the duration of a batch that has ended already.
     """
     return Switch.spans.batch(name, records, started, seconds, attributes) if Switch.spans else _OFF
 

@@ -39,7 +39,7 @@ from services.domain.events import (
 from services.domain.formats import LAST_TIME, to_points
 from services.domain.programme import DAY
 from services.domain.validation import BLANKS, LARGEST_AMOUNT, MOST_LINE_ITEMS
-from services.messaging.avro import Record, UndecodableError, header, record_decoder
+from services.messaging.avro import HEADER_BYTES, Record, UndecodableError, header, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
 
 _IDS = FolderSchemaIds()
@@ -47,6 +47,8 @@ _PURCHASE_HEADERS = {
     header(schema_id) for schema_id, path in schemas.ids().items() if schemas.record_name(path) == "Purchase"
 }
 _decode_purchase = record_decoder("Purchase", _IDS.writer_schema)
+_decode_command = record_decoder("LoyaltyCommand", _IDS.writer_schema)
+
 ARCHIVED = "\0"
 """The actor of a command in the archive, which keeps neither actors nor reasons. No caller can have this name."""
 
@@ -54,18 +56,17 @@ LAST_INVOICE_TIME = LAST_TIME - 40_000 * DAY
 """The latest time of an invoice in a part of an account. Its points expire at most a century later."""
 
 _LARGEST_SUM = Decimal(LARGEST_AMOUNT) * MOST_LINE_ITEMS
-"""The largest amount in a part of an account: the lines of an exchange. The rules cannot round much larger ones."""
+"""The largest amount in a part of an account: all lines of an exchange. The rules cannot round much larger amounts."""
 
 _ABSORB = "absorb"
 _REDIRECT = "redirect"
-"""The kind of the command that brings an invoice of a replaced card here. It becomes a Purchase."""
-_decode_command = record_decoder("LoyaltyCommand", _IDS.writer_schema)
+"""The kind of the command that sends an invoice of a replaced card to the new card. It is decoded as a Purchase."""
 
 
 def decode_event(append_time: int, value: bytes) -> Event:
     """Decodes a framed Purchase or LoyaltyCommand. Raises UndecodableError, which says what is wrong."""
     try:
-        if value[:5] in _PURCHASE_HEADERS:
+        if value[:HEADER_BYTES] in _PURCHASE_HEADERS:
             return _purchase(append_time, _decode_purchase(value))
         return _command(append_time, _decode_command(value))
     except UnknownSchemaIdError as error:
@@ -120,7 +121,7 @@ def forward_record(card: str, append_time: int, invoice: bytes) -> Record:
     """Returns the record of the command that forwards a return to the account that bought.
 
     Args:
-        append_time: of the return, milliseconds since the epoch.
+        append_time: the append time of the return, in milliseconds since the epoch.
         invoice: the return, a framed Purchase.
     """
     record = _decode_purchase(invoice)
@@ -181,7 +182,7 @@ def _purchase(append_time: int, record: Record) -> Purchase:
 
 
 def _money(amount: float) -> Decimal:
-    """Returns the decimal with the shortest notation of the double, not the binary fraction."""
+    """Returns the shortest decimal that identifies the double, for example 0.1, not its exact binary fraction."""
     if not math.isfinite(amount):
         raise UndecodableError(f"not a finite amount: {amount}")
     return Decimal(repr(amount))
@@ -198,7 +199,7 @@ def _command(append_time: int, record: Record) -> Event:
         event: Event = command(append_time=append_time, **{name: _FIELDS[name](record) for name in names})
     except (UndecodableError, UnknownSchemaIdError):
         if command is Absorb:
-            # The schema of a command says nothing about its payload. An error would stop the query.
+            # The validation of commands does not check the payload, so an invalid one must not stop the query.
             return Unreadable(
                 append_time=append_time,
                 command_id=_FIELDS["command_id"](record),
@@ -251,7 +252,9 @@ def _part(record: Record) -> Account:
 
 
 def _is_possible(part: Account) -> bool:
-    """Whether Spark, Avro and the rules can hold the part. A time becomes a timer, and points become 64 bits."""
+    """Whether Spark, Avro and the rules can process the part. Spark uses times for timers, and Avro stores points in 64
+    bits.
+    """
     pasts: list[PastPurchase | PastReturn] = [*part.purchases.values(), *part.returns.values()]
     lots = [part.lots, *(reservation.lots for reservation in part.reservations.values())]
     times = [time for each in lots for terms in each for time in terms]

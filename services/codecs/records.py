@@ -13,7 +13,7 @@ PointsValue = Callable[[int], Decimal | bytes]
 
 
 def points_bytes(hundredths: int) -> bytes:
-    """Returns the bytes that fastavro writes for the same Decimal, in half of the time."""
+    """Returns the bytes that fastavro writes for the Decimal of these points. It takes half the time of fastavro."""
     return hundredths.to_bytes(hundredths.bit_length() // 8 + 1, "big", signed=True)
 
 
@@ -45,7 +45,7 @@ def notification_record(card: str, entry: Entry, points: PointsValue = to_points
 def entry_from_notification(notification: Record) -> Entry:
     """Returns the entry of a Notification.
 
-    Notifications from before November 2026 have purchases only. Their event is the invoice, and no points are pending.
+    Notifications from before November 2026 are for purchases only: the event is the invoice, and no points are pending.
     """
     total = to_hundredths(notification["TotalLoyaltyPoints"])
     available = notification["AvailableLoyaltyPoints"]
@@ -72,9 +72,9 @@ def entry_from_notification(notification: Record) -> Entry:
 
 
 def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> Record:
-    """Returns the record Balance after an entry. An erased account has no such record: its value is null.
+    """Returns the record Balance after an entry. The balance of an erased account is not a record, but a null value.
 
-    Without ``Entry.balance_details`` its fields are null, as in records of release 0.1.
+    Without ``Entry.balance_details``, the fields for them are null or empty, as in records of release 0.1.
     """
     balance_details = entry.balance_details
     return {
@@ -97,7 +97,8 @@ def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> 
 def erased_decision_record(command: ForgottenCommand) -> Record:
     """Returns the record that replaces the decision on a command of an erased account. It contains no personal data.
 
-    A retry of the command finds it and gets a response. Its sequence is higher than that of the decision.
+    A retry of the command finds this record and gets a response. The record replaces the decision in the stores,
+    because its sequence is higher.
     """
     return {
         "CommandID": command.command_id,

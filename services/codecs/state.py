@@ -1,8 +1,10 @@
 """Encodes accounts for Spark's state store.
 
-The first byte names the format. 1 is an account in MessagePack, as tuples of the domain. 2 is the marker of an erased
-account: its time in MessagePack (decision 18). 0 is the framing of Avro: older checkpoints contain accounts as framed
-records LoyaltyAccount, which can still be read (decision 16).
+The first byte is the format:
+
+- 1: an account in MessagePack, as tuples of the domain.
+- 2: the marker of an erased account. Its time follows in MessagePack (decision 18).
+- 0: a framed Avro record LoyaltyAccount. Older checkpoints contain such accounts (decision 16).
 """
 
 from collections.abc import Iterable
@@ -30,7 +32,7 @@ _AVRO, _MESSAGE_PACK, MARKER = bytes([MAGIC_BYTE]), b"\1", b"\2"
 class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The fields of an account by position. A position never changes.
 
-    A new field is added at the end with a default. The same is true for the tuples inside. Any other change needs
+    Add a new field at the end, with a default. The same is true for the tuples in the fields. Any other change needs
     another first byte. Release 0.1 wrote only the time of a command, and no fields from ``returns`` on.
     """
 
@@ -89,7 +91,7 @@ def encode_account(account: AccountState) -> bytes:
 
 
 def decode_account(state: bytes) -> AccountState:
-    """Raises UndecodableError or UnknownSchemaIdError if this version cannot read the bytes."""
+    """Returns the account. Raises UndecodableError or UnknownSchemaIdError if this version cannot read the bytes."""
     if state[:1] == _AVRO:
         return _from_avro(_decode_avro(state))
     if state[:1] not in (_MESSAGE_PACK, MARKER):

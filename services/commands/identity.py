@@ -1,4 +1,4 @@
-"""Derives the identity of a command from its request. Every instance always derives the same identity."""
+"""Derives the id and the hash of a command from its request. Every instance derives the same ones."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from uuid import NAMESPACE_URL, uuid5
 import orjson
 
 MAX_KEY_LENGTH = 255
-"""The maximum number of characters of an Idempotency-Key, as at Stripe and Talon.One."""
+"""The maximum number of characters of an Idempotency-Key. Stripe and Talon.One have the same maximum."""
 
 _NAMESPACE = uuid5(NAMESPACE_URL, "urn:retail-loyalty:command")
 _HASH_DIGITS = 32
@@ -36,6 +36,7 @@ def request_hash(command_id: str, request: Mapping[str, object]) -> str:
 def keyed_hash(request_hash: str, idempotency_key: str) -> str:
     """The hash of a request and its Idempotency-Key, for records.
 
-    No record has the key. Without it, nobody who knows the id of a command can try cards until one has the hash.
+    No record contains the key. So a reader of the records cannot find the card of a request by computing the hashes of
+    all cards.
     """
     return hashlib.sha256(f"{request_hash}\n{idempotency_key}".encode()).hexdigest()[:_HASH_DIGITS]

@@ -1,7 +1,4 @@
-"""Publishes commands for the loyalty query.
-
-A mark, which says that the command was requested, comes before each command.
-"""
+"""Publishes commands for the loyalty query, and a mark before each command. The mark says that it was requested."""
 
 import asyncio
 import threading
@@ -37,7 +34,7 @@ _POLL_SECONDS = 0.1
 
 
 def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
-    """The record that a command was requested. It names no customer, so an erasure need not delete it."""
+    """The mark of a command. It names no customer, so an erasure need not delete it."""
     return {
         "CommandID": command_id,
         "Sequence": MARK_SEQUENCE,
@@ -117,7 +114,7 @@ class KafkaCommandLog:
                 acknowledged.set_exception(PublishError(f"topic {topic.name}: {error.str()}"))
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:
-            if error is not None and error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001 - its only name
+            if error is not None and error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001 - the code has no other name
                 self._timed_out = True
             with suppress(RuntimeError):  # the loop has ended, so no caller waits for the result
                 loop.call_soon_threadsafe(complete, error)
@@ -157,7 +154,7 @@ class KafkaCommandLog:
         return self._encoders[topic]
 
     def _ready_producer(self) -> Producer:
-        """The producer. It is replaced after a fatal error, and if it has lost all brokers."""
+        """The producer. It is a new one after a fatal error, and after the former one has lost all brokers."""
         with self._lock:
             if self._producer is None:
                 options: dict[str, clients.Option] = {
@@ -179,23 +176,23 @@ class KafkaCommandLog:
                 self._poll_once(producer)
 
     def _poll_once(self, producer: Producer) -> None:
-        """Process acknowledgements. Give up a producer that has failed or has lost all brokers."""
+        """Process acknowledgements. Discard a producer that has failed or has lost all brokers."""
         try:
             producer.poll(_POLL_SECONDS)
         except KafkaException as error:
             reason = error.args[0].str()
-            log.warning("a fatal error ends the producer of commands; the next command creates another", error=reason)
-            self._give_up(producer)
+            log.warning("the producer of commands has failed; the next command creates a new one", error=reason)
+            self._discard(producer)
             return
         if not self._timed_out or self._closing.is_set() or time.monotonic() < self._next_check:
             return
         self._timed_out = False
         self._next_check = time.monotonic() + clients.LOST_SECONDS
         if clients.has_lost_all_brokers(producer, self._settings):
-            self._give_up(producer)
+            self._discard(producer)
 
-    def _give_up(self, producer: Producer) -> None:
-        """Let the next command create a producer. Requests that wait for records of this one get an error at once."""
+    def _discard(self, producer: Producer) -> None:
+        """Discard the producer, so that the next command creates a new one. Waiting requests get an error at once."""
         with self._lock:
             self._producer = None
         clients.discard(producer)
