@@ -321,6 +321,19 @@ def test_decisions_are_numbered_once() -> None:
         assert ["Context", "Decision", "Consequences", "Alternatives"] == headings[1:]
 
 
+def test_the_index_has_the_status_of_each_decision() -> None:
+    """The index has the title of each decision, and its status. Both name the decisions that changed it later."""
+    pages = sorted((ROOT / "docs" / "explanation" / "decisions").glob("0*.md"))
+    listed = [row for row in rows("explanation/decisions/index.md") if row[0].startswith("[")]
+    assert len(pages) == len(listed)
+    for page, (link, title, status) in zip(pages, listed, strict=True):
+        text = page.read_text(encoding="utf-8")
+        assert f"[{int(page.name[:4])}]({page.name})" == link
+        assert text.startswith(f"# {int(page.name[:4])}. {title}\n\n**Status:** {status.split()[0]} ")
+        on_page, _, _ = text.partition("\n## ")
+        assert [] == [number for number in re.findall(r"\d+", status) if f"]({int(number):04}-" not in on_page]
+
+
 class _Assets(HTMLParser):
     """Collects the addresses that a browser loads by itself when it shows a page."""
 
