@@ -11,7 +11,7 @@ from api.security.permissions import caller_of, moved, needs
 from services.api_keys.keys import Scope
 from services.domain.accrual import accrual
 from services.domain.formats import points_text
-from services.domain.receipt_time import as_decided, decided
+from services.domain.receipt_time import applicable_rules, with_campaign_time
 from services.state_stores import catalogue
 
 router = APIRouter(prefix="/v1", tags=["programme"], route_class=JsonRoute)
@@ -45,7 +45,8 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
         caller.require_store(basket.StoreID)
     programmes, now = await programme.versions()
     purchase = basket.purchase(now)
-    rules, purchase = decided(purchase, programmes).rules, as_decided(purchase, programmes)
+    rules = applicable_rules(purchase, programmes).programme
+    purchase = with_campaign_time(purchase, programmes)
     card = basket.CustomerCardNo
     balance = (await lookup.value_of(catalogue.BALANCES, card)).value if card is not None else None
     # A balance of release 0.1 has neither MovedTo nor Blocked.

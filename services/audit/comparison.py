@@ -12,9 +12,9 @@ import orjson
 from services.audit.facts import Facts, Source
 from services.codecs.events import ARCHIVED
 from services.codecs.records import balance_record
+from services.domain.account.memory import forget
 from services.domain.account.model import Account, Outcome, PastPurchase
 from services.domain.account.processor import advance
-from services.domain.account.purchases import forget
 from services.domain.account.timers import apply_due_changes
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.events import Absorb, Command, Erase, Event, Receive, Replace, Transfer, Unreadable

@@ -1,8 +1,8 @@
-"""The time by which the rules decide a purchase. Times are milliseconds since the epoch.
+"""Chooses the time by which the rules apply to a purchase. Times are milliseconds since the epoch.
 
-A till that was offline sends its receipts late. With the time basis ``till`` they earn by the time of the receipt. Open
-Loyalty does the same with the date of the transaction (``purchasedAt``). The clock of a till can be wrong. Somebody
-could set it back to buy under an old campaign. So the programme limits the age of a receipt.
+A till that was offline sends its receipts late. With the time basis ``till``, such a purchase earns by the rules of the
+time of its receipt. Open Loyalty does the same with the date of the transaction (``purchasedAt``). But the clock of a
+till can be wrong, or somebody sets it back to buy under an old campaign. So the programme limits the age of a receipt.
 """
 
 from dataclasses import replace
@@ -12,36 +12,45 @@ from services.domain.events import Purchase
 from services.domain.programme import Programme, Programmes, TimeBasis
 
 
-class Decided(NamedTuple):
-    """How to decide a purchase.
+class ApplicableRules(NamedTuple):
+    """The rules that apply to a purchase.
 
     Attributes:
-        rules: the version that was in force at ``time``.
-        time: of the receipt, or of the broker.
-        is_too_late: whether the receipt is older than the limit. Then the append time decides.
+        programme: the version that was in force at ``time``.
+        time: the time of the receipt, or the append time.
+        is_too_late: whether the receipt is older than the programme allows. Then ``time`` is the append time.
     """
 
-    rules: Programme
+    programme: Programme
     time: int
     is_too_late: bool = False
 
 
-def decided(purchase: Purchase, programmes: Programmes) -> Decided:
-    """Returns how to decide a purchase. The version at its append time sets the time basis and the limit.
+def applicable_rules(purchase: Purchase, programmes: Programmes) -> ApplicableRules:
+    """Returns the rules that apply to a purchase.
 
-    The append time decides a receipt from the future, and a receipt without a time.
+    The version at the append time sets the time basis and the largest age of a receipt. If the receipt has no time, or
+    a time in the future, the append time counts.
     """
-    arrived = purchase.append_time
-    rules, written = programmes.at(arrived), purchase.created_time
-    if rules.time_basis is TimeBasis.BROKER or written is None or written >= arrived:
-        return Decided(rules, arrived)
-    if arrived - written > rules.largest_backdating:
-        return Decided(rules, arrived, is_too_late=True)
-    return Decided(programmes.at(written), written)
+    append_time, receipt_time = purchase.append_time, purchase.created_time
+    programme = programmes.at(append_time)
+    if programme.time_basis is TimeBasis.BROKER or receipt_time is None or receipt_time >= append_time:
+        return ApplicableRules(programme, append_time)
+    if append_time - receipt_time > programme.largest_backdating:
+        return ApplicableRules(programme, append_time, is_too_late=True)
+    return ApplicableRules(programmes.at(receipt_time), receipt_time)
 
 
-def as_decided(purchase: Purchase, programmes: Programmes) -> Purchase:
-    """Returns the purchase with the time for campaigns. With the time basis broker it is still the till's clock."""
+def is_eligible(purchase: Purchase, programmes: Programmes) -> bool:
+    """Whether the customer type of the purchase earns points under the rules that apply to the purchase."""
+    return applicable_rules(purchase, programmes).programme.is_eligible(purchase.customer_type)
+
+
+def with_campaign_time(purchase: Purchase, programmes: Programmes) -> Purchase:
+    """Returns the purchase with the time for campaigns as its ``created_time``.
+
+    With the time basis ``broker`` this is the unchanged clock of the till.
+    """
     if programmes.at(purchase.append_time).time_basis is TimeBasis.BROKER:
         return purchase
-    return replace(purchase, created_time=decided(purchase, programmes).time)
+    return replace(purchase, created_time=applicable_rules(purchase, programmes).time)

@@ -1,8 +1,8 @@
 """Recomputes an account from its events, in the order of its recorded entries. No clock, no input or output.
 
-Topics and partitions have no common order. So the order of the recorded entries tells in which order the processor took
-the events, and when timers ran. The same code computes all other values again: points, totals, lots, refusals and
-sequence numbers. They must be equal to the recorded values.
+Topics and partitions have no common order. So the order of the recorded entries shows in which order the processor
+applied the events, and when timers ran. The code of the processor computes all other values again: points, totals,
+lots, refusals and sequence numbers. They must be equal to the recorded values.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from services.domain.account.timers import apply_next_change
 from services.domain.entries import Entry, Kind
 from services.domain.events import Erase, Event, Forward, Purchase, Replace
 from services.domain.programme import Programmes
-from services.domain.receipt_time import decided
+from services.domain.receipt_time import is_eligible
 from services.domain.returns import InvoiceKind
 
 
@@ -25,8 +25,8 @@ class Recomputed:
 
     Attributes:
         settled: the result of the events with recorded entries, and of the timers between them.
-        late: the result of the events without recorded entries, which are applied last in the order of their append
-            times. It contains the final account of the customer.
+        late: the result of the events without recorded entries. They are applied last, in the order of their append
+            times. So this result contains the final account of the customer.
         without_event: recorded entries whose event is missing.
         not_processed: ids of events that must change the account and have no recorded entry.
     """
@@ -40,7 +40,7 @@ class Recomputed:
 def recompute(
     card: str, events: Iterable[Event], recorded: Iterable[Entry], programmes: Programmes, complete_from: int = 0
 ) -> Recomputed:
-    """Decides the events of a customer again.
+    """Applies the events of a customer again.
 
     Args:
         events: all events of the account, in any order, with duplicates.
@@ -48,53 +48,69 @@ def recompute(
         complete_from: older entries may be missing (milliseconds since the epoch). Older events without an entry are
             applied first, in the order of their append times.
     """
-    record = in_order(recorded)
+    entries = in_order(recorded)
     copies = _Copies(events)
-    last_times = dict(sorted((entry.event_id, entry.time) for entry in record if not is_from_timer(entry)))
-    # At least the longest memory of an account: that of a decided return, or of a purchase.
-    memory = max(RETURN_MEMORY, *(each.purchase_memory for each in programmes.versions)) + EVENT_MEMORY
-    unknown = copies.without(last_times, memory)
-    settled, without_event, taken = Outcome(None), [], set()
-    if old := [event for event in unknown if event.append_time < complete_from]:
+    unrecorded = copies.unrecorded(entries, _longest_memory(programmes))
+    settled, without_event = Outcome(None), []
+    if old := [event for event in unrecorded if event.append_time < complete_from]:
         _add(settled, process(None, old, programmes, card))
-    for entry in record:
+    applied = set()
+    for entry in entries:
         if is_from_timer(entry):
             _apply_due_changes(settled, entry, programmes)
-        elif (entry.event_id, entry.time) not in taken:  # an event can have several entries
-            taken.add((entry.event_id, entry.time))
+        elif (entry.event_id, entry.time) not in applied:  # an event can have several entries
+            applied.add((entry.event_id, entry.time))
             if event := copies.take(entry):
                 if isinstance(event, Replace):
                     state, time = settled.state, event.append_time
-                    unknown = [each for each in unknown if not _was_known(each, state, time, programmes, card)]
+                    unrecorded = [each for each in unrecorded if not _was_known(each, state, time, programmes, card)]
                 outcome = process(settled.state, [event], programmes, card)
                 _add(settled, outcome if settled.account else _opened_as(entry, outcome))
             else:
                 without_event.append(entry)
-    opened_time = settled.account.opened_time if settled.account else None
-    of_account = [entry for entry in record if entry.opened_time == opened_time]
-    known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
-    decided_times: defaultdict[str, list[int]] = defaultdict(list)
-    for entry in record:
-        if entry.kind is not Kind.FORWARDED:
-            decided_times[entry.invoice_number].append(entry.time)
-    new = [
-        event
-        for event in unknown
-        if event.append_time >= complete_from
-        and not _is_second_copy(event, known)
-        and not _is_second_message(event, decided_times, programmes)
-        and not _was_ignored_before(settled.account, event, programmes)
-    ]
+    new = [event for event in unrecorded if event.append_time >= complete_from]
+    new = _without_ignored(new, entries, settled.account, programmes)
     late = process(settled.state, new, programmes, card)
     effective = {entry.event_id for entry in late.entries if not is_from_timer(entry)}
     not_processed = [each.event_id for each in new if each.event_id in effective and _must_count(each, programmes)]
     return Recomputed(settled, late, without_event, not_processed)
 
 
-def _was_known(event: Event, state: AccountState | None, moved_time: int, programmes: Programmes, card: str) -> bool:
-    """Whether a replaced card or the index sent an invoice that this account knew, before this account moved.
+def _longest_memory(programmes: Programmes) -> int:
+    """Returns a time after which every account has forgotten an invoice, in milliseconds."""
+    return max(RETURN_MEMORY, *(each.purchase_memory for each in programmes.versions)) + EVENT_MEMORY
 
-    The account ignored the message. Now it would forward the message. The commands to one card keep their order.
+
+def _without_ignored(
+    events: Iterable[Event], entries: Iterable[Entry], account: Account | None, programmes: Programmes
+) -> list[Event]:
+    """Returns the events without an entry, except those that the processor has read and ignored.
+
+    Args:
+        entries: the recorded entries.
+        account: the account after the events with entries.
+    """
+    opened_time = account.opened_time if account else None
+    of_account = [entry for entry in entries if entry.opened_time == opened_time]
+    known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
+    decided_times: defaultdict[str, list[int]] = defaultdict(list)
+    for entry in entries:
+        if entry.kind is not Kind.FORWARDED:
+            decided_times[entry.invoice_number].append(entry.time)
+    return [
+        event
+        for event in events
+        if not _is_second_copy(event, known)
+        and not _is_second_message(event, decided_times, programmes)
+        and not _was_ignored_before(account, event, programmes)
+    ]
+
+
+def _was_known(event: Event, state: AccountState | None, moved_time: int, programmes: Programmes, card: str) -> bool:
+    """Whether the account ignored this message before it moved to another card. Now it would forward the message.
+
+    The message is an invoice from a replaced card or from the index of invoices. The account ignored it because it
+    already knew the invoice. Such messages and the replacement are commands to one card, and these keep their order.
     """
     is_message = isinstance(event, Forward) or (isinstance(event, Purchase) and bool(event.redirect_id))
     if not is_message or event.append_time > moved_time:
@@ -113,7 +129,7 @@ def _is_second_copy(event: Event, known: Collection[str]) -> bool:
 def _is_second_message(event: Event, decided_times: Mapping[str, Sequence[int]], programmes: Programmes) -> bool:
     """Whether a replaced card sent a return that the index had forwarded too, and that an entry already decides.
 
-    The account ignored the second message. It may have forgotten the return since, or it may be erased.
+    The account ignored the second message. Since then it may have forgotten the return, or the customer was erased.
 
     Args:
         decided_times: by invoice number, the times of the entries that decide it.
@@ -161,12 +177,15 @@ def is_from_timer(entry: Entry) -> bool:
 
 
 def _must_count(event: Event, programmes: Programmes) -> bool:
-    """Whether the event must change an account. The return of an ineligible customer may have found no purchase."""
-    return not isinstance(event, Purchase) or decided(event, programmes).rules.is_eligible(event.customer_type)
+    """Whether the event must change an account.
+
+    A return of an ineligible customer need not: the card may have had no account when the return arrived.
+    """
+    return not isinstance(event, Purchase) or is_eligible(event, programmes)
 
 
 def _apply_due_changes(settled: Outcome, entry: Entry, programmes: Programmes) -> None:
-    """Applies due changes up to this entry. It stops there, because a late event may come before the next change."""
+    """Applies due changes up to this entry. It stops at the entry: a late event may come before the next change."""
     if account := settled.account:
         outcome = Outcome(account := account.copy())
         while account.sequence < entry.sequence and apply_next_change(account, entry.time, programmes, outcome):
@@ -203,19 +222,27 @@ class _Copies:
         for event in events:
             self._waiting[event.event_id].append(event)
 
-    def without(self, last_times: Mapping[str, int], memory: int) -> Sequence[Event]:
-        """Returns the first event of each id that is not known, or that a till uses again after the memory of accounts.
+    def unrecorded(self, entries: Iterable[Entry], memory: int) -> Sequence[Event]:
+        """Returns the first event of each id without an entry.
+
+        If an id has an entry, a till may use it again for another purchase. This event counts after the accounts have
+        forgotten the id.
 
         Args:
-            last_times: by known id, the last time of its entries.
+            entries: in the order of their versions.
+            memory: how long accounts remember an id, in milliseconds.
         """
-        unknown = []
+        last_times = dict(sorted((entry.event_id, entry.time) for entry in entries if not is_from_timer(entry)))
+        first = []
         for event_id, copies in self._waiting.items():
+            candidates = copies
             if event_id in last_times:
-                later = last_times[event_id] + memory
-                copies = [each for each in copies if isinstance(each, Purchase) and each.append_time > later]  # noqa: PLW2901
-            unknown += sorted(copies, key=lambda event: event.append_time)[:1]
-        return unknown
+                forgotten_time = last_times[event_id] + memory
+                candidates = [
+                    each for each in copies if isinstance(each, Purchase) and each.append_time > forgotten_time
+                ]
+            first += sorted(candidates, key=lambda event: event.append_time)[:1]
+        return first
 
     def take(self, entry: Entry) -> Event | None:
         """Removes and returns the event of the entry: the copy with the time of the entry, or else the first copy."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from services.domain.account import commands, moves, purchases
+from services.domain.account.memory import forget, remembers
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState, ErasureMarker, Outcome, PastCommand
 from services.domain.account.posting import Posting
 from services.domain.account.timers import apply_due_changes, apply_next_change
@@ -143,11 +144,11 @@ def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bo
     """Whether the event concerns this account and has not been applied yet."""
     now = event.append_time
     if isinstance(event, Purchase):
-        if account and purchases.remembers(account, event.invoice_number, now, programmes):
+        if account and remembers(account, event.invoice_number, now, programmes):
             return purchases.lacks_its_sale(account, event, programmes)
         return purchases.counts(event, account, programmes)
     if isinstance(event, Forward) and (
-        account is None or purchases.remembers(account, event.invoice.invoice_number, now, programmes)
+        account is None or remembers(account, event.invoice.invoice_number, now, programmes)
     ):
         # The customer was erased after the purchase, or the account has read the return itself.
         return False
@@ -168,7 +169,7 @@ def _apply(event: Event, outcome: Outcome, programmes: Programmes, card: str) ->
     else:
         outcome.account, outcome.marker = _open(now, programme, outcome.marker), None
     account = outcome.account
-    purchases.forget(account, now, programmes)
+    forget(account, now, programmes)
     if not isinstance(event, Purchase) and not moves.passes_on(account, event):
         account.commands[event.decision_id] = PastCommand(now, event.request_hash, event.kind)
     posting = Posting(account, programmes, programme, now, outcome, event, card)

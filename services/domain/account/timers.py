@@ -48,7 +48,7 @@ def _apply(posting: Posting, due: int) -> None:
 def _change_lot(posting: Posting, terms: Terms, due: int) -> None:
     points = posting.account.lots.pop(terms)
     if terms.expires_time == due:
-        purchases.expire(posting, due, points)
+        purchases.note_expired_points(posting, due, points)
         posting.enter(Kind.EXPIRED, -points, expires_time=due)
     elif terms.available_time == due:
         posting.add({terms._replace(available_time=0): points})

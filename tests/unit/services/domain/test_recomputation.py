@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.domain.account.memory import forget
 from services.domain.account.processor import advance
-from services.domain.account.purchases import forget
 from services.domain.entries import Kind
 from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase, Replace
 from services.domain.programme import DAY, Programmes

@@ -1,0 +1,104 @@
+"""Computes what is left of a purchase after a return. Points are hundredths; amounts are in units of money."""
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+
+from services.domain.account.model import PastPurchase, PastReturn
+from services.domain.accrual import base_points, earnings, spend
+from services.domain.events import Line, Purchase
+from services.domain.programme import Programme, TaxBasis
+
+_ZERO = Decimal(0)
+_SMALLEST_AMOUNT = Decimal("0.000001")
+
+
+def after_return(bought: PastPurchase, returned: PastReturn, programme: Programme) -> PastPurchase:
+    """Returns the part of the purchase that is left, with the points that this part earns.
+
+    It computes these points again, because the rounded points of many small returns could add up to another sum. A
+    customer can return an item at most as often as the invoice sold it. Other lines of the return take nothing.
+    Talon.One also rolls back the points of single items and units (``RollbackAddedLoyaltyPoints``,
+    ``cartItemSubPosition``).
+
+    Args:
+        programme: the version that decided the purchase.
+    """
+    items_left = {line.item_code: line.value for line in bought.lines} if bought.items is None else bought.items
+    accepted_amount = _accepted_amount(bought, returned, programme)
+    amount_left = bought.amount - accepted_amount
+    returned_value = _ZERO
+    if returned.items:
+        returned_value = sum((min(value, items_left.get(item, _ZERO)) for item, value in returned.items.items()), _ZERO)
+        values = ((item, value - returned.items.get(item, _ZERO)) for item, value in items_left.items())
+        items_left = {item: value for item, value in values if value > 0}
+    # A line can lack a value. So lines show which items are left only if they are worth the money of the return.
+    are_items_known = (
+        bought.items is not None and returned.items and "" not in returned.items and returned_value >= accepted_amount
+    )
+    lines = tuple(Line(*each) for each in items_left.items()) if are_items_known else _at_most(items_left, amount_left)
+    # A purchase of release 0.1 has lines, and a later one has items.
+    bought = bought._replace(lines=lines) if bought.items is None else bought._replace(items=items_left)
+    # The items of an exchange have gross values, and the amount of its return is net. So an amount can be left although
+    # no item is left.
+    is_all_returned = (
+        are_items_known
+        and not items_left
+        and returned_value >= bought.amount
+        and programme.tax_basis is TaxBasis.TAXABLE
+    )
+    if amount_left <= 0 or is_all_returned:
+        return bought._replace(amount=_ZERO, earned=0)
+    rest = Purchase(bought.append_time, "", amount_left, bought.store_id, created_time=bought.created_time, lines=lines)
+    earned = earnings(rest, programme, bought.tier).points
+    return bought._replace(amount=amount_left, earned=min(bought.earned, earned))
+
+
+def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Programme) -> Decimal:
+    """Returns the money of the return. If both name their items, items that the purchase no longer has do not count."""
+    amount = abs(spend(returned.amount, returned.taxable_amount, programme))
+    if bought.items is None or not returned.items:
+        return amount
+    excess = sum(
+        (
+            max(_ZERO, value - max(_ZERO, bought.items.get(item, _ZERO)))
+            for item, value in returned.items.items()
+            if item
+        ),
+        _ZERO,
+    )
+    if not excess:
+        return amount
+    value = sum(returned.items.values())
+    if programme.tax_basis is TaxBasis.TAXABLE and returned.taxable_amount is not None:
+        # Items have gross values. Without the rounding a tiny amount could be left, which some programmes round up.
+        excess = (excess * amount / value).quantize(_SMALLEST_AMOUNT)
+    return max(_ZERO, amount - excess) if excess != value else _ZERO
+
+
+def after_return_of_unknown_items(bought: PastPurchase, amount: Decimal, programme: Programme) -> PastPurchase:
+    """Returns the part that is left after a return of that amount, whose items are not known.
+
+    The purchase loses only the base points of the amount.
+    """
+    amount_left = bought.amount - amount
+    lost = base_points(bought.amount, programme) - base_points(amount_left, programme)
+    return bought._replace(amount=amount_left, earned=max(0, bought.earned - lost))
+
+
+def values_by_item(lines: Iterable[Line]) -> dict[str, Decimal]:
+    """Returns the sum of the values of the lines of each item code."""
+    values: dict[str, Decimal] = {}
+    for line in lines:
+        values[line.item_code] = values.get(line.item_code, _ZERO) + line.value
+    return values
+
+
+def _at_most(items: Mapping[str, Decimal], amount: Decimal) -> tuple[Line, ...]:
+    """Returns lines that are worth at most the amount, for a return that does not name its lines."""
+    lines = []
+    for item, left in items.items():
+        value = min(left, amount)
+        amount -= value
+        if value > 0:
+            lines.append(Line(item, value))
+    return tuple(lines)
