@@ -1,4 +1,4 @@
-"""The events of accounts in the values of pos-invoices and loyalty-commands.
+"""Finds the events of accounts in the values of pos-invoices and loyalty-commands.
 
 The loyalty query, the archive, the audit and the rebuild call the same functions.
 """
@@ -18,12 +18,13 @@ class Found(NamedTuple):
     """What a value means for accounts. For a value that is not valid, only ``reason`` is set.
 
     Attributes:
-        reason: why the value becomes a dead letter.
+        reason: why the value becomes a dead letter; None if it is valid.
         identity: the invoice number or the command id. A later record with the same identity is a duplicate.
         CustomerCardNo: null for a return without a card, and for an invoice that is no event.
-        event: a framed Purchase or LoyaltyCommand (schemas/ids.json). Null: the value is no event of an account.
-        invoice: an invoice number for the index of invoices, which adds it, or deletes it if ``event`` is null.
-        original: the number that a return names.
+        event: a framed Purchase or LoyaltyCommand (schemas/ids.json); null if the value is no event of an account.
+        invoice: an invoice number for the index of invoices. The index adds it, or forgets its card if ``event`` is
+            null.
+        original: the number of the original invoice that a return names.
     """
 
     reason: str | None

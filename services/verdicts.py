@@ -1,4 +1,4 @@
-"""Verdicts on the values of topics: the record that a value holds, or the reason why it becomes a dead letter.
+"""Verdicts on the values of topics: the record that a value contains, or the reason why it becomes a dead letter.
 
 The pipeline and ``loyalty conformance`` call the same functions.
 """
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import schemas
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.domain import command_rules, json_rules, validation
+from services.domain.json_patterns import BEGINS_AS_OBJECT
 from services.messaging import avro
 from services.messaging.headers import LARGEST_VALUE, TOO_LARGE
 
@@ -17,18 +18,18 @@ FAULT = "a fault of the pipeline: report it, and replay the record after it is f
 """The reason of a value for which the rules raise an error."""
 
 LONGEST_TEXT = 2 * 2**20
-"""Bytes of a text. Spark refuses to read a longer one (pipelines.runtime.session)."""
+"""The largest number of bytes of a text. Spark refuses to read a longer text (pipelines.runtime.session)."""
 
 KnownSchemas = Mapping[int, str]
 """The schemas that can have written a value, as JSON by their ids."""
 
 _SCHEMA = schemas.current("PosInvoice")
-_BEGINS_AS_OBJECT = re.compile(json_rules.BEGINS_AS_OBJECT.encode())
+_BEGINS_AS_OBJECT = re.compile(BEGINS_AS_OBJECT.encode())
 _NOT_FRAMED = "not in the Confluent framing: no magic byte 0 and schema id"
 
 
 class Verdict(NamedTuple):
-    """The decision of the pipeline about a value.
+    """The decision of the pipeline about one value.
 
     Attributes:
         reason: why it becomes a dead letter; None if it is valid.
@@ -101,7 +102,7 @@ def judge_of_invoices(known: KnownSchemas) -> Judge:
 
 
 def _other_bytes(value: bytes) -> str:
-    """Why a value is neither a JSON object nor framed Avro."""
+    """Returns the reason of a value that is neither a JSON object nor framed Avro."""
     if not value:
         return json_rules.EMPTY
     if value.startswith(json_rules.BYTE_ORDER_MARK):
@@ -174,7 +175,8 @@ def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] | None = N
     bytes than it needs. It keeps the body of a value that the caller has decoded, because the caller has already
     checked its bytes.
 
-    A record without its first field is not valid: Spark returns a struct of nulls for a body that it cannot read.
+    A record without its first field is not valid, because Spark returns a struct of nulls for a body that it cannot
+    read.
     """
     encode = avro.body_encoder(name)
     first, *_ = schemas.field_names(name)

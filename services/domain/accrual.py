@@ -1,4 +1,4 @@
-"""Computes what a purchase earns: base points, the share of the tier, campaigns. It rounds once.
+"""Computes what a purchase earns: base points, the part of the tier, and the parts of campaigns.
 
     base            total amount x loyalty factor
     tax             with the basis taxable: (taxable amount - total amount) x loyalty factor
@@ -9,12 +9,14 @@
     cap-per-...     minus what is above the cap
     card-blocked    minus all of it if the card is blocked and the programme lets it earn nothing
 
-``Combining`` says how several campaigns combine. Best: a line of an item campaign earns with the highest multiplier of
-its campaigns, the rest of the invoice with the highest multiplier of the other campaigns, and the invoice gets the
-largest bonus. All: all shares add up.
+The points are the sum of these parts, rounded once.
+
+Several campaigns combine as ``Programme.combining`` says. Best: each line earns with the highest multiplier of the
+campaigns for its item and for the invoice, the rest of the invoice earns with the highest multiplier of the campaigns
+for the invoice, and the invoice gets the largest bonus. All: the parts of all campaigns add up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -37,7 +39,8 @@ CARD_BLOCKED = str(Refusal.CARD_BLOCKED)
 MOST_EARNED = 10**13
 """The largest number of hundredths that one invoice earns under any programme. Totals must fit into the records."""
 
-_ONE = Decimal(1)
+_Share = tuple[str, Decimal]
+"""The name of a part, and its points before rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def accrual(
 
 
 def spend(total_amount: Decimal, taxable_amount: Decimal | None, programme: Programme) -> Decimal:
-    """Returns the amount of an invoice on the tax basis of the programme, with excluded lines."""
+    """Returns the amount of an invoice on the tax basis of the programme. It includes the lines of excluded items."""
     return total_amount if programme.tax_basis is TaxBasis.TOTAL or taxable_amount is None else taxable_amount
 
 
@@ -89,9 +92,9 @@ def base_points(amount: Decimal, programme: Programme) -> int:
 
 
 def earnings(purchase: Purchase, programme: Programme, tier: str) -> Accrual:
-    """Computes the same for an eligible customer, without the cap per day.
+    """Computes what a purchase earns for an eligible customer, without the cap per day and the rule of blocked cards.
 
-    An invoice with the value 0 earns nothing, also no bonus.
+    A purchase with the total 0 earns nothing, not even a bonus.
     """
     if purchase.total_amount <= 0:
         return Accrual(0)
@@ -99,7 +102,7 @@ def earnings(purchase: Purchase, programme: Programme, tier: str) -> Accrual:
     basis = spend(total, purchase.taxable_amount, programme)
     excluded = sum((line.value for line in purchase.lines if line.item_code in programme.excluded_items), Decimal(0))
     amount = basis - excluded
-    shares = [(BASE, total * factor)]
+    shares: list[_Share] = [(BASE, total * factor)]
     if amount != total:
         shares += [(TAX, (basis - total) * factor), (EXCLUDED_ITEMS, -excluded * factor)]
     if amount < programme.minimum_spend:
@@ -122,8 +125,11 @@ def _capped(earned: Accrual, name: str, cap: int) -> Accrual:
     return Accrual(cap, (*earned.parts, Part(name, cap - earned.points)))
 
 
-def _rounded(shares: Iterable[tuple[str, Decimal]], programme: Programme) -> Accrual:
-    """Rounds running sums. The value of each part is the difference between the rounded sums with and without it."""
+def _rounded(shares: Iterable[_Share], programme: Programme) -> Accrual:
+    """Rounds the running sum after each share. The difference to the sum before is the part of this share.
+
+    So the parts add up to the points.
+    """
     parts: dict[str, int] = {}
     exact, points = Decimal(0), 0
     for name, share in shares:
@@ -133,51 +139,60 @@ def _rounded(shares: Iterable[tuple[str, Decimal]], programme: Programme) -> Acc
     return Accrual(points, tuple(Part(name, share) for name, share in parts.items() if share or name == BASE))
 
 
-def _campaign_shares(purchase: Purchase, programme: Programme, rate: Decimal) -> list[tuple[str, Decimal]]:
-    """Returns the points of each campaign. ``rate`` is the points for a unit of money without campaigns."""
+def _campaign_shares(purchase: Purchase, programme: Programme, rate: Decimal) -> list[_Share]:
+    """Returns the points of each campaign. ``rate`` is the points of one unit of money without campaigns."""
     time = _purchase_time(purchase, programme)
     active = [campaign for campaign in programme.campaigns if _applies(campaign, purchase.store_id, time)]
     invoice_campaigns = [campaign for campaign in active if not campaign.items]
     item_campaigns = [campaign for campaign in active if campaign.items]
-    lines = [(line, [each for each in item_campaigns if line.item_code in each.items]) for line in purchase.lines]
+    lines = [
+        (line, [campaign for campaign in item_campaigns if line.item_code in campaign.items]) for line in purchase.lines
+    ]
     with_bonus = [
         campaign
-        for campaign in (
-            *invoice_campaigns,
-            *(each for each in item_campaigns if any(line.value > 0 and each in found for line, found in lines)),
-        )
-        if campaign.bonus
+        for campaign in (*invoice_campaigns, *item_campaigns)
+        if campaign.bonus and (not campaign.items or _sells_item_of(campaign, purchase))
     ]
     if programme.combining is Combining.BEST:
-        money = _best_multipliers(purchase.total_amount, invoice_campaigns, lines)
+        additions = _best_multipliers(purchase.total_amount, invoice_campaigns, lines)
         with_bonus = [max(with_bonus, key=lambda campaign: campaign.bonus)] if with_bonus else []
     else:
-        money = _all_multipliers(purchase.total_amount, invoice_campaigns, lines)
+        additions = _all_multipliers(purchase.total_amount, invoice_campaigns, lines)
     return [
-        *((name, amount * rate) for name, amount in money),
+        *((name, amount * rate) for name, amount in additions),
         *((campaign.name, Decimal(campaign.bonus).scaleb(-2)) for campaign in with_bonus),
     ]
 
 
+def _sells_item_of(campaign: Campaign, purchase: Purchase) -> bool:
+    return any(line.value > 0 and line.item_code in campaign.items for line in purchase.lines)
+
+
 _Lines = list[tuple[Line, list[Campaign]]]
-"""Lines with the item campaigns that apply to them."""
+"""Lines, each with the item campaigns that apply to it."""
+
+_Money = tuple[str, Decimal]
+"""The name of a campaign, and the money that its multiplier adds to the money of the purchase."""
 
 
-def _best_multipliers(amount: Decimal, campaigns: list[Campaign], lines: _Lines) -> Iterable[tuple[str, Decimal]]:
-    multiplier = _ONE
-    if campaigns:
-        best = max(campaigns, key=_multiplier)
+def _best_multipliers(amount: Decimal, invoice_campaigns: list[Campaign], lines: _Lines) -> Iterator[_Money]:
+    """For ``Combining.BEST``: only the highest multiplier of each line counts."""
+    multiplier = Decimal(1)
+    if invoice_campaigns:
+        best = max(invoice_campaigns, key=_multiplier)
         multiplier = best.multiplier
         yield best.name, amount * (multiplier - 1)
     for line, item_campaigns in lines:
         if item_campaigns:
             best = max(item_campaigns, key=_multiplier)
-            if best.multiplier > multiplier or not campaigns:
+            # Without a campaign for the invoice, the item campaign counts even if its multiplier is below 1.
+            if best.multiplier > multiplier or not invoice_campaigns:
                 yield best.name, line.value * (best.multiplier - multiplier)
 
 
-def _all_multipliers(amount: Decimal, campaigns: list[Campaign], lines: _Lines) -> Iterable[tuple[str, Decimal]]:
-    for campaign in campaigns:
+def _all_multipliers(amount: Decimal, invoice_campaigns: list[Campaign], lines: _Lines) -> Iterator[_Money]:
+    """For ``Combining.ALL``: all multipliers count."""
+    for campaign in invoice_campaigns:
         yield campaign.name, amount * (campaign.multiplier - 1)
     for line, item_campaigns in lines:
         for campaign in item_campaigns:

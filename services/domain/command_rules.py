@@ -1,4 +1,4 @@
-"""The rules of a valid command. Rules about the account itself are in ``services.domain.account``."""
+"""The rules of a valid command that do not depend on the account. ``services.domain.account`` has the other rules."""
 
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
@@ -8,7 +8,8 @@ from services.domain.formats import LAST_TIME
 from services.domain.validation import LARGEST_AMOUNT, LONGEST_REASON, LONGEST_TEXT, MOST_LINE_ITEMS
 
 _SHORT = ("CommandID", "CustomerCardNo", "RequestHash", "RedemptionID", "Counterparty", "OriginID", "Actor")
-# This keeps records that follow from a command, such as the credit of a transfer, far below a topic's limit.
+# Other records repeat these texts, for example the credit of a transfer. The limits keep such a record far below the
+# largest size of its topic.
 _LONGEST_TEXTS = {**dict.fromkeys(_SHORT, LONGEST_TEXT), "Reason": LONGEST_REASON}
 _POSITIVE = ("reserve", "transfer", "receive", "import")
 _WITH_COUNTERPARTY = ("transfer", "receive", "replace", "merge", "absorb")
@@ -46,21 +47,22 @@ def _blank(name: str) -> Callable[[Command], bool]:
     return lambda command: not command[name].strip()
 
 
-def _make_up(lots: list[dict[str, int]], points: Decimal | None) -> bool:
-    """Whether there are lots, they are valid, and they have these points in total."""
-    are_valid = bool(lots) and all(lot["Points"] > 0 and 0 <= lot["ExpiresTime"] <= LAST_TIME for lot in lots)
-    if not are_valid or len(lots) > MOST_LINE_ITEMS:
+def _are_valid_lots(lots: list[dict[str, int]], points: Decimal | None) -> bool:
+    """Whether there are lots, each is valid, and their sum is these points, if the command has points."""
+    if not 0 < len(lots) <= MOST_LINE_ITEMS:
+        return False
+    if not all(lot["Points"] > 0 and 0 <= lot["ExpiresTime"] <= LAST_TIME for lot in lots):
         return False
     total = sum(lot["Points"] for lot in lots)
     return total < LARGEST_AMOUNT * 100 and (points is None or total == points * 100)
 
 
-def _is_valid(invoice: Mapping[str, Any] | None) -> bool:
+def _is_valid_invoice(invoice: Mapping[str, Any] | None) -> bool:
     if invoice is None or not invoice["InvoiceNumber"].strip():
         return False
     lines = invoice["InvoiceLineItems"]
     amounts = (invoice["TotalAmount"], invoice["TaxableAmount"], *(line["TotalValue"] for line in lines))
-    # NaN is not less than any number.
+    # This comparison also refuses NaN, which is not less than any number.
     are_bounded = all(abs(amount) < LARGEST_AMOUNT for amount in amounts if amount is not None)
     return are_bounded and len(lines) <= MOST_LINE_ITEMS
 
@@ -77,9 +79,11 @@ _RULES: Mapping[str, Callable[[Command], bool]] = {
     "RedemptionID is blank": _of_kind(("capture", "void"), _blank("RedemptionID")),
     "Counterparty is blank": _of_kind(_WITH_COUNTERPARTY, _blank("Counterparty")),
     "Lots do not make up the Points": _of_kind(
-        _WITH_LOTS, lambda command: not _make_up(command["Lots"], command["Points"])
+        _WITH_LOTS, lambda command: not _are_valid_lots(command["Lots"], command["Points"])
     ),
-    "the Invoice is missing or not valid": _of_kind(_OF_INVOICES, lambda command: not _is_valid(command["Invoice"])),
+    "the Invoice is missing or not valid": _of_kind(
+        _OF_INVOICES, lambda command: not _is_valid_invoice(command["Invoice"])
+    ),
     "IssuedTime is out of range": _of_kind(("forward",), lambda command: not 0 <= command["IssuedTime"] <= LAST_TIME),
 }
-"""By reason, whether a command breaks the rule, in the order in which they are tried."""
+"""By reason, a function that returns whether a command breaks the rule. The first broken rule gives the reason."""

@@ -47,11 +47,11 @@ class Refusal(StrEnum):
 
 
 RECEIPT_TOO_OLD = "receipt-too-old"
-"""The reason of an entry of kind earned: the receipt was older than the programme allows. The append time decided."""
+"""The reason of an entry of kind earned: the receipt is older than the programme allows, so its append time counts."""
 
 
 class ReturnReason(StrEnum):
-    """Why a return took no points. The entry of ``return-of-return`` has the kind refused, the others have returned.
+    """Why a return took no points. ``return-of-return`` has an entry of kind refused, the others of kind returned.
 
     A return with ``purchase-unknown`` waits for its purchase, for the return window and at least 18 days. The entry
     with ``points-spent`` gives back points that a return took, because they were reserved and are spent now.
@@ -103,12 +103,12 @@ class Entry:
         sequence: counts the entries of the account from 1.
         time: the append time of the event, or the due time of a change without an event.
         event_id: empty without an event. For kind lapsed it is the id of the redemption.
-        invoice_number: the invoice of the points. If a return waited, the purchase is the event of its second entry,
-            and this is the return.
-        total_amount: of the invoice; of a half of an exchange, the sum of its lines.
-        reason: the reason of the command. For kind refused it is the refusal, for kind returned the reason why it took
-            nothing, for kind tier the previous tier, and for kind expires-soon the points that will expire. For kind
-            earned it is card-blocked if the purchase of a blocked card earned nothing.
+        invoice_number: the invoice of the points. A return that waited has a second entry. The event of this entry is
+            the purchase, and ``invoice_number`` is the return.
+        total_amount: of the invoice; for a half of an exchange, the sum of the lines of this half.
+        reason: the reason of the command. For kind refused it is the refusal, for kind returned a ``ReturnReason`` or
+            empty, for kind tier the previous tier, and for kind expires-soon the points that will expire. For kind
+            earned it is card-blocked if the purchase of a blocked card earned nothing, or ``RECEIPT_TOO_OLD``.
         balance_details: further members of the balance after the entry; None for an entry that was read from a record.
     """
 

@@ -60,9 +60,9 @@ class Purchase:
 
 
 def halves(purchase: Purchase) -> tuple[Purchase | None, Purchase | None]:
-    """Returns the part of an invoice that is sold and the part that is returned; None if there is no such part.
+    """Returns the sold part and the returned part of an invoice; None for a part that the invoice does not have.
 
-    The amounts of the halves of an exchange are those of their lines.
+    The amount of each half of an exchange is the sum of its lines.
     """
     kind = purchase.invoice_kind
     if kind is not InvoiceKind.EXCHANGE:
@@ -80,7 +80,7 @@ def _total(lines: Sequence[Line]) -> Decimal:
 
 
 BACK = "/back"
-"""The end of the id of a command that sends points, or a part of an account, back to where they came from."""
+"""The end of the id of a command that sends points, or a part of an account, back to the other card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +107,12 @@ class Command:
 
     @property
     def decision_id(self) -> str:
-        """The id under which the account remembers the command, and under which the caller finds its decision."""
+        """The id by which the account remembers the command, and by which the caller finds its decision."""
         return self.origin_id or self.command_id
 
     @property
     def is_sent_back(self) -> bool:
-        """Whether it returns what the other account could not take."""
+        """Whether the command brings back what the other account could not take."""
         return self.command_id.endswith(BACK)
 
     @property
@@ -168,7 +168,7 @@ class SentLot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receive(Command):
-    """Adds the points of a transfer. If they would be too many, they go back to the counterparty."""
+    """Adds the points of a transfer. If the total would be too large, they go back to the counterparty."""
 
     counterparty: str
     lots: tuple[SentLot, ...]
@@ -176,10 +176,10 @@ class Receive(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward(Command):
-    """A return that carries no card or another one. The index of invoices sends it to the account that bought.
+    """A return with no card or with another card. The index of invoices sends it to the account that bought.
 
     Attributes:
-        invoice: the return, or the exchange, with its own append time. This account decides only what it returns.
+        invoice: the return, or the exchange, with its own append time. The account applies only the returned half.
     """
 
     invoice: Purchase
@@ -187,7 +187,7 @@ class Forward(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import(Command):
-    """Adds points that the customer had in another system. An account takes the command of an id once, for ever."""
+    """Adds points that the customer had in another system. An account accepts each command id only once, for ever."""
 
     lots: tuple[SentLot, ...]
 
@@ -240,11 +240,14 @@ class Absorb(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable(Command):
-    """An ``Absorb`` whose part this version cannot read. It goes the same way, so that a circle of cards ends.
+    """An ``Absorb`` whose part this version cannot read. The account refuses it.
+
+    Replaced cards forward it like an ``Absorb``. If cards have replaced each other in a circle, it ends the circle like
+    an ``Absorb`` (``account.moves.forward``).
 
     Attributes:
         counterparty: the card that the part comes from; empty if that is not readable either.
-        payload: the part, as it came.
+        payload: the unchanged bytes of the part.
     """
 
     counterparty: str = ""
@@ -252,7 +255,10 @@ class Unreadable(Command):
 
 
 def derived_id(source: str, suffix: str) -> str:
-    """Returns the id of a command that follows from another event. It is not longer than a command id may be."""
+    """Returns the id of a command that another event causes: the id of the event with a suffix.
+
+    If this would be too long for a command id, a hash replaces the id of the event.
+    """
     is_short = len(source) + len(suffix) <= LONGEST_TEXT
     return f"{source if is_short else hashlib.sha256(source.encode()).hexdigest()}{suffix}"
 

@@ -43,7 +43,7 @@ def time_text(milliseconds: int) -> str:
 
 
 def clamped_time_text(milliseconds: int) -> str:
-    """Returns the same as ``time_text``. Outside of these years it returns the nearest time that has a text."""
+    """Returns the same as ``time_text``. Outside of the years 1 to 9999 it returns their first or last time."""
     return time_text(min(max(milliseconds, FIRST_TIME), LAST_TIME))
 
 

@@ -1,4 +1,4 @@
-"""The index of invoices: which card an invoice number belongs to, and which returns wait for it. Pure functions.
+"""The index of invoices: which card bought an invoice number, and which returns wait for it. Pure functions.
 
 A return names its original invoice, but it may have no card, or another card than the purchase. Then the card of the
 return does not say which account loses the points. The index finds the account that bought, and forwards the return to
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 MOST_WAITING = 100
-"""The largest number of returns that wait for one invoice. Further ones take nothing."""
+"""The largest number of returns that wait for one invoice. Further returns take no points."""
 
 
 class Bought(NamedTuple):
-    """A purchase with this number. ``card`` has bought."""
+    """A purchase with the number. ``card`` bought it."""
 
     append_time: int
     card: str
@@ -55,7 +55,7 @@ class IndexedInvoice(NamedTuple):
 
 
 _ORDER: tuple[type, ...] = (Bought, Returned, Forgotten)
-"""The order of news of the same millisecond. The result must not depend on the order in which Spark delivers them."""
+"""The order of news of the same millisecond. The result must not depend on the order in which Spark delivers news."""
 
 
 @dataclass(slots=True)
@@ -79,12 +79,12 @@ class IndexOutcome:
 def apply_news(invoice: IndexedInvoice, news: Iterable[Bought | Returned | Forgotten]) -> IndexOutcome:
     """Applies news about one number, in the order of their append times. The argument may have any order.
 
-    The index does not forward a return with the card that bought, because that account reads the return itself. The
-    index always forwards a return that has waited, because it no longer knows its card. An account ignores a forwarded
-    return that it has read itself. If several purchases have the same number, the last one counts.
+    The index does not forward a return that has the card of its purchase, because the account of this card reads the
+    return itself. The index forwards every return that has waited, because the index did not keep its card. An account
+    ignores a forwarded return that it has read itself. If several purchases have the same number, the last one counts.
     """
     outcome = IndexOutcome(invoice)
-    for each in sorted(news, key=lambda one: (one.append_time, _ORDER.index(type(one)), repr(one))):
+    for each in sorted(news, key=lambda each: (each.append_time, _ORDER.index(type(each)), repr(each))):
         card, waiting = outcome.invoice
         match each:
             case Bought():

@@ -1,6 +1,6 @@
 """The rules of a value in JSON.
 
-Release 0.1 read JSON with the parser of Spark. Its limits, which are those of Jackson, are rules here.
+Release 0.1 read JSON with Spark's parser, which is Jackson. This module keeps the limits of Jackson.
 """
 
 import json
@@ -13,48 +13,21 @@ from itertools import pairwise
 from math import isinf
 from typing import Any, NoReturn
 
+from services.domain.json_patterns import (
+    ANY_TEXT,
+    BEGINS_AS_OBJECT,
+    CLOSING,
+    LONE_SURROGATE,
+    OPENING,
+    ORDINARY_NAME,
+    READABLE,
+    depth,
+)
+
 Schema = dict[str, Any]
 """A parsed Avro schema of type record."""
 
-BEGINS_AS_OBJECT = r"^[ \t\r\n]*\{"
-"""No framed Avro value starts like this."""
-
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-# One half of a surrogate pair is no character. It cannot be written in UTF-8.
-# Escapes are read from the left, because a backslash before "u" can be itself escaped.
-_HALF = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
-LONE_SURROGATE = rf"^(?:[^\\]++|{_PAIR}|(?!{_HALF})\\[\s\S])*+{_HALF}"
-
-# The patterns that find the place of a mistake. JSON nests, and a pattern does not count brackets, so they find every
-# mistake except a bracket or a name that is out of place.
-# All repetitions are possessive (*+), so no text makes them try again.
-_BLANKS = r"[ \t\r\n]*+"
-_TEXT_BODY = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+'
-TEXT = f'{_TEXT_BODY}"'
-_NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+"
-_SCALAR = rf"{TEXT}|{_NUMBER}|(?:true|false|null)(?![A-Za-z0-9_])"
-_NAME = rf"{TEXT}{_BLANKS}:"
-_A_VALUE = r'(?=["\{\[0-9tfn-])'
-_PARTS = "|".join(
-    (
-        rf'\{{{_BLANKS}(?=["}}])',
-        rf"\[{_BLANKS}(?:(?=\])|{_A_VALUE})",
-        rf"(?:{_NAME}|,){_BLANKS}{_A_VALUE}",
-        rf"(?:{_SCALAR}|[\}}\]]){_BLANKS}(?=[,\]\}}]|\Z)",
-    )
-)
-"""The parts of JSON, each with a lookahead for the characters that may follow it."""
-READABLE = rf"^{_BLANKS}(?:(?:{_PARTS}){_BLANKS})*+(?:(?:{_NAME}|{_SCALAR}|[\{{\}}\[\],]){_BLANKS}|{_TEXT_BODY})?+"
-"""The part of a text before its first mistake."""
-OPENING, CLOSING = r"[\{\[]", r"[\}\]]"
-# The end of the value ends a text, too. A pattern that needs the last quote tries again at each escaped quote of a text
-# that is cut off, for minutes in 64 KiB.
-_ANY_TEXT = r'"(?:[^"\\]++|\\[\s\S])*+(?:"|\\?\Z)'
-
-# A name that a reason can repeat in one line.
-ORDINARY_NAME = r"^[A-Za-z0-9_.\[\] -]{1,64}(?![\s\S])"
 
 NO_VALUE = "no value"
 EMPTY = "an empty value"
@@ -69,7 +42,7 @@ NOT_ONE_OBJECT = (
 TEXT_KIND, TRUE_OR_FALSE, NULL = "a text", "true or false", "null"
 LIST, OBJECT, WHOLE = "a list", "an object", "a whole number"
 OTHER_NUMBER = "a number with a point, an exponent or more than 38 digits"
-FITTING = {
+_ACCEPTED = {
     "string": ((TEXT_KIND, WHOLE), "a text or a whole number"),
     "long": ((WHOLE,), "a whole number"),
     "int": ((WHOLE,), "a whole number"),
@@ -80,27 +53,26 @@ FITTING = {
 """The kinds of JSON values that an Avro type accepts, and these kinds in words. Only a whole number becomes a text,
 because simple tills send their InvoiceNumber as a number.
 """
-LARGEST = {"int": 2**31 - 1, "long": 2**63 - 1}
+_LARGEST = {"int": 2**31 - 1, "long": 2**63 - 1}
 
 _MOST_DIGITS = 38
 _LONGEST_NUMBER = 1000
 _LONGEST_NAME = 50_000
 _DEEPEST = 1000
-_OPENING_OR_CLOSING = re.compile(rf"{_ANY_TEXT}|({OPENING})|{CLOSING}")
 
 
 class NotReadableError(ValueError):
     """A value is no JSON object of a schema. The message is the reason in the dead letter."""
 
 
-def out_of_range(field: str, largest: int) -> str:
-    """The reason of a number that its field cannot hold."""
+def _out_of_range(field: str, largest: int) -> str:
+    """Returns the reason of a number that its field cannot hold."""
     return f"{field} is out of range: it must be from {-largest - 1:,} to {largest:,}"
 
 
-def misfit(field: str, kind: str, of: str) -> str:
-    """The reason of a value of the wrong kind. ``of`` is an Avro type."""
-    return f"{field} is {kind}, and must be {FITTING[of][1]}"
+def _misfit(field: str, kind: str, avro_type: str) -> str:
+    """Returns the reason of a value of the wrong kind."""
+    return f"{field} is {kind}, and must be {_ACCEPTED[avro_type][1]}"
 
 
 def read_object(value: bytes, schema: Schema) -> dict[str, Any]:
@@ -117,16 +89,19 @@ def read_object(value: bytes, schema: Schema) -> dict[str, Any]:
         raise NotReadableError(mistake(text)) from None
     if reason := next(_misfits(parsed, schema, ""), None):
         raise NotReadableError(reason)
-    return {field["name"]: _as(parsed.get(field["name"]), _type_of(field)) for field in schema["fields"]}
+    return {field["name"]: _convert(parsed.get(field["name"]), _type_of(field)) for field in schema["fields"]}
 
 
 def unknown_fields(value: bytes, schema: Schema) -> list[str]:
-    """The fields of a readable JSON object that the schema does not have, such as ``InvoiceLineItems[].Colour``."""
+    """Returns the fields of a readable JSON object that the schema does not have: ``InvoiceLineItems[].Colour``."""
     return list(dict.fromkeys(_unknown(_parse(value.decode(), _DEEPEST), schema, "")))
 
 
 def other_encoding(value: bytes) -> str | None:
-    """The reason of a value that begins as a JSON object in UTF-16 or UTF-32, with a byte order mark or without it."""
+    """Returns the reason of a JSON object in UTF-16 or UTF-32. Returns None for every other value.
+
+    It looks only at the beginning of the value, which may have a byte order mark.
+    """
     name = json.detect_encoding(value)
     text = value[:100].decode(name, "ignore")
     if name.startswith("utf-8") or not re.match(BEGINS_AS_OBJECT, text.removeprefix("\ufeff")):
@@ -135,9 +110,9 @@ def other_encoding(value: bytes) -> str | None:
 
 
 def kind_of_other(value: bytes) -> str | None:
-    """The kind of a value in JSON that does not begin as an object, or None if it is no JSON.
+    """Returns the kind of a value in JSON that does not begin as an object. Returns None if it is not JSON.
 
-    It looks at the first value and ignores most bytes after it, because the reason is only a hint.
+    It looks at the first value and ignores most of the bytes after it, because the reason is only a hint.
     """
     text = value.decode("utf-8", "replace")
     start = len(text) - len(text.lstrip(" \t\r\n"))
@@ -147,24 +122,25 @@ def kind_of_other(value: bytes) -> str | None:
         parsed, end = _decoder(_Object).raw_decode(text, start)
     except (ValueError, RecursionError):
         return None
-    if _depth(text[start:end]) > _DEEPEST:
+    if depth(text[start:end]) > _DEEPEST:
         return None
     following = text[end : end + 1]
     if isinstance(parsed, _Number) and following not in ("", " ", "\t", "\r", "\n"):
         return None
     is_word = parsed is None or isinstance(parsed, bool)
-    if is_word and following >= "0" and (following == "$" or f"a{following}".isidentifier()):
+    # Like Jackson, refuse a word that goes on: "nullx".
+    if is_word and following >= "0" and f"a{following}".isidentifier():
         return None
     return _kind(parsed)
 
 
 def mistake(text: str) -> str:
-    """Why a text that starts as a JSON object is no JSON object: its first mistake, in words."""
+    """Returns why a text that starts as a JSON object is not one: its first mistake, in words."""
     found = re.match(READABLE, text)
     readable = found[0] if found else ""
     if len(readable) < len(text):
         return f"not JSON: the mistake is at {_place_after(readable)}"
-    bare = re.sub(_ANY_TEXT, "", text)
+    bare = re.sub(ANY_TEXT, "", text)
     if len(re.findall(OPENING, bare)) > len(re.findall(CLOSING, bare)):
         return f"not JSON: the text ends before the object does, at {_place_after(readable)}"
     twice = _given_twice(text)
@@ -172,13 +148,13 @@ def mistake(text: str) -> str:
 
 
 def _place_after(text: str) -> str:
-    """Line and column of the character that follows the text, each from 1."""
+    """Returns the line and the column of the character that follows the text, each from 1."""
     *before, last_line = text.split("\n")
     return f"line {len(before) + 1}, column {len(last_line) + 1}"
 
 
 class _Number(str):
-    """A number as it is written."""
+    """The text of a number, unchanged."""
 
     __slots__ = ()
 
@@ -213,9 +189,9 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _parse(text: str, deepest: int) -> Any:
-    """The JSON object of a text. Raises ValueError."""
-    # Few values have so many brackets. So the depth is rarely counted.
-    if text.count("{") + text.count("[") > deepest and _depth(text) > deepest:
+    """Returns the JSON object of a text. Raises ValueError."""
+    # The first condition is fast. It is false for almost every value.
+    if text.count("{") + text.count("[") > deepest and depth(text) > deepest:
         raise ValueError("nested too deeply")
     with _enough_recursion():
         return _decoder(_Object).decode(text)
@@ -223,7 +199,7 @@ def _parse(text: str, deepest: int) -> Any:
 
 @contextmanager
 def _enough_recursion() -> Iterator[None]:
-    """Let Python's parser read values that are nested as deeply as Jackson allows. It counts each level as a call."""
+    """Lets Python's parser read values that are nested as deeply as Jackson allows. It counts each level as a call."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, 3 * _DEEPEST))
     try:
@@ -232,17 +208,8 @@ def _enough_recursion() -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for found in _OPENING_OR_CLOSING.finditer(text):
-        if not found[0].startswith('"'):
-            depth += 1 if found[1] else -1
-            deepest = max(deepest, depth)
-    return deepest
-
-
 def _given_twice(text: str) -> str | None:
-    """The first field that an invoice has twice. None if there is none, or if a reason cannot repeat its name."""
+    """Returns the first field that an invoice has twice. None: there is none, or a reason cannot repeat its name."""
     start = len(text) - len(text.lstrip(" \t\r\n"))
     try:
         with _enough_recursion():
@@ -252,7 +219,7 @@ def _given_twice(text: str) -> str | None:
     last = dict(pairs)
     items = last.get("InvoiceLineItems")
     places = [("", pairs), ("DeliveryAddress.", last.get("DeliveryAddress"))]
-    # An object is a list of pairs here.
+    # isinstance would also accept _Pairs, which is an object and not a list of items.
     places += [("InvoiceLineItems[].", item) for item in (items if type(items) is list else ())]
     for above, each in places:
         if isinstance(each, _Pairs) and (name := _name_given_twice(each)) is not None:
@@ -287,54 +254,54 @@ def _is_whole(number: str) -> bool:
 
 
 def _type_of(field: dict[str, Any]) -> Any:
-    """The Avro type of a field that can be null."""
+    """Returns the Avro type of a field, without the null of a field that can be null."""
     return field["type"][1] if isinstance(field["type"], list) else field["type"]
 
 
-def _name_of(of: Any) -> str:
-    return of["type"] if isinstance(of, dict) else str(of)
+def _name_of(avro_type: Any) -> str:
+    return avro_type["type"] if isinstance(avro_type, dict) else str(avro_type)
 
 
 def _misfits(record: dict[str, Any], schema: Schema, above: str) -> Iterator[str]:
     for field in schema["fields"]:
-        value, of = record.get(field["name"]), _type_of(field)
+        value = record.get(field["name"])
         if value is not None:
-            yield from _misfits_of(value, of, above + field["name"])
+            yield from _misfits_of(value, _type_of(field), above + field["name"])
 
 
-def _misfits_of(value: Any, of: Any, name: str) -> Iterator[str]:
-    kind, type_name = _kind(value), _name_of(of)
-    if kind not in FITTING[type_name][0]:
-        yield misfit(name, kind, type_name)
-    elif (largest := LARGEST.get(type_name)) and not -largest - 1 <= Decimal(value) <= largest:
-        yield out_of_range(name, largest)
+def _misfits_of(value: Any, avro_type: Any, name: str) -> Iterator[str]:
+    kind, type_name = _kind(value), _name_of(avro_type)
+    if kind not in _ACCEPTED[type_name][0]:
+        yield _misfit(name, kind, type_name)
+    elif (largest := _LARGEST.get(type_name)) and not -largest - 1 <= Decimal(value) <= largest:
+        yield _out_of_range(name, largest)
     elif type_name == "double" and isinf(float(value)):
         yield f"{name} is too large for a number"
     elif type_name == "record":
-        yield from _misfits(value, of, f"{name}.")
+        yield from _misfits(value, avro_type, f"{name}.")
     elif type_name == "array":
         for element in value:
-            yield from _misfits_of(element, of["items"], f"{name}[]")
+            yield from _misfits_of(element, avro_type["items"], f"{name}[]")
 
 
-def _as(value: Any, of: Any) -> Any:
-    """Converts a value of a fitting kind to its Avro type."""
-    type_name = _name_of(of)
+def _convert(value: Any, avro_type: Any) -> Any:
+    """Converts a value of an accepted kind to its Avro type."""
+    type_name = _name_of(avro_type)
     if value is None:
         return None
-    if type_name in LARGEST:
+    if type_name in _LARGEST:
         return int(value)
     if type_name == "double":
         return float(value)
     if type_name == "record":
-        return {field["name"]: _as(value.get(field["name"]), _type_of(field)) for field in of["fields"]}
+        return {field["name"]: _convert(value.get(field["name"]), _type_of(field)) for field in avro_type["fields"]}
     if type_name == "array":
-        return [_as(element, of["items"]) for element in value]
+        return [_convert(element, avro_type["items"]) for element in value]
     return str(value)
 
 
-def _unknown(value: Any, of: Any, above: str) -> Iterator[str]:
-    known = {field["name"]: _type_of(field) for field in of["fields"]}
+def _unknown(value: Any, record_type: Any, above: str) -> Iterator[str]:
+    known = {field["name"]: _type_of(field) for field in record_type["fields"]}
     for name, inner in value.items():
         if name not in known:
             yield above + name

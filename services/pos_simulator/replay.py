@@ -8,7 +8,8 @@ from typing import IO, Any, NamedTuple
 
 import schemas
 from schemas import topics
-from services.domain.json_rules import BEGINS_AS_OBJECT, NotReadableError, read_object
+from services.domain.json_patterns import BEGINS_AS_OBJECT
+from services.domain.json_rules import NotReadableError, read_object
 from services.messaging import avro
 from services.messaging.schema_ids import SchemaIds
 

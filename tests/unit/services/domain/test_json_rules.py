@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import schemas
-from services.domain.json_rules import NOT_ONE_OBJECT, READABLE, NotReadableError, mistake, read_object
+from services.domain.json_patterns import READABLE
+from services.domain.json_rules import NOT_ONE_OBJECT, NotReadableError, mistake, read_object
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
