@@ -1,7 +1,8 @@
-"""The rules of the loyalty programme as data. Each version decides the events that are appended while it is in force.
+"""The rules of the loyalty programme as data. A version applies to the events that are appended while it is in force.
 
-Points are hundredths; durations and times are milliseconds (since the epoch). The rules follow real programmes: accrual
-rules as at Square, pending points and expiry as at Talon.One, tiers by points in a period as at Voucherify.
+Points are hundredths; durations are milliseconds; times are milliseconds since the epoch. The rules follow real
+programmes: accrual rules as at Square, pending points and expiry as at Talon.One, tiers by points in a period as at
+Voucherify.
 """
 
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ class SpentReturns(StrEnum):
 
 
 class BlockedCards(StrEnum):
-    """Whether purchases with a blocked card earn. It can never redeem or send points.
+    """Whether purchases with a blocked card earn. A blocked card can never redeem or send points.
 
     Products differ: a card of Dynamics 365 Commerce is ``NoTender`` (it earns only) or ``Blocked``
     (``LoyaltyCardTenderType``), and a card of Talon.One is active or inactive.
@@ -69,7 +70,7 @@ class TaxBasis(StrEnum):
 
 
 class TimeBasis(StrEnum):
-    """Whether the broker's time of a purchase decides it, or the clock of its till (see ``receipt_time``)."""
+    """Whether the rules use the broker's time of a purchase, or the time of its till (see ``receipt_time``)."""
 
     BROKER = "broker"
     TILL = "till"
@@ -114,7 +115,7 @@ class Programme:
     """One version of the rules. The defaults are the rules of the Java originals: 0.02 points for PRIME, for ever.
 
     Attributes:
-        effective_time: the version decides from this time on.
+        effective_time: the version applies from this time on.
         rounding: a rounding mode of ``decimal``. Points are rounded to hundredths once for each invoice.
         customer_types: in upper case.
         pending: from an invoice until its points can be spent.
@@ -126,11 +127,12 @@ class Programme:
         tax_basis: invoices without a taxable amount earn by their total.
         excluded_items: ItemCodes whose lines earn nothing, as Square's ``excluded_item_variation_ids`` and, for the
             items of categories, ``excluded_category_ids``.
-        minimum_spend: an invoice that is worth less earns nothing, after tax and without excluded lines. Square's
-            accrual rules for visits have such a minimum.
+        minimum_spend: an invoice earns nothing if its amount on the tax basis, without excluded lines, is less.
+            Square's accrual rules for visits have such a minimum.
         cap_per_invoice: hundredths that an invoice earns at most; None: no cap.
         cap_per_day: hundredths that the invoices of a customer earn at most in a day of ``time_zone``; None: no cap.
             Open Loyalty limits the units of a member in a time frame in the same way.
+        largest_backdating: the largest age of a receipt that earns by its own time.
     """
 
     version: int = 0
@@ -160,7 +162,7 @@ class Programme:
 
     @property
     def purchase_memory(self) -> int:
-        """How long an account needs a purchase: for its returns, and for the cap of its day.
+        """How long an account needs a purchase, in milliseconds: for its returns, and for the cap of its day.
 
         A receipt of the same day can arrive a day and ``largest_backdating`` later. A day can have 25 hours.
         """
@@ -196,11 +198,11 @@ class Programmes:
 
     @classmethod
     def of(cls, versions: Iterable[Programme]) -> "Programmes":
-        """Sorts the versions by the time from which they decide."""
+        """Sorts the versions by the time from which they apply."""
         return cls(tuple(sorted(versions, key=lambda programme: (programme.effective_time, programme.version))))
 
     def at(self, time: int) -> Programme:
-        """Returns the version that decides events appended at that time; the first one before it takes effect."""
+        """Returns the version in force at that time. Before the first version takes effect, returns the first one."""
         in_force = (programme for programme in reversed(self.versions) if programme.effective_time <= time)
         return next(in_force, self.versions[0])
 

@@ -1,4 +1,4 @@
-"""The rules of a valid invoice, as data and applied to a record."""
+"""The rules of a valid invoice, as data and as functions of a record."""
 
 import math
 from collections.abc import Callable
@@ -12,27 +12,27 @@ from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 _INVISIBLE = "Cf"
 """Unicode's category of format characters, such as the word joiner and the zero width space."""
 
-# The other planes of Unicode have no such characters. To look at all of them takes a third of a second.
+# The other planes of Unicode have no such characters, and to search all of them takes a third of a second.
 _PLANES = (*range(0x20000), *range(0xE0000, 0xE1000))
 BLANKS = "".join(each for each in map(chr, _PLANES) if each.isspace() or category(each) == _INVISIBLE)
 """A text with only these characters is blank. People cannot see them at the end of a card."""
 
 LARGEST_AMOUNT = 1e11
-"""Amounts must be smaller. Real invoices are. A double is exact to the cent far beyond (2**53 cents are 9.0e13).
-A hundred thousand such invoices fit into the 18 digits of a customer's points.
+"""Amounts must be smaller. Amounts of real invoices are far smaller. A double is exact to the cent up to 9.0e13 (2**53
+cents). A hundred thousand such invoices fit into the 18 digits of a customer's points.
 """
 
 LONGEST_TEXT = 128
-"""Characters of a text that is a key, or that is copied into the record of each line item."""
+"""The largest number of characters of a text that is a key, or that is copied into the record of each line item."""
 
 SECONDS = (10**9, 10**10 - 1)
-"""A CreatedTime from the first to the second is in seconds (September 2001 to 2286). The pipeline converts it."""
+"""The smallest and the largest CreatedTime that is in seconds (September 2001 to 2286). The pipeline converts it."""
 
 LONGEST_REASON = 500
-"""Characters of the reason of a command."""
+"""The largest number of characters of the reason of a command."""
 
 MOST_LINE_ITEMS = 10_000
-"""With texts of that length, the records of one invoice have about ten megabytes, which fit into a worker."""
+"""With texts of ``LONGEST_TEXT``, the records of one invoice have about ten megabytes, which fit into a worker."""
 
 
 class Requirement(Enum):
@@ -89,28 +89,28 @@ _AMOUNTS = (
 )
 
 
-def _needed(field: str, when: tuple[str, str] | None = None) -> tuple[Rule, Rule]:
+def _required(field: str, when: tuple[str, str] | None = None) -> tuple[Rule, Rule]:
     return Rule(field, Requirement.GIVEN, when), Rule(field, Requirement.NOT_BLANK, when)
 
 
 RULES = (
     # First, so that nothing looks at millions of line items.
     Rule("InvoiceLineItems", Requirement.FEW),
-    *_needed("InvoiceNumber"),
-    *_needed("StoreID"),
+    *_required("InvoiceNumber"),
+    *_required("StoreID"),
     Rule("TotalAmount", Requirement.GIVEN),
     *(Rule(field, requirement) for field in _AMOUNTS for requirement in (Requirement.FINITE, Requirement.BOUNDED)),
-    *_needed("CustomerCardNo", when=("CustomerType", PRIME)),
+    *_required("CustomerCardNo", when=("CustomerType", PRIME)),
     Rule("CustomerCardNo", Requirement.NO_BLANKS_AROUND, when=("CustomerType", PRIME)),
-    *_needed("DeliveryAddress.AddressLine", when=("DeliveryType", HOME_DELIVERY)),
-    *_needed("DeliveryAddress.ContactNumber", when=("DeliveryType", HOME_DELIVERY)),
+    *_required("DeliveryAddress.AddressLine", when=("DeliveryType", HOME_DELIVERY)),
+    *_required("DeliveryAddress.ContactNumber", when=("DeliveryType", HOME_DELIVERY)),
     *(Rule(field, Requirement.SHORT) for field in _COPIED_TEXTS),
 )
 
 
 def first_violation(invoice: PosInvoice) -> str | None:
     """Returns the reason of the first broken rule, or None for a valid invoice."""
-    for reason, holds in _HOLDS:
+    for reason, holds in _RULE_CHECKS:
         if not holds(invoice):
             return reason
     return None
@@ -122,12 +122,12 @@ def is_in_seconds(created_time: int | None) -> TypeGuard[int]:
 
 
 def in_milliseconds(invoice: PosInvoice) -> PosInvoice:
-    """The invoice with its CreatedTime in milliseconds. Some tills send seconds, which would be a day of early 1970."""
+    """Returns the invoice with its CreatedTime in milliseconds. Some tills send seconds."""
     time = invoice["CreatedTime"]
     return {**invoice, "CreatedTime": time * 1000} if is_in_seconds(time) else invoice
 
 
-_CHECKS: dict[Requirement, Callable[[Any], bool]] = {
+_VALUE_CHECKS: dict[Requirement, Callable[[Any], bool]] = {
     Requirement.NOT_BLANK: lambda text: text.strip(BLANKS) != "",
     Requirement.SHORT: lambda text: len(text) <= LONGEST_TEXT,
     Requirement.NO_BLANKS_AROUND: lambda text: text.strip(BLANKS) == text,
@@ -137,28 +137,29 @@ _CHECKS: dict[Requirement, Callable[[Any], bool]] = {
 }
 
 
-def _check(requirement: Requirement, field: str) -> Callable[[Any], bool]:
-    """Whether a record meets a requirement. A missing value meets all but GIVEN."""
+def _field_check(requirement: Requirement, field: str) -> Callable[[Any], bool]:
+    """Returns a function that tells whether a record meets a requirement. A missing value fails only GIVEN."""
     head, _, rest = field.partition(".")
     if head.endswith("[]"):
-        name, check = head[:-2], _check(requirement, rest)
+        name, check = head[:-2], _field_check(requirement, rest)
         return lambda record: all(check(element or {}) for element in record.get(name) or ())
     if rest:
-        check = _check(requirement, rest)
+        check = _field_check(requirement, rest)
         return lambda record: check(record.get(head) or {})
     if requirement is Requirement.GIVEN:
         return lambda record: record.get(head) is not None
-    passes = _CHECKS[requirement]
+    passes = _VALUE_CHECKS[requirement]
     return lambda record: (value := record.get(head)) is None or passes(value)
 
 
-def _holds(rule: Rule) -> Callable[[Any], bool]:
-    check = _check(rule.requirement, rule.field)
+def _rule_check(rule: Rule) -> Callable[[Any], bool]:
+    """Returns a function that tells whether an invoice meets a rule."""
+    check = _field_check(rule.requirement, rule.field)
     if not rule.when:
         return check
     field, expected = rule.when
     return lambda invoice: (invoice.get(field) or "").upper() != expected or check(invoice)
 
 
-# Made once, because every invoice is checked.
-_HOLDS = [(rule.reason, _holds(rule)) for rule in RULES]
+# Made only once, because these functions check every invoice.
+_RULE_CHECKS = [(rule.reason, _rule_check(rule)) for rule in RULES]

@@ -1,4 +1,4 @@
-"""Applies commands to an account. Each command writes an entry, and one decision if a caller waits for it."""
+"""Applies commands to an account. Each command writes entries, and one decision if a caller waits for it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,10 +61,10 @@ def void(posting: Posting, event: Void) -> None:
 
 
 def _cancel_debt(posting: Posting, redemption_id: str) -> None:
-    """Cancels the part of a debt of returns that only this reservation can pay, because its points are spent now.
+    """Cancels the debt that only the points of this reservation could pay, because they are spent now.
 
-    Within the balance, a return takes back reserved points as a debt. A reservation that is not captured pays it. The
-    debt of an adjustment stays.
+    With ``SpentReturns.WITHIN_BALANCE``, a return takes reserved points back as a debt. If the reservation ends without
+    a capture, its points pay this debt. A debt of an adjustment is not cancelled.
     """
     account = posting.account
     reservation = account.reservations.get(redemption_id)
@@ -79,7 +79,7 @@ def _cancel_debt(posting: Posting, redemption_id: str) -> None:
 
 
 def _end_reservation(posting: Posting, event: Capture | Void) -> Reservation | None:
-    """Removes the reservation from the account. Refuses the command and returns None if it is not open."""
+    """Removes the reservation from the account. If there is none, refuses the command and returns None."""
     reservation = posting.account.reservations.pop(event.redemption_id, None)
     if reservation is None:
         refuse(posting, event, Refusal.UNKNOWN_REDEMPTION, event.redemption_id)
@@ -129,8 +129,8 @@ def transfer(posting: Posting, event: Transfer) -> None:
 def receive(posting: Posting, event: Receive) -> None:
     """Adds the points of a transfer, or sends them back if the total would become too large.
 
-    Returned points may lift a total far above the limit of other events. So an account rarely sends them back again.
-    There is no decision, because no caller waits for one.
+    For points that come back, the limit is far higher. So an account rarely sends them back again. There is no
+    decision, because no caller waits for one.
     """
     limit = LARGEST_RETURNED_TOTAL if event.is_sent_back else LARGEST_TOTAL
     if posting.account.total + sum(lot.points for lot in event.lots) > limit:
@@ -139,14 +139,14 @@ def receive(posting: Posting, event: Receive) -> None:
         return
     added = _lots_of(event, posting.programme)
     posting.add(added)
-    first = min((terms.expires_time for terms in added if terms.expires_time), default=0)
-    posting.enter(Kind.RECEIVED, sum(added.values()), expires_time=first, counterparty=event.counterparty)
+    next_expiry = min((terms.expires_time for terms in added if terms.expires_time), default=0)
+    posting.enter(Kind.RECEIVED, sum(added.values()), expires_time=next_expiry, counterparty=event.counterparty)
 
 
 def take_import(posting: Posting, event: Import) -> None:
     """Adds the points of an import, or refuses them. There is no decision, because no caller waits for one.
 
-    Writes one entry for each date of expiry. So the ledger knows when all points expire.
+    It writes one entry for each time of expiry. So the ledger knows when all points expire.
     """
     if posting.account.total + sum(lot.points for lot in event.lots) > LARGEST_TOTAL:
         posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS))
@@ -161,7 +161,7 @@ def take_import(posting: Posting, event: Import) -> None:
 def _lots_of(event: Receive | Import, programme: Programme) -> Lots:
     added: Lots = {}
     for lot in event.lots:
-        # A later time would not fit into a timer.
+        # A timer cannot have a later time.
         expires_time = min(lot.expires_time, LAST_TIME)
         terms = Terms(expires_time, 0, notice_time(expires_time, programme))
         added[terms] = added.get(terms, 0) + lot.points
@@ -169,16 +169,15 @@ def _lots_of(event: Receive | Import, programme: Programme) -> Lots:
 
 
 def _credit(posting: Posting, event: Transfer | Receive, sent: Sequence[SentLot], suffix: str, reason: str) -> None:
-    """Sends points to the counterparty. One command holds a limited number of lots, so there can be several."""
+    """Sends points to the counterparty, in several commands if one would have too many lots."""
     for start in range(0, len(sent), MOST_LINE_ITEMS):
-        end = f"/{start}{suffix}" if start else suffix
+        command_id = derived_id(event.command_id, f"/{start}{suffix}" if start else suffix)
         lots = tuple(sent[start : start + MOST_LINE_ITEMS])
-        credit = Credit(derived_id(event.command_id, end), event.counterparty, lots, reason, event.actor)
-        posting.outcome.credits.append(credit)
+        posting.outcome.credits.append(Credit(command_id, event.counterparty, lots, reason, event.actor))
 
 
 def block(posting: Posting, event: Block | Unblock) -> None:
-    """Blocks or unblocks the card. A blocked card that is blocked again keeps the block and gets the new reason.
+    """Blocks or unblocks the card. A block of a blocked card adds an entry with its reason, and changes nothing else.
 
     A block stops redemptions and transfers from the card. Earlier reservations can still be captured, and points can
     arrive. ``Programme.blocked_cards`` says whether the card earns.

@@ -10,7 +10,7 @@ from services.domain.events import Command, Line, Purchase
 from services.domain.programme import DAY
 
 EVENT_MEMORY = 10 * DAY
-"""An account remembers each event for at least this long. The query that feeds it drops duplicates for longer."""
+"""An account remembers each event for at least this long. The loyalty query drops duplicates for longer."""
 
 RETURN_MEMORY = 18 * DAY
 """An account remembers each return for at least this long, and a decided one for ``EVENT_MEMORY`` longer. A return can
@@ -22,7 +22,7 @@ LARGEST_TOTAL = 10**17
 """Hundredths. Purchases, adjustments and transfers do not lift a total above it."""
 
 LARGEST_RETURNED_TOTAL = 9 * LARGEST_TOTAL
-"""Hundredths. Points of a refused transfer that come back do not lift a total above it. More do not fit the records."""
+"""Hundredths. Points of a refused transfer that come back do not lift a total above it: the records have 18 digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class PastPurchase(NamedTuple):
 
     @property
     def remaining(self) -> int:
-        """The points that returns can take back."""
+        """The points that later returns can take back."""
         return max(0, self.earned - self.expired)
 
     @property
@@ -81,7 +81,7 @@ class PastReturn(NamedTuple):
     """A return that the account has read. Release 0.1 kept returns as purchases of 0.
 
     Attributes:
-        original: the invoice for which the return waits; empty if the return is decided.
+        original: the invoice number for which the return waits; empty if the return is decided.
         amount: the total amount as the till sent it; 0 if the return is decided.
         items: for each item code the returned value, without signs; None if the till sent no lines.
         taxable_amount: as the till sent it; None if it did not, or if the return is decided.
@@ -125,7 +125,8 @@ class Account:
         former_cards: the cards whose accounts have moved here.
         imports: the ids of the imports that the account has taken. It remembers them for ever.
         commands: by command id, oldest first, as long as their events are remembered.
-        tier: empty without a tier. It follows from the points of the previous period, or of this one if they are more.
+        tier: empty without a tier. The points of the previous period determine it, or those of this period if they are
+            more.
         period_start, period_end: the current tier period; 0 without one.
         earned_in_period: points earned in the current tier period, without returned ones.
     """
@@ -205,14 +206,14 @@ class Account:
 class ErasureMarker:
     """The only trace of an erased account: the next account of the card must open after ``time``.
 
-    Events of the card may arrive late, with append times before the erasure. Without the marker the account that they
-    open would be older than the erased one, and readers order the accounts of a card by their opened times.
+    Events of the card may arrive late, with append times before the erasure. Without the marker they would open an
+    account with an earlier opened time than the erased one. But readers order the accounts of a card by these times.
     """
 
     time: int
 
     def next_due(self) -> int:
-        """Returns the time at which the marker ends, because no event from before ``time`` can arrive any more."""
+        """Returns the time at which the marker ends. No event from before ``time`` can arrive after it."""
         return self.time + EVENT_MEMORY
 
 

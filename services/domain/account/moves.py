@@ -1,11 +1,12 @@
 """An account moves to another card: a lost card is replaced, or two accounts of a customer are merged.
 
-Each card has its own account, and the query processes them separately. So the old account sends all its content in
-commands ``Absorb``. It stays, and names the new card. It forwards each later event of the old card with a command.
-Talon.One (``TransferLoyaltyCard``) and Dynamics 365 Commerce (``transferLoyaltyPointsFromBlockedCard``,
-``markSourceCardAsReplaced``) move the data of a card in the same way and let the old card know the new one.
+Each card has its own account, and the query processes the accounts separately. So the old account sends all its content
+to the new card, in commands ``Absorb``. The old account remains and names the new card. It forwards each later event of
+the old card with a command. Talon.One (``TransferLoyaltyCard``) and Dynamics 365 Commerce
+(``transferLoyaltyPointsFromBlockedCard``, ``markSourceCardAsReplaced``) also move the data of a card and store the new
+card with the old one.
 
-The commands of one account to another stay in their order, so the account itself arrives before later events.
+The commands of one account to another keep their order, so the content arrives before later events.
 """
 
 from collections.abc import Iterator
@@ -37,9 +38,10 @@ from services.domain.events import (
 from services.domain.local_time import ZONES_APART
 
 PART_SIZE = 200_000
-"""The size of a part in bytes, roughly. A part is one record on a topic."""
+"""The approximate size of a part in bytes. A part is one record on a topic."""
 
 _LOT_SIZE, _INVOICE_SIZE, _ITEM_SIZE = 40, 200, 20
+"""Approximate sizes in bytes."""
 
 
 def move(posting: Posting, event: Replace) -> None:
@@ -57,10 +59,11 @@ def move(posting: Posting, event: Replace) -> None:
 
 
 def passes_on(account: Account, event: Event) -> bool:
-    """Whether the card has moved and forwards such an event. Then it does not remember the command.
+    """Whether the account has moved to another card, and forwards such an event there.
 
-    In a circle of replaced cards an event can come back before the account. The card with the account recognises
-    duplicates.
+    The account does not remember the commands that it forwards. In a circle of replaced cards, a command can come here
+    a second time before the content of the account, and must be forwarded again. The card that gets the content
+    recognises duplicates.
     """
     if isinstance(event, Absorb | Unreadable) and event.counterparty == account.moved_to:
         return False
@@ -69,10 +72,11 @@ def passes_on(account: Account, event: Event) -> bool:
 
 
 def forward(posting: Posting, event: Event) -> bool:
-    """Lets an event of a card whose account has moved follow the account, or refuses it.
+    """Handles an event of a card whose account has moved: forwards it to the new card, or refuses it.
 
-    Returns whether it handled the event. It does not handle an erasure. Nor does it handle an account that comes back,
-    because the new card could not take it, or because two cards replaced each other at the same moment.
+    Returns whether it has handled the event. It does not handle an erasure. It also does not handle content that the
+    new card sends here, because the new card could not take it, or because two cards replaced each other at the same
+    time. The account then has this content again, and no longer forwards events.
     """
     to = posting.account.moved_to
     match event:
@@ -85,17 +89,13 @@ def forward(posting: Posting, event: Event) -> bool:
         case Absorb() | Unreadable() if event.counterparty == to:
             posting.account.moved_to = ""
             if not event.is_sent_back:
-                # The part has the invoices that the other account has read. The others are on their way to this card.
+                # The part names the invoices that the other account has read. All other invoices are on their way here.
                 posting.account.returns = {}
             return False
         case Command() if passes_on(posting.account, event):
-            following = replace(
-                event,
-                append_time=0,
-                command_id=derived_id(event.command_id, "/forwarded"),
-                origin_id=event.decision_id,
-            )
-            posting.outcome.commands.append((to, following))
+            command_id = derived_id(event.command_id, "/forwarded")
+            forwarded = replace(event, append_time=0, command_id=command_id, origin_id=event.decision_id)
+            posting.outcome.commands.append((to, forwarded))
             posting.enter(Kind.FORWARDED, counterparty=to)
         case Erase():
             return False
@@ -107,7 +107,7 @@ def forward(posting: Posting, event: Event) -> bool:
 def absorb(posting: Posting, event: Absorb) -> None:
     """Adds a part of an account that has moved here, or sends it back if the total would become too large.
 
-    An account that comes back is always added, also if the total becomes far larger than other events may make it.
+    For a part that comes back, the limit of the total is far higher.
     """
     account, part = posting.account, event.part
     before = account.total
@@ -124,10 +124,10 @@ def absorb(posting: Posting, event: Absorb) -> None:
     account.reservations |= part.reservations
     account.imports += part.imports
     account.purchases = _oldest_first(part.purchases | account.purchases)
-    # Both accounts can know a return, if it came with the other card. It does not wait here if it has counted there.
+    # Both accounts can know the same return. If the other account has decided it, it does not wait here any more.
     waiting_here = {number for number, past in account.returns.items() if past.original}
-    counted = {number: past for number, past in part.returns.items() if number in waiting_here and not past.original}
-    account.returns = _oldest_first(part.returns | account.returns | counted)
+    decided = {number: past for number, past in part.returns.items() if number in waiting_here and not past.original}
+    account.returns = _oldest_first(part.returns | account.returns | decided)
     posting.enter(Kind.MOVED_IN, account.total - before, counterparty=event.counterparty)
     _absorb_tier(posting, part)
     originals = [past.original for past in part.returns.values()]
@@ -150,7 +150,7 @@ def _send(posting: Posting, event: Replace | Absorb, suffix: str, part: Account)
 
 
 def _empty(account: Account) -> None:
-    """Keeps only what recognises duplicates, and the numbers that the index of invoices must forget later."""
+    """Keeps only what recognises duplicates, and the invoice numbers that the index of invoices must forget later."""
     pasts: dict[str, PastPurchase | PastReturn] = {**account.purchases, **account.returns}
     account.returns = _oldest_first(
         {number: PastReturn(past.append_time, past.programme_version) for number, past in pasts.items()}
@@ -188,16 +188,18 @@ def _pieces(account: Account) -> Iterator[tuple[str, object, object, int]]:
         yield "lots", terms, account.lots[terms], _LOT_SIZE
     for name, reservation in account.reservations.items():
         yield "reservations", name, reservation, _INVOICE_SIZE + _LOT_SIZE * len(reservation.lots)
-    pasts: dict[str, dict[str, PastPurchase] | dict[str, PastReturn]]
-    # Returns come first. A return that counts twice would otherwise settle with its purchase, before a later part says
-    # that it has counted.
-    # The sold half of an exchange can come in a later part than the returned half.
-    bought = account.purchases
-    returns = {each: past._replace(is_half=past.is_half or each in bought) for each, past in account.returns.items()}
-    pasts = {"returns": returns, "purchases": bought}
-    for field, invoices in pasts.items():
-        for number, past in invoices.items():
-            yield field, number, past, _INVOICE_SIZE + sum(_ITEM_SIZE + len(item) for item in past.items or ())
+    # Returns come before purchases. Otherwise a return that waits at the new card would be decided with its purchase,
+    # although a later part contains the same return as decided.
+    for number, returned in account.returns.items():
+        # The sold half of an exchange can come in a later part than the returned half.
+        is_half = returned.is_half or number in account.purchases
+        yield "returns", number, returned._replace(is_half=is_half), _size_of(returned)
+    for number, bought in account.purchases.items():
+        yield "purchases", number, bought, _size_of(bought)
+
+
+def _size_of(invoice: PastPurchase | PastReturn) -> int:
+    return _INVOICE_SIZE + sum(_ITEM_SIZE + len(item) for item in invoice.items or ())
 
 
 _Past = TypeVar("_Past", PastPurchase, PastReturn)
@@ -210,7 +212,7 @@ def _oldest_first(invoices: dict[str, _Past]) -> dict[str, _Past]:
 def _absorb_tier(posting: Posting, part: Account) -> None:
     """Keeps the higher tier. The points of both accounts count if they were earned in the same period."""
     account, programme = posting.account, posting.programme
-    # Versions with different time zones give the same period other ends.
+    # The end of a period depends on the time zone of the version that began it. So compare the ends approximately.
     if abs(part.period_end - account.period_end) < ZONES_APART:
         account.earned_in_period += part.earned_in_period
     elif part.period_end > account.period_end:

@@ -84,7 +84,7 @@ class Posting:
         )
 
     def add(self, added: Lots) -> None:
-        """Adds points. They pay the debt first, from the lots that expire soonest."""
+        """Adds points. The points that expire soonest pay the debt first."""
         account = self.account
         lots.add(account.lots, added)
         if account.debt:
@@ -92,9 +92,10 @@ class Posting:
             account.reserved_debt = min(account.reserved_debt, account.debt)
 
     def take_back(self, points: int, preferred: Terms | None = None, *, most_debt: int) -> int:
-        """Takes points from all lots, also pending ones, and returns how many it took.
+        """Takes points from all lots, also pending ones.
 
         If there are too few points, the debt of the account grows by at most ``most_debt``. The rest is not taken.
+        Returns the number of points that it took, with the new debt.
         """
         account = self.account
         taken = sum(lots.take_any(account.lots, points, preferred).values())

@@ -55,13 +55,13 @@ _HANDLERS: dict[type, Callable[[Posting, Any], None]] = {
 """The function for each kind of event. Events of the same millisecond have this order: points are added first."""
 _RANKS = {kind: rank for rank, kind in enumerate(_HANDLERS)}
 _KINDS = (InvoiceKind.SALE, InvoiceKind.EXCHANGE, InvoiceKind.RETURN)
-"""Their order in one millisecond. The first purchase opens the account from which the others take something back."""
+"""The order of invoices of one millisecond. A sale comes first: it can open the account from which a return takes."""
 
 
 def process(state: AccountState | None, events: Iterable[Event], programmes: Programmes, card: str) -> Outcome:
     """Applies events in the order of their append times. The argument may have any order.
 
-    Before each event it applies all changes that are due by then. An event that the account remembers does nothing.
+    Before each event it applies all changes that are due by then. An event that the account remembers has no effect.
     An account opens with its first event and ends with its erasure.
 
     Args:
@@ -118,7 +118,7 @@ def _start(state: AccountState | None) -> Outcome:
 
 
 def _open(now: int, programme: Programme, marker: ErasureMarker | None) -> Account:
-    """Opens an account. Its opened time is after that of an erased account, because its sequence starts at 1 again."""
+    """Opens an account. Its sequence starts at 1 again, so its opened time must be after that of an erased account."""
     return Account(max(now, marker.time + 1) if marker else now, tier=programme.tier_for(0))
 
 
@@ -135,7 +135,10 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
 
 
 def _is_in_transit(event: Event, account: Account | None) -> bool:
-    """Whether a replaced card has sent the event to a card that was replaced, too. In a circle it can come again."""
+    """Whether a replaced card has sent the event here, and this card forwards it because it was replaced too.
+
+    If cards have replaced each other in a circle, such an event can come here again, and is forwarded again.
+    """
     is_sent = bool(event.redirect_id if isinstance(event, Purchase) else event.origin_id)
     return is_sent and account is not None and moves.passes_on(account, event)
 

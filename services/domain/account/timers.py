@@ -1,4 +1,4 @@
-"""Changes at due times: lots are released, announced and expire; reservations lapse; tier periods end."""
+"""Applies changes at due times: points become available, are announced, expire; reservations lapse; periods end."""
 
 from services.domain.account import purchases
 from services.domain.account.lots import Terms, soonest_first
@@ -59,13 +59,13 @@ def _change_lot(posting: Posting, terms: Terms, due: int) -> None:
 
 
 def _end_period(posting: Posting) -> None:
-    """Sets the tier from the points of the period that ends. No new period begins if the period earned no points."""
+    """Sets the tier from the points of the period that ends. No new period begins if these are 0."""
     account, programme = posting.account, posting.programme
     start, earned = account.period_end, account.earned_in_period
     account.period_start = account.period_end = account.earned_in_period = 0
     if earned and programme.tier_period:
         account.period_start = start
-        # The end is midnight in the time zone of an earlier version. In a zone further west this is the day before.
+        # ``start`` is midnight in the time zone of an earlier version. In a zone further west this is the day before.
         account.period_end = period_of(start + ZONES_APART, programme.tier_period, programme.time_zone)[1]
     tier = programme.tier_for(earned)
     if tier != account.tier:
