@@ -105,9 +105,9 @@ def main(
 
 
 def _quieten_py4j() -> None:
-    """Keep errors that this process or a query reports out of the log, where py4j adds a traceback."""
+    """Keep errors out of the log that this process or a query reports itself. py4j would add a traceback."""
     logging.getLogger("py4j").setLevel(logging.WARNING)  # at the level info it logs each call of the JVM
-    # The root logger gets this line for each call of a JVM that has ended.
+    # After the JVM has ended, py4j logs this line for each call.
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
     # A stop interrupts the batch of the export, which is no error.
     logging.getLogger("py4j.clientserver").addFilter(
@@ -171,14 +171,14 @@ def _run(
     available_now: bool,
     backfill: bool,
 ) -> int:
-    # A container's first process never gets a signal that it does not handle. So this comes before everything slow.
+    # The first process of a container gets no signal that it does not handle. So this comes before everything slow.
     _handle_signals(stopping)
     require_broker(settings)  # Spark would need longer to notice, and its error is not clear.
     if not available_now:
         stack.enter_context(serve_health(settings, settings.metrics_port, REGISTRY, _find_problem))
     spark = spark_session(settings)
     stack.callback(spark.stop)
-    _handle_signals(stopping)  # PySpark has replaced the handler of SIGINT. Its own one aborts all micro-batches.
+    _handle_signals(stopping)  # PySpark has replaced the handler of SIGINT by one that aborts all micro-batches.
     if backfill:
         forget_progress(spark, settings)
     listener: Any = ProgressMetrics()
@@ -192,9 +192,9 @@ def _run(
         queries[name] = QUERIES[name].start(spark, ids, settings, available_now=available_now)
 
     # Watch the programme before the queries load it, so that no version is missed in between.
-    is_needed = any(QUERIES[name].reads_programme for name in names)
-    watch = stack.enter_context(closing(ProgrammeWatch(settings))) if is_needed else None
-    for name in names:  # if a query refuses to start, this stops the others
+    reads_programme = any(QUERIES[name].reads_programme for name in names)
+    watch = stack.enter_context(closing(ProgrammeWatch(settings))) if reads_programme else None
+    for name in names:  # if a query refuses to start, the stack stops the others
         if stopping.is_set():
             break
         start(name)
@@ -225,7 +225,10 @@ def _watch(
     programme: ProgrammeWatch | None,
     stopping: threading.Event,
 ) -> None:
-    """Wait for a stop signal, for the end of all queries, or for a failure. A restart of the process continues."""
+    """Return after a stop signal, after the end of all queries, or after a failure of a query.
+
+    Start a query again if a Python worker failed, and the queries that read the programme if it has a new version.
+    """
     restarts_left = MAX_RESTARTS
     while not stopping.wait(0.5):
         failed = {name: str(query.exception()) for name, query in queries.items() if query.exception()}
@@ -249,7 +252,7 @@ def _watch(
 
 
 def _without_plan(reason: str) -> str:
-    """The error of a query and its causes in one line. Spark adds stack traces and its plan, 17 kB and more."""
+    """The error of a query and its causes in one line, without stack traces and Spark's plan (17 kB and more)."""
     lines = reason.partition("\n=== Streaming Query ===")[0].splitlines()
     return " | ".join(line for line in lines if line and not line[0].isspace())
 
@@ -257,8 +260,8 @@ def _without_plan(reason: str) -> str:
 def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:
     """Let no query begin another micro-batch, and stop each one after its running batch.
 
-    A batch that does not end in time is interrupted. A restart replays it. While a broker hangs, Spark needs up to 20
-    seconds for the interruption. So the queries stop at the same time.
+    A batch that does not end in time is interrupted, and a restart replays it. While a broker hangs, Spark needs up to
+    20 seconds for the interruption. So the queries stop at the same time.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     for query in queries:

@@ -30,8 +30,9 @@ EVENT_TYPE = T.StructType(
         T.StructField("traceparent", T.StringType()),
     ]
 )
-"""An event: the columns of ``account_events.Found``, the append time in milliseconds, and the trace of the record, null
-if it has no sampled trace.
+"""An event: columns of ``account_events.Found``, the append time in milliseconds, and the trace of the record.
+
+The trace is null if it is not sampled.
 """
 
 _EVENT = ("CustomerCardNo", "event", "invoice", "original")
@@ -42,19 +43,19 @@ _FOUND = T.StructType(
 
 
 def invoice_events(records: DataFrame, programmes: Programmes, ids: SchemaIds) -> DataFrame:
-    """Records of pos-invoices in, as ``sources.kafka`` gives them. Out: the same with the columns of ``Found``."""
+    """Add the columns of ``Found`` to records of pos-invoices from ``sources.kafka``."""
     types = frozenset(each for version in programmes.versions for each in version.customer_types)
     known = tuple(ids.known(POS_INVOICES).items())
     return _with_found(records, POS_INVOICES, known, partial(_find_in_invoices, known, types))
 
 
 def command_events(records: DataFrame, ids: SchemaIds) -> DataFrame:
-    """Records of loyalty-commands in, as ``sources.kafka`` gives them. Out: the same with the columns of ``Found``."""
+    """Add the columns of ``Found`` to records of loyalty-commands from ``sources.kafka``."""
     known = tuple(ids.known(LOYALTY_COMMANDS).items())
     return _with_found(records, LOYALTY_COMMANDS, known, partial(_find_in_commands, known))
 
 
-# A worker makes each of them once.
+# The cache lets a worker make each of these functions only once.
 @cache
 def _find_in_invoices(known: tuple[tuple[int, str], ...], customer_types: frozenset[str]) -> Find:
     return find_in_invoices(dict(known), customer_types)
@@ -76,11 +77,10 @@ def _with_found(
 def unique_events(
     invoices: DataFrame, commands: DataFrame, context: QueryContext, remembered: DataFrame | None = None
 ) -> DataFrame:
-    """Found events in. Out: each event once, in the columns of EVENT_TYPE, topic, partition, offset.
-
-    The last three are the position of the record with the event.
+    """Each event once: the columns of EVENT_TYPE, and the position of its record (topic, partition, offset).
 
     Args:
+        invoices, commands: the results of ``invoice_events`` and ``command_events``.
         remembered: see ``deduplicate``.
     """
     unique = deduplicate(events_with_duplicates(invoices, commands), context, remembered)
@@ -89,10 +89,13 @@ def unique_events(
 
 
 def events_with_duplicates(invoices: DataFrame, commands: DataFrame) -> DataFrame:
-    """Found events in. Out: the timestamp, the identity, the position, and the event of each record.
+    """The timestamp, the identity, the position and the event of each record.
 
     The columns of the event are null if the record is not valid or its customer has no account. Such a record stays,
     because a later record with the same number is a duplicate of it.
+
+    Args:
+        invoices, commands: the results of ``invoice_events`` and ``command_events``.
     """
     identity = F.coalesce("identity", record_position()).alias("identity")
     columns = ("timestamp", identity, *_POSITION, *_EVENT, traceparent().alias("traceparent"))

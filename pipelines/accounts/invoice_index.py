@@ -1,8 +1,8 @@
-"""The index of invoices of one bucket, in Spark's state: number to card, and the returns that wait for their purchase.
+"""The index of invoices of one bucket, in Spark's state: who bought a number, and the returns that wait for a purchase.
 
-Spark removes a number when the longest return window and ten days have passed since the last news about it. The domain
-decides (services.domain.invoice_index). A bucket of the loyalty query holds cards and numbers. A card and its numbers
-are usually in different buckets. So a forwarded return is sent through loyalty-commands.
+The domain decides (services.domain.invoice_index). Spark removes a number when ``index_memory`` has passed since its
+last write. A bucket of the loyalty query holds cards and numbers. A card and its numbers are usually in different
+buckets. So a forwarded return is sent through loyalty-commands.
 """
 
 from collections import Counter, defaultdict
@@ -25,7 +25,7 @@ BOUGHT, RETURNED, FORGOTTEN = "bought", "returned", "forgotten"
 """The kinds of news about a number."""
 
 WAITING = 80_000
-"""The largest number of returns that wait in a shuffle partition. The next one replaces the oldest of its bucket."""
+"""The largest number of returns that wait in a shuffle partition. A further one replaces the oldest of its bucket."""
 
 INVOICES = "invoices"
 """The state variable: a map from number to the card that bought (empty: unknown) and the waiting returns."""
@@ -34,7 +34,7 @@ _NUMBER = T.StructType([T.StructField("number", T.StringType())])
 _INVOICE = T.StructType([T.StructField("card", T.StringType()), T.StructField("waiting", T.BinaryType())])
 _SLOT = T.StructType([T.StructField("slot", T.LongType())])
 _COUNTER = -1
-"""The key under which the number of all slots that were ever taken is stored."""
+"""The key of a counter: the number of all slots that were ever taken."""
 
 _encode_waiting = msgspec.msgpack.Encoder().encode
 _decode_waiting = msgspec.msgpack.Decoder(tuple[Returned, ...]).decode
@@ -51,10 +51,10 @@ def decode_waiting(stored: bytes) -> Sequence[Returned]:
 
 
 def index_memory(programmes: Programmes) -> int:
-    """Returns the time for which a number stays at least, in milliseconds.
+    """Returns the shortest time for which the index keeps a number, in milliseconds.
 
-    An account remembers a purchase for the longest return window. It counts from the append time, and Spark counts from
-    the time of the micro-batch. A return may wait in its topic in between.
+    It is the longest return window, and the time for which a return may wait in its topic: an account counts from the
+    append time of the purchase, and Spark counts from the time of the micro-batch.
     """
     return max(EVENT_MEMORY, *(version.return_window for version in programmes.versions)) + EVENT_MEMORY
 
@@ -117,7 +117,7 @@ class InvoiceIndex:
         if removed:
             self._invoices.remove((number,) for number in removed)
         counts["dropped"] += self._take_slots(waiting)
-        yield from step_rows(+counts)
+        yield from step_rows(counts)
 
     def add(self, number: str, invoice: IndexedInvoice) -> None:
         """Add a number to a new checkpoint."""
@@ -134,7 +134,7 @@ class InvoiceIndex:
         )
 
     def _take_slots(self, numbers: Sequence[str]) -> int:
-        """Give a slot to each return that began to wait. Returns how many returns lost their slots to them."""
+        """Give a slot to each return that began to wait. Returns how many older returns lost their slots."""
         lost = 0
         for start in range(0, len(numbers), self._most_waiting):
             new = numbers[start : start + self._most_waiting]

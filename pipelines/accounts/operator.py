@@ -1,9 +1,9 @@
 """The stateful operator of the loyalty query: keeps accounts in Spark's state store and calls the domain's rules.
 
-Cards are grouped into one bucket for each shuffle partition. For each group Spark calls Python for the group's key, for
-a record batch of output, and for each kind of state call. For a card with one invoice these calls cost more than the
-account itself (docs/lab/queries.md). Inside a bucket each account is a value of its own. The operator reads and writes
-it once in a micro-batch.
+The operator groups cards into buckets, one for each shuffle partition. For each group Spark calls Python for the key,
+for a record batch of output, and for each kind of state call. If each card were a group, these calls would cost more
+than the account of a card with one invoice (docs/lab/queries.md). Inside a bucket each account is a value of its own.
+The operator reads and writes it once in a micro-batch.
 
 The next change of an account is *due* at an exact time (``Outcome.next_due``). The account's *timer* is this time,
 rounded up to the timer interval. So accounts that are due at nearly the same time share a timer and a call.
@@ -46,7 +46,7 @@ class Layout:
     """How the state of a checkpoint is arranged.
 
     Attributes:
-        buckets: in each shuffle partition.
+        buckets: the number of buckets in each shuffle partition.
         are_shared: whether the maps of a bucket share one state variable.
     """
 
@@ -72,10 +72,10 @@ def layout_of(checkpoint: str, formats: Mapping[str, str]) -> Layout:
 
 
 _CARDS_AT_ONCE = 1_000
-"""The operator holds the accounts of at most this number of cards in memory."""
+"""The largest number of cards whose accounts the operator holds in memory at once."""
 
 ACCOUNTS = "accounts"
-"""The state variable: in each bucket a map from key to the state's bytes and its timer (0: none).
+"""The state variable: in each bucket a map from a key to the bytes of a state and its timer (0: none).
 
 The key of an account is its card. The key of an erasure marker is the card's pseudonym, because an erased card must not
 stay.
@@ -92,7 +92,8 @@ SEED_TYPE = T.StructType(
 )
 """A part of the state of a new checkpoint: an account (``encode_account``) or an indexed invoice.
 
-``owner`` is the card that bought, empty if it is not known; ``waiting`` the returns that wait (``encode_waiting``).
+``owner`` is the card that bought the invoice, empty if it is not known. ``waiting`` are the returns that wait for it
+(``encode_waiting``).
 """
 
 _EVENT = ("CustomerCardNo", "append_time", "event", "traceparent")
@@ -103,12 +104,14 @@ _ACCOUNT = T.StructType([T.StructField("account", T.BinaryType()), T.StructField
 def process_events(
     events: DataFrame, clock: DataFrame, operator: "AccountOperator", settings: Settings, initial: DataFrame | None
 ) -> DataFrame:
-    """Unique events and rows of the clock in, as rows of EVENT_TYPE. Out: rows of RECORD_TYPE.
+    """Process events and timers. Returns the records to write, as rows of RECORD_TYPE.
 
     An event goes to the bucket of its card, and to the buckets of the numbers that it buys, forgets, or returns. A row
     of the clock goes to every bucket.
 
     Args:
+        events: unique events, as rows of EVENT_TYPE.
+        clock: the rows of ``clock_rows``.
         initial: the state of a new checkpoint, as rows of SEED_TYPE. Spark reads it in the first micro-batch only.
     """
     # The number of buckets is fixed for the life of a checkpoint, because ``shuffle_partitions`` and the layout are.
@@ -160,7 +163,7 @@ def _routed(events: DataFrame) -> DataFrame:
         .select("*", "route.*")
         .where(F.col("key").isNotNull())
         .withColumn("number", F.when(F.col("news").isNotNull(), F.col("key")))
-        # The index needs only the returns themselves.
+        # For a purchase or an erasure, the index of invoices needs only the number and the card.
         .withColumn("event", F.when(F.coalesce(F.col("news") == RETURNED, F.lit(True)), F.col("event")))
     )
 
@@ -182,7 +185,7 @@ class AccountOperator(StatefulProcessor):
         self._writer_ids = dict(writer_ids)
         self._interval = interval
         self._pseudonyms = names
-        # The time of the clock. Spark creates an operator for each task, and processes timers after all rows.
+        # The time of the clock. Spark makes an operator for each task, and processes its timers after all its rows.
         self._read_until = 0
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -224,7 +227,7 @@ class AccountOperator(StatefulProcessor):
             if key != former_key:
                 changes.removed.append(former_key)
                 if isinstance(before, Account):
-                    # Remove the card of an erased account from its timers now, and not when they fire.
+                    # The card of an erased account must leave its timers now, and not only when they fire.
                     changes.erased[card] = timer
             self._save(key, outcome.state, outcome.next_due, timer if key == former_key else 0, changes)
         self._write(changes)
@@ -244,7 +247,8 @@ class AccountOperator(StatefulProcessor):
                 continue
             for keys in self._timers.pop(timer):
                 yield from self._advance(keys, timer)
-        # Spark's timer of an earlier postponement lists no keys. Postponed too, it would add one in each micro-batch.
+        # A timer of Spark without cards has only started postponed timers. If it were postponed too, each micro-batch
+        # would add a timer.
         if postponed := self._timers.with_cards(postponed):
             self._timers.postpone(postponed, timerValues.getCurrentProcessingTimeInMs() + 1)
 
@@ -276,13 +280,13 @@ class AccountOperator(StatefulProcessor):
         """Nothing is open."""
 
     def _load(self, cards: Sequence[str]) -> dict[str, tuple[AccountState | None, int]]:
-        """The state of each card, an account or a marker, and its timer."""
+        """The state of each card (an account, a marker or None) and its timer (0: none)."""
         found = dict(self._read(cards))
         marker_keys = {self._pseudonyms.of(card): card for card, (state, _) in found.items() if state is None}
         return found | {marker_keys[key]: value for key, value in self._read([*marker_keys])}
 
     def _read(self, keys: Sequence[str]) -> Iterator[tuple[str, tuple[AccountState | None, int]]]:
-        """Each key with its state and its timer."""
+        """Each key with its state (None: none) and its timer (0: none)."""
         for key, value in zip(keys, self._accounts.get([(key,) for key in keys]), strict=True):
             yield key, (decode_account(bytes(value[0])), value[1]) if value else (None, 0)
 
@@ -316,7 +320,7 @@ class AccountOperator(StatefulProcessor):
 
 
 class _Received(NamedTuple):
-    """An event as it came from Spark. ``decode_event`` reads it."""
+    """An event from Spark. ``decode_event`` decodes it."""
 
     append_time: int
     encoded: bytes

@@ -1,4 +1,4 @@
-"""The output of accounts: the domain's outcome as rows, and the rows as Kafka records."""
+"""The output of accounts: converts the outcome of the domain to rows, and the rows to Kafka records."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -39,10 +39,7 @@ _TOPICS = (LOYALTY, LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_COMMANDS)
 
 
 def writer_ids(ids: SchemaIds) -> dict[Topic, int]:
-    """The schema ids of all written topics.
-
-    The driver asks for them, because workers may be unable to reach a registry.
-    """
+    """The schema ids of all written topics. Call this in the driver, because workers may not reach the registry."""
     return {topic: ids.writer_id(topic) for topic in _TOPICS}
 
 
@@ -71,7 +68,7 @@ def forwarded_row(
 
 
 def step_rows(counts: Mapping[str, int]) -> Iterator[Row]:
-    """Rows without a topic. They are counted, and not written: ``id`` is a step of returns, one row for each return."""
+    """Rows that are counted and not written. They have no topic, and ``id`` is the step. Each return has a row."""
     for step, number in counts.items():
         for _ in range(number):
             yield Row(topic=None, id=step, key=None, value=None, traceparent=None)
@@ -90,7 +87,7 @@ def _row(
 
 
 def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Record | None, str]]:
-    """Topic, id, key, record and causing event of everything in an outcome. The record None is a tombstone."""
+    """Topic, id, key, record and id of the causing event of everything in an outcome. A record None is a tombstone."""
     for entry in outcome.entries:
         yield LOYALTY, _entry_id(card, entry), card, notification_record(card, entry, points_bytes), entry.event_id
     if outcome.entries:
@@ -128,7 +125,7 @@ def _entry_id(card: str, entry: Entry) -> str:
 
 
 def kafka_records(rows: DataFrame, settings: Settings) -> DataFrame:
-    """Rows of RECORD_TYPE in. Out: records for the Kafka sink."""
+    """Convert rows of RECORD_TYPE to records for the Kafka sink."""
     topic = F.col("topic")
     record_name = F.coalesce(*(F.when(topic == each.name, F.lit(str(each.value))) for each in _TOPICS))
     return rows.select(

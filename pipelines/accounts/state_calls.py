@@ -1,10 +1,10 @@
-"""Many calls of a map state of Spark at once.
+"""Sends many calls of one of Spark's map states at once.
 
 PySpark sends one call to the JVM and waits for its answer before it sends the next. So each account costs two thread
 switches in each direction. The JVM answers the calls of a connection in order. So this module writes many calls
 together, and then reads their answers together. It uses private classes of PySpark, which another version may change.
-With another version than KNOWN_VERSION it uses the public API, which makes one call after the other
-(docs/explanation/decisions/0015).
+So it uses them only with KNOWN_VERSION. With another version it uses the public API, which makes one call after the
+other (docs/explanation/decisions/0015).
 """
 
 import pickle
@@ -133,7 +133,7 @@ class StateMaps:
         return _SharedMap(self._shared, name)
 
     def keys_of(self, name: str) -> Iterator[Row]:
-        """All keys of a map that is a variable. None of a shared map, because this would read all maps."""
+        """All keys of a map with a variable of its own. No key of a shared map, because this would read all maps."""
         return (key for key, _ in self._own[name].iterator()) if name in self._own else iter(())
 
 

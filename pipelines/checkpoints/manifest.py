@@ -37,7 +37,7 @@ def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], re
     adopted = {name: value for name, value in made_with.items() if name not in before and name not in remedies}
     before |= adopted
     different = [name for name in sorted({*before, *made_with}) if before.get(name) != made_with.get(name)]
-    for remedy in (remedies[name] for name in different if name in remedies):
+    if remedy := next((remedies[name] for name in different if name in remedies), None):
         raise CheckpointMismatchError(f"the checkpoint {checkpoint} belongs to another release: {remedy}")
     if different:
         differences = (f"{name}: {before.get(name)!r} before, {made_with.get(name)!r} now" for name in different)

@@ -29,11 +29,11 @@ class CheckpointReader:
         return self._files.exists()
 
     def query_id(self) -> str:
-        """The id that Spark gave the query of this checkpoint. It exists since the first start of the query."""
+        """The id that Spark gave the query of this checkpoint at its first start."""
         return str(json.loads(self._files.read("metadata"))["id"])
 
     def batches(self, log: str = "commits") -> list[int]:
-        """The committed micro-batches in order, or with ``offsets`` the planned ones."""
+        """The numbers of the committed micro-batches in order. With ``log="offsets"``: of the planned ones."""
         return sorted(int(name) for name in self._files.names(log) if name.isdigit())
 
     def positions(self) -> Positions:
@@ -55,7 +55,7 @@ class CheckpointReader:
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
-        """Mark the checkpoint as half-made inside the block. If the block fails or the process ends, this stays so."""
+        """Mark the checkpoint as half-made inside the block. The mark stays if the block fails or the process ends."""
         self._beside.write(_MARKER, "")
         yield
         self._beside.delete()

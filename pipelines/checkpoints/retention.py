@@ -42,7 +42,7 @@ def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], sett
     """Raise RecordsLostError if a topic begins after the offset at which the checkpoint continues.
 
     Also raise it if a topic was created again: the offsets of the checkpoint then belong to other records. If the
-    settings accept the loss, keep a list of lost records beside the checkpoint instead.
+    settings accept the loss, write the list of lost records into the checkpoint instead.
     """
     files = Files(spark, checkpoint)
     ids_before = json.loads(files.read(_TOPIC_IDS)) if files.exists(_TOPIC_IDS) else {}

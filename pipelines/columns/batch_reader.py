@@ -66,12 +66,12 @@ class BatchReader:
             return records
         if len(bodies) == 1:  # only if ``fewest`` is 1
             return [None]
-        # At least one of them is damaged. Each half is read by itself.
+        # At least one body is damaged. Read each half by itself.
         half = len(bodies) // 2
         return self._read(bodies[:half]) + self._read(bodies[half:])
 
     def _read_all(self, bodies: list[bytes]) -> list[Record | None] | None:
-        """None: pyruhvro refuses one of them."""
+        """The record of each body. Returns None if pyruhvro refuses one of the bodies."""
         try:
             batch = pyruhvro.deserialize_array(bodies, self._schema)
             batch.validate(full=True)  # texts that are not UTF-8
@@ -99,5 +99,5 @@ def _parts(values: Sequence[bytes | None]) -> Iterator[list[bytes | None]]:
 
 @cache
 def batch_reader(name: str, known: tuple[tuple[int, str], ...]) -> BatchReader:
-    """A worker makes each reader once."""
+    """The reader of these records. The cache lets a worker make each reader only once."""
     return BatchReader(name, dict(known))

@@ -8,13 +8,13 @@ from pyspark.sql import functions as F
 
 
 def bucket_of(keys: Sequence[int], hashed: Column) -> Column:
-    """One of the keys of all buckets, by a hash."""
+    """The key of the bucket to which a hash belongs. ``keys`` are the keys of all buckets."""
     return F.get(F.array(*map(F.lit, keys)), F.pmod(hashed, F.lit(len(keys))).cast("int"))
 
 
 @cache
 def partition_keys(spark: SparkSession, partitions: int) -> list[int]:
-    """By the number of a shuffle partition, a key that Spark's partitioner sends there."""
+    """For each shuffle partition, a key that Spark's partitioner sends there."""
     numbers = F.sequence(F.lit(0), F.lit(64 * partitions))
     keys = F.transform(numbers, lambda key: F.struct(F.pmod(F.hash(key), F.lit(partitions)), key))
     (row,) = spark.range(1).select(keys.alias("keys")).collect()

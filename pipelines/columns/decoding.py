@@ -32,10 +32,10 @@ _VERDICT = T.StructType(
 
 
 def judge(records: DataFrame, topic: Topic, ids: SchemaIds) -> DataFrame:
-    """Add the columns ``reason``, null if valid, and ``invoice_number`` and ``body``, null if not valid.
+    """Add the columns ``reason`` (null if valid), ``invoice_number`` and ``body`` (null if not valid).
 
-    They are those of ``services.verdicts.Verdict``. Any known schema can have written a value. Takes records as
-    ``sources.kafka`` gives them.
+    ``services.verdicts.Verdict`` describes them. Any known schema can have written a value. Takes records from
+    ``sources.kafka``.
     """
     verdict = _verdict(F.col("value"), F.col("key"), topic, ids.known(topic))
     return records.withColumn("verdict", verdict).select("*", "verdict.*").drop("verdict")
@@ -44,8 +44,8 @@ def judge(records: DataFrame, topic: Topic, ids: SchemaIds) -> DataFrame:
 def read_bodies(judged: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> DataFrame:
     """Replace ``body`` by ``into``: a struct of the topic's newest schema, null if not valid.
 
-    Python refuses what Spark is known to refuse. If Spark refuses more, the record becomes a dead letter too. Its value
-    is then its body again, and it has no headers.
+    Python refuses what Spark is known to refuse. If Spark refuses another record, it becomes a dead letter too. This
+    dead letter has the framed body as its value, and no headers of the original record.
     """
     name = str(topic.value)
     decoded = _with_record(judged, "body", name, into)
@@ -60,7 +60,7 @@ def read_bodies(judged: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> D
 
 
 def decode_avro(rows: DataFrame, value: str, name: str, known: Mapping[int, str], into: str) -> DataFrame:
-    """Add the column ``into``: the Avro record of this name in the column ``value``, null if it is none."""
+    """Add the column ``into``: the Avro record of this name in the column ``value``, null if there is none."""
     verdict = _verdict(F.col(value), F.lit(None).cast("binary"), name, known)
     return _with_record(rows.withColumn("verdict", verdict), "verdict.body", name, into).drop("verdict")
 
@@ -87,10 +87,10 @@ def _verdict(value: Column, key: Column, of: Topic | str, known: Mapping[int, st
 
 @cache
 def _judge(of: Topic | str, known: tuple[tuple[int, str], ...]) -> Judge:
-    """A worker makes each judge once."""
+    """The judge of a topic, or of plain Avro records. The cache lets a worker make each judge only once."""
     return judge_of_plain(of, dict(known)) if isinstance(of, str) else judge_with_body(of, dict(known))
 
 
 def _as_struct(body: Column, name: str) -> Column:
-    """Avro bodies in the newest schema of this name."""
+    """Avro bodies in the newest schema of this name, as structs."""
     return from_avro(body, json.dumps(schemas.current(name)), {"mode": "PERMISSIVE"})

@@ -1,4 +1,4 @@
-"""Deduplication, the same in every query: the first row of each identity passes."""
+"""The deduplication of all queries: only the first row of each identity passes."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ from services.settings import Settings
 
 
 def record_position() -> Column:
-    """Topic, partition and offset of a record as one text. No other record has the same."""
+    """Topic, partition and offset of a record as one text, which identifies the record."""
     return F.concat_ws("/", "topic", "partition", "offset")
 
 

@@ -34,9 +34,9 @@ def columns() -> list[Column]:
 
 
 def sample(records: DataFrame, topic: Topic) -> DataFrame:
-    """Let Spark's progress report have some traces of each micro-batch: those with the largest ids.
+    """Add some traces of each micro-batch to Spark's progress report: those with the largest ids.
 
-    Takes records as ``sources.kafka`` gives them.
+    Takes records from ``sources.kafka``.
     """
     if not tracing.is_on():
         return records

@@ -35,8 +35,8 @@ def call_for_each(
     """A struct of what the function returns for each value and key.
 
     Args:
-        reader: returns the reader of the values. Like ``make``, it is called for each Arrow batch, so it must keep it.
-        make: returns the function.
+        reader, make: return the reader of the values, and the function. They are called for each Arrow batch, so they
+            must return the same objects again.
         result: the names and types of the attributes of a returned object that the struct contains, at least two.
     """
     fields = list(to_arrow_schema(result))
@@ -46,7 +46,7 @@ def call_for_each(
         freeze_at_second_task()
         function, given = make(), values.to_pylist()
         each = zip(given, keys.to_pylist(), reader().read(given), strict=True)
-        # Only the attributes are kept. The records of all values would need much more memory than the values.
+        # Keep only the attributes. The records of all values would need much more memory than the values.
         rows = [attributes(function(*one)) for one in each]
         arrays = [pa.array([row[number] for row in rows], field.type) for number, field in enumerate(fields)]
         return pa.StructArray.from_arrays(arrays, fields=fields)

@@ -36,7 +36,7 @@ class SegmentFiles:
         """The contents of segments in their order. This worker forgets all other segments of the bucket.
 
         Args:
-            fetch: reads the segments with these names from the state. Called if some have no copy.
+            fetch: reads the segments with these names from the state. It is called if a segment has no copy.
         """
         found = {each.name: content for each in segments if (content := self._copy(each)) is not None}
         missing = [each.name for each in segments if each.name not in found]

@@ -20,7 +20,7 @@ Hashes = npt.NDArray[np.int64]
 """Two independent 64-bit hashes of each identity. Shape: (2, identities). In a segment they are sorted."""
 
 MERGE = 4
-"""Segments of similar size that become one. Each identity is rewritten once for each power of this number."""
+"""The number of segments of similar size that become one. Each identity is rewritten once for each power of it."""
 
 LARGEST = 2**17
 """A segment with at least this number of identities (2 MiB) is not merged. So no batch waits long for a merge."""
@@ -84,7 +84,7 @@ def remember(
         keep: for how many milliseconds to remember an identity at least.
         load: gives the contents of segments in their order.
     """
-    # An identity is old if both clocks say so: ours, and that of the broker in these rows. One of them may be ahead.
+    # An identity is old if it is old by both clocks: ours, and the broker's in these rows. One of them may be ahead.
     live = [segment for segment in segments if segment.newest >= min(now, order[0].max(initial=0)) - keep]
     contents = {segment.name: content for segment, content in zip(live, load(live), strict=True)}
     fresh = _first_of_each(hashes, order)
@@ -93,8 +93,9 @@ def remember(
     # A broker's clock may be ahead of ours. Such a time would keep a segment for longer.
     times = np.minimum(order[0][fresh], now)
     slices = times // (keep // SLICES)
-    for this in (slices == part for part in np.unique(slices)):
-        live.append(_add(contents, hashes[:, fresh[this]], int(times[this].max())))  # noqa: PERF401  # it also adds to the contents
+    for part in np.unique(slices):
+        is_in_part = slices == part
+        live.append(_add(contents, hashes[:, fresh[is_in_part]], int(times[is_in_part].max())))
     if chosen := _to_merge(live, keep // SLICES):
         merged = np.concatenate([contents[segment.name] for segment in chosen], axis=1)
         segment = _add(contents, merged[:, np.lexsort(merged[::-1])], max(each.newest for each in chosen))

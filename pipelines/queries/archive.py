@@ -34,7 +34,7 @@ PSEUDONYM_KEY = "pseudonym_key"
 """The value of the manifest with the id of the key."""
 
 _POSITION = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
-"""The columns with the position of an event's record. They identify a row, also in archives of release 0.1."""
+"""The columns with the position of an event's record. They also identify the rows in archives of release 0.1."""
 
 _KEY_ID = "_pseudonym-key"
 """The file in the archive with the id of its key. The manifest has the id too, but is deleted with the checkpoint."""
@@ -61,7 +61,7 @@ def _pseudonymize(events: DataFrame, pseudonyms: Pseudonyms) -> DataFrame:
     """Replace cards by pseudonyms: pseudonym (null for a return without a card), append_time, position, event."""
     pseudonym_of = _for_each(lambda card: card and pseudonyms.of(card), T.StringType())
     without_cards = _for_each(_without_cards(pseudonyms), T.BinaryType())
-    # Leave out events that only the index of invoices reads. They follow from erasures.
+    # Omit the rows that only the index of invoices reads. They follow from erasures.
     return events.where(F.col("event").isNotNull()).select(
         pseudonym_of("CustomerCardNo").alias("pseudonym"),
         *("append_time", "topic", "partition", "offset"),
@@ -78,9 +78,10 @@ def _for_each(function: Callable[[Any], Any], result: T.DataType) -> Callable[[s
 
 
 def _without_cards(pseudonyms: Pseudonyms) -> Callable[[bytes], bytes]:
-    """A function that replaces the cards in a framed event by pseudonyms, and removes free texts. A Purchase has none.
+    """A function that replaces the cards in a framed event by pseudonyms, and removes free texts.
 
-    An erasure does not change the files. So they have no reason and no actor, which the ledger has.
+    A Purchase has no card and no free text. An erasure does not change the files. So they have no reason and no actor,
+    which the ledger has.
     """
 
     def without_cards(event: bytes) -> bytes:
@@ -107,7 +108,7 @@ def _write(context: QueryContext, sink: ParquetSink, batch: DataFrame, batch_id:
 
 
 def _check_key(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
-    """Refuse a new checkpoint with a key that is not the archive's key. A card would get a second pseudonym."""
+    """Refuse a new checkpoint with another key than the archive's key. A card would get a second pseudonym."""
     files = Files(spark, settings.archive_dir)
     if is_new and files.exists(_KEY_ID) and files.read(_KEY_ID) != _key_id(settings):
         raise CheckpointMismatchError(

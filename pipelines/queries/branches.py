@@ -74,8 +74,8 @@ def return_columns() -> dict[str, Column]:
     """
     invoice, original = F.col("invoice"), F.col("invoice.OriginalInvoiceNumber")
     # No invoice has a longer number, and each line contains the text.
-    names_one = names_original(invoice) & (F.length(original) <= LONGEST_TEXT)
-    return {"invoice_kind": invoice_kind(invoice), "original_invoice": F.when(names_one, original)}
+    is_possible = names_original(invoice) & (F.length(original) <= LONGEST_TEXT)
+    return {"invoice_kind": invoice_kind(invoice), "original_invoice": F.when(is_possible, original)}
 
 
 def masked_line(number: Column) -> Record:
@@ -124,7 +124,7 @@ BRANCHES = (
 
 
 def dead_letters(inputs: DataFrame, settings: Settings) -> DataFrame:
-    """The dead letters alone of checked records, for the Kafka sink: topic, key, value, headers."""
+    """Only the dead letters of checked records, for the Kafka sink: topic, key, value, headers."""
     topic = F.lit(settings.name_of(topics.DEAD_LETTERS)).alias("topic")
     return inputs.where(~_is_valid()).select(
         topic, "key", _value_of_dead_letter().alias("value"), _headers_with_reason().alias("headers")
@@ -138,7 +138,7 @@ def _is_valid() -> Column:
 def branch_records(branches: Sequence[Branch], inputs: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
     """All records that the branches make of checked records, for the Kafka sink: topic, key, value, headers."""
     counts = {f"count_{number}": F.coalesce(branch.count(), F.lit(0)) for number, branch in enumerate(branches)}
-    # Makes the rows first and their contents afterwards. Spark generates no code for arrays of records.
+    # Make the rows first and their contents afterwards, because Spark generates no code for arrays of records.
     numbers = F.concat(*(F.array_repeat(F.lit(number), F.col(count)) for number, count in enumerate(counts)))
     of_invoice = {name: column for branch in branches for name, column in branch.columns().items()}
     rows = inputs.withColumns({**counts, **of_invoice}).select("*", F.posexplode(numbers).alias("position", "branch"))
@@ -166,7 +166,7 @@ def _output(branch: Branch, number: Column, ids: SchemaIds, settings: Settings) 
 
 
 def _of_row(columns: Sequence[Column]) -> Column:
-    """Choose the column of the row's branch. There is one column for each branch."""
+    """The column of the row's branch. ``columns`` has one column for each branch."""
     *others, last = columns
     chosen = last
     for number, column in reversed([*enumerate(others)]):

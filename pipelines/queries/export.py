@@ -33,11 +33,8 @@ _ORDER = ("StoreID", "CreatedTime")
 _UNDATED, _UNDATED_NOW = "date=__HIVE_DEFAULT_PARTITION__", "date=0001-01-01"
 """The folder of rows without a usable date: the name in release 0.1, which pandas cannot read, and the name now."""
 
-
 WriteRows = Callable[[DataFrame, int], None]
-"""Takes the rows of a micro-batch and its number, and writes the rows. It does not write ``timestamp``, the append
-time.
-"""
+"""Writes the rows of a micro-batch with this number, without their column ``timestamp`` (the append time)."""
 
 
 def _export(context: QueryContext) -> DataStreamWriter:
@@ -60,7 +57,7 @@ def _export(context: QueryContext) -> DataStreamWriter:
 
 def _parquet(context: QueryContext) -> WriteRows:
     directory = context.settings.export_dir
-    # This must be first: it refuses old files, and the other steps would change them.
+    # The sink comes first: it refuses files without keys, and the next steps change files.
     sink = ParquetSink(context.spark, directory, EXPORT.checkpoint(context.settings), _PARQUET_KEY)
     remove_staging_folders(context.spark, directory)
     rename_undated(context.spark, directory)
@@ -149,7 +146,7 @@ EXPORT = Query(
 
 
 def forget_progress(spark: SparkSession, settings: Settings) -> None:
-    """Let the next start of the export read its topic from the beginning, and add only what its files lack.
+    """Let the next start of the export read its topic from the beginning, and add only the rows that its files lack.
 
     Raises CheckpointMismatchError if the files do not say which records they have, or are of the other format.
     """

@@ -1,7 +1,7 @@
 """The loyalty query, the single writer of accounts: processes invoices and commands by customer, in time order.
 
-Invoices arrive with the store as their key and a customer shops in many stores, so the accounts need a shuffle. The
-domain decides about each event; pipelines.accounts moves accounts into and out of Spark's state.
+The key of an invoice is its store, and a customer shops in many stores. So the query shuffles the events by card. The
+domain decides about each event. ``pipelines.accounts`` reads and writes the accounts in Spark's state.
 """
 
 from collections.abc import Mapping
@@ -82,16 +82,16 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
 
 
 def _with_steps_counted(rows: DataFrame) -> DataFrame:
-    """Count the rows without a topic, and drop them."""
+    """Count the rows of ``step_rows``, and drop them."""
     is_step = F.col("topic").isNull()
     counts = (F.count_if(is_step & (F.col("id") == step)).alias(step) for step in RETURN_STEPS)
     return rows.observe(RETURNS, *counts).where(~is_step)
 
 
 def _check_changelog(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
-    """Refuse a half-made checkpoint, and a new checkpoint with an old changelog.
+    """Refuse a half-made checkpoint, and a new checkpoint beside an old changelog.
 
-    Their sequence numbers would begin again at 1.
+    The sequence numbers of their accounts would begin again at 1.
     """
     if CheckpointReader(spark, checkpoint).is_unfinished:
         raise CheckpointMismatchError(
@@ -115,8 +115,7 @@ LOYALTY = Query(
     formats={**FORMATS, LAYOUT: "2"},
     fixed=lambda settings: {
         "state": STATE_VERSION,
-        # Returns, audits and rebuilds compute purchases again. So another factor would change points of earlier
-        # purchases.
+        # Returns, audits and rebuilds compute earlier purchases again. Another factor would change their points.
         LOYALTY_FACTOR: f"{settings.loyalty_factor.normalize():f}",
     },
     remedies={"state": "`loyalty rebuild` makes one that this release can continue (docs/how-to/rebuild.md)"},

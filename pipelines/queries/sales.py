@@ -28,9 +28,9 @@ def _sales(context: QueryContext) -> DataStreamWriter:
 
 
 def _sold(invoices: DataFrame) -> DataFrame:
-    """Checked invoices in. Out: timestamp, identity, partition, offset, and the texts StoreID and amount.
+    """The columns timestamp, identity, partition, offset, StoreID and amount (both texts) of checked invoices.
 
-    The texts of an invalid record are null. It stays; ``accounts.events`` has the reason.
+    The texts of an invalid record are null. ``accounts.events.events_with_duplicates`` says why the record stays.
     """
     texts = {"StoreID": F.col("invoice.StoreID"), "amount": net_amount(F.col("invoice")).cast(_AMOUNT).cast("string")}
     sold = (F.when(F.col("reason").isNull(), text).alias(name) for name, text in texts.items())
@@ -67,7 +67,7 @@ def _sales_by_minute(unique: DataFrame) -> DataFrame:
 
 
 def _encode(windows: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
-    """Rows of StoreSales in. Out: records for the Kafka sink."""
+    """Convert rows of StoreSales to records for the Kafka sink."""
     key = F.concat_ws("@", "StoreID", "WindowStart")
     return windows.select(
         F.lit(settings.name_of(STORE_SALES)).alias("topic"),

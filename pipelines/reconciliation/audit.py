@@ -65,9 +65,10 @@ _VERDICT = T.StructType(
 ``purchases`` and ``returns`` are those of the recomputed account, for ``with_differences``.
 """
 
-
 _Waiting = dict[str, tuple[str, list[Found]]]
-"""By pseudonym, customers whose sources have not progressed equally far: the last entry and the differences."""
+"""By pseudonym, the customers whose sources have not progressed equally far: the version of the account, and the
+differences.
+"""
 
 
 def audit(context: Context, api: str, left_out: Collection[Source], *, archive: bool) -> Report:
@@ -107,9 +108,9 @@ def _round(
     *,
     archive: bool,
 ) -> _Waiting:
-    """Compare all customers, or only these.
+    """Compare all customers, or only these, and add their differences to the report.
 
-    Reports their differences, except those that may still disappear, which it returns.
+    Returns the customers whose differences may still disappear. Their differences are not in the report.
     """
     snapshot = _snapshot(context, api, left_out, archive=archive)
     report.unreadable += [each for each in snapshot.unreadable if each not in report.unreadable]
@@ -134,8 +135,8 @@ def _round(
 def of_customers(facts: DataFrame, only: Collection[str]) -> DataFrame:
     """The facts of these customers.
 
-    If the ledger was stopped, they are many. Their names are rows and no part of the plan: Spark needs more than a
-    minute to plan a condition with 100,000 names.
+    They are many if the ledger was stopped. So a join selects them: Spark needs more than a minute to plan a condition
+    with 100,000 pseudonyms.
     """
     names = facts.sparkSession.createDataFrame([(each,) for each in only], "pseudonym STRING")
     return facts.join(names, "pseudonym", "left_semi")
@@ -146,7 +147,7 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     checkpoint = LOYALTY.checkpoint(settings)
     # Read the progress first. Every event that is committed now must have its entries.
     reader = CheckpointReader(context.spark, checkpoint)
-    # Timers are rounded up to the interval. A timer that is set for the past fires one batch later.
+    # Timers are rounded up to the interval, and a timer that is set for the past fires one batch later.
     delay = 3 * (settings.timer_interval // timedelta(milliseconds=1))
     progress = Progress(reader.positions(), max(0, reader.clock_time() - delay))
     reads: dict[Source, Read] = {
@@ -177,7 +178,7 @@ def _examination(programmes: Programmes) -> Callable[[Customer], tuple[object, .
 
 def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
     sums = (F.coalesce(F.sum(source.name), F.lit(0)).alias(source.name) for source in COMPARED)
-    # A card with returns only, none of which reached an account, has an event and no account.
+    # A card has no account if its only events are returns that reached no account.
     has_account = (F.col("entries") > 0) | ~F.col("recomputed")
     for each in COMPARED:
         has_account |= F.col(each.name) > 0

@@ -1,4 +1,4 @@
-"""The shared context of all steps of audit and rebuild. It starts and ends both programs."""
+"""The shared context of all steps of the audit, of the rebuild and of ``loyalty returns``. It starts and ends them."""
 
 import logging
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from services.start_up import StartUpError
 from services.tls import CertificateError
 
 _TASK_ATTEMPTS = 4
-"""Otherwise one slow start of a Python worker would end an audit. Spark gives it ten seconds."""
+"""How often Spark tries a task. One start of a Python worker that takes over ten seconds must not end an audit."""
 
 
 class ArchiveError(RuntimeError):
@@ -34,7 +34,7 @@ class ArchiveError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The shared values of all steps."""
+    """The values that all steps share."""
 
     spark: SparkSession
     settings: Settings
@@ -58,7 +58,7 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
     for name in ("py4j", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        # Checks these first, because Spark takes seconds to start.
+        # Read these before the start of Spark, which takes seconds.
         rules, names = load_programmes(settings), pseudonyms(settings.pseudonym_key_file)
         spark = spark_session(settings, app_name, _TASK_ATTEMPTS)
         try:
@@ -74,7 +74,7 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
 
 
 def one_line(error: Exception) -> str:
-    """The first line of a message, or the causes of an error of Java. Other lines of Spark's errors help no user."""
+    """The first line of a message, or the causes of an error of Java. The other lines do not help a user."""
     if isinstance(error, Py4JJavaError):
         return summarize_java_error(str(error)).removeprefix("py4j.protocol.Py4JJavaError: ")
     return str(error).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""The events of accounts as a batch. They come from the topics, and deleted ones from the archive."""
+"""Reads the events of accounts as a batch: from the topics, and deleted events from the archive."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -24,8 +24,7 @@ from services.messaging.topic_reader import Offsets
 from services.pseudonyms import Pseudonyms
 
 _PURCHASES = Topic("purchases", key="InvoiceNumber", value="Purchase")
-"""Not a topic on a broker. It only gives the schema of archived purchases."""
-
+"""This is no topic on a broker. It only gives the schema of archived purchases."""
 
 _NO_FILES = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 """Spark's conditions for a folder that does not exist, and for one without files of Parquet."""
@@ -36,9 +35,9 @@ class Events:
     """All events of accounts up to the end offsets of their topics.
 
     Attributes:
-        records: identity and append_time of each record, duplicates included; and of each event: pseudonym, card (null
-            in the archive, both null for a return without a card), topic, partition, offset, event, and the original
-            that a return names.
+        records: all records, with duplicates: identity, append_time, topic, partition, offset; and of each event also
+            pseudonym, card, event, and the original that a return names. The card is null in the archive. Pseudonym and
+            card are null for a return without a card.
         extents: by topic, the offsets that were read.
         complete_from: earlier events may be missing (milliseconds since the epoch). 0 if none is missing.
         notes: what is missing, in words.
@@ -112,7 +111,7 @@ def read_topic(context: Context, extent: TopicExtent) -> DataFrame:
 
 def pseudonym_of(pseudonyms: Pseudonyms, card: Column) -> Column:
     """The pseudonym of a card, null for null."""
-    # A lambda has no type hints. With them Spark would expect a vectorised function and log a warning.
+    # Use a lambda: with the type hints of a function, Spark would expect a vectorised function and log a warning.
     return F.udf(lambda name: name and pseudonyms.of(name), "string")(card)
 
 

@@ -102,7 +102,8 @@ def balances(context: Context, extent: TopicExtent) -> DataFrame:
 def state(context: Context, checkpoint: str) -> DataFrame:
     """The accounts in Spark's state after the last committed micro-batch, as facts. Raises UnreadableError.
 
-    Reads them at once and keeps a copy on disk: a live query deletes this version of its state after 100 micro-batches.
+    Reads them immediately and keeps a copy on disk: a running query deletes this version of its state after 100
+    micro-batches.
     """
     try:
         layout = layout_of(checkpoint, manifest.read(context.spark, checkpoint))
@@ -136,7 +137,7 @@ def _shared_accounts(context: Context, checkpoint: str) -> DataFrame:
 
 
 def _decode(row: bytes) -> tuple[Any, ...]:
-    return decode(row)  # Spark cannot copy the decoder to its workers
+    return decode(row)  # a function, because Spark cannot copy the decoder itself to its workers
 
 
 def state_variable(context: Context, checkpoint: str, name: str) -> DataFrame:
@@ -145,7 +146,7 @@ def state_variable(context: Context, checkpoint: str, name: str) -> DataFrame:
     _ = context.spark.streams.active
     read = context.spark.read
     try:
-        # Spark counts operators from the end of a query, so this one comes before the deduplication.
+        # Spark numbers the operators from the end of a query: 0 is that of the accounts, 1 the deduplication.
         return read.format("statestore").options(operatorId=0, stateVarName=name).load(checkpoint)
     except (PySparkException, ValueError) as error:
         raise UnreadableError(Source.STATE, f"{checkpoint}: {one_line(error)}") from error

@@ -1,7 +1,7 @@
-"""Finds returns that never reached the account that bought. Audit and rebuild share it.
+"""Finds returns that never reached the account that bought. Audit and rebuild share this module.
 
-It needs the results of all customers: a return can have another card than its purchase, or no card. So the result of
-one customer does not show that it is missing.
+A return can have another card than its purchase, or no card. So only the results of all customers show that a return is
+missing.
 """
 
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ RETURNABLE = T.StructType(
 class Returnable(NamedTuple):
     """A purchase of an account.
 
-    The account must know each return of it that was appended between ``since`` and ``until``. Both times are included.
-    They are milliseconds since the epoch.
+    The account must know each return of it that was appended between ``since`` and ``until`` (both inclusive, in
+    milliseconds since the epoch).
     """
 
     original: str
@@ -54,8 +54,8 @@ def returnables(account: Account, programmes: Programmes, updated_time: int) -> 
 def with_differences(customers: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:
     """The customers with differences: pseudonym, card, version, differences.
 
-    It adds the returns that were not forwarded to the customer. A command that the loyalty query has not read yet is no
-    difference. An index with too many waiting returns drops some. These are differences.
+    The differences include the returns that were not forwarded to the customer, also those that the index of invoices
+    dropped because too many returns waited. A command that the loyalty query has not read yet is no difference.
 
     Args:
         customers: also with ``purchases``, an array of RETURNABLE, and ``returns``, the numbers that the account knows.
@@ -90,7 +90,7 @@ def not_forwarded(customers: DataFrame, returns: DataFrame, records: DataFrame) 
     owner = customers.drop("returns").withColumn("bought", F.explode("purchases")).drop("purchases")
     known = customers.select("pseudonym", F.explode("returns").alias("number"), F.lit(True).alias("is_known"))
     in_time = F.col("append_time").between(F.col("since"), F.col("until"))
-    # If two customers have bought with one number, the return of one of them is enough.
+    # If two customers have bought the same number, it is enough that one of them knows the return.
     of_return = Window.partitionBy("number")
     return (
         _unsent(returns, records)
@@ -106,7 +106,7 @@ def not_forwarded(customers: DataFrame, returns: DataFrame, records: DataFrame) 
 def _unsent(returns: DataFrame, records: DataFrame) -> DataFrame:
     """The returns without a command to another account: number, original, append_time, event."""
     number = F.col("event_id")
-    # A lambda has no type hints. With them Spark would expect a vectorised function.
+    # Use a lambda: with the type hints of a function, Spark would expect a vectorised function.
     sent = F.udf(lambda returned: list(commands_of(returned)), "array<string>")(number)
     is_command = F.col("identity").startswith("!")
     commands = records.where(is_command).select(event_id().alias("sent"), F.lit(True).alias("is_sent"))
@@ -121,5 +121,5 @@ def _unsent(returns: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def commands_of(number: str) -> tuple[str, str]:
-    """The ids of the commands that bring a return to another account. The index and replaced cards send them."""
+    """The ids of the commands that bring a return to another account: from the index, and from a replaced card."""
     return derived_id(number, "/forward"), derived_id(number, "/redirected")

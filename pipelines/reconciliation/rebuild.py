@@ -1,7 +1,7 @@
 """The rebuild: makes a new checkpoint of the loyalty query from the events.
 
-It replaces a lost checkpoint, or one of another release. It recomputes accounts in the order of their entries, so
-sequence numbers continue. Then it processes the events without entries, and writes their records. It also writes
+It replaces a lost checkpoint, or a checkpoint of another release. It recomputes accounts in the order of their entries,
+so sequence numbers continue. Then it processes the events without entries, and writes their records. It also writes
 records that an interrupted micro-batch may not have written. Readers ignore duplicates, so a second rebuild changes
 nothing. ``python -m pipelines.reconciliation.rebuild``, or ``loyalty rebuild``, runs it.
 """
@@ -97,7 +97,7 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool, without_ledger
     check_archive(snapshot, context.settings)
     if not without_ledger:
         check_ledger(snapshot)
-    # Keep the result on the executors' disks. It is used several times, and the loyalty topic grows meanwhile.
+    # Keep the result on the executors' disks: several jobs use it, and ``_write`` makes the loyalty topic longer.
     rebuild_account = reconstruction(context.ids, context.programmes, snapshot.coverage.now)
     accounts = by_customer(context, snapshot.facts, snapshot.coverage, rebuild_account, REBUILT).localCheckpoint()
     check_complete(accounts, snapshot)
@@ -127,7 +127,7 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool, without_ledger
 def _remembered(snapshot: Snapshot) -> DataFrame:
     """The identities in the topics and the archive: identity, timestamp.
 
-    Of an identity that counts again, the query must remember the last generation.
+    If an identity counts again (see ``repeats``), the query must remember its last generation.
     """
     records = snapshot.events.records.join(snapshot.repeated, "identity", "left")
     is_current = F.col("starts").isNull() | (F.col("append_time") >= F.element_at("starts", -1))
@@ -153,8 +153,8 @@ def _index(context: Context, numbers: DataFrame, returns: DataFrame, now: int) -
 
 
 def _encoded(waiting: str) -> Column:
-    """The waiting returns of one number, as Spark's state has them."""
-    # A lambda has no type hints. With them Spark would expect a vectorised function.
+    """The waiting returns of one number, as Spark's state contains them."""
+    # Use a lambda: with the type hints of a function, Spark would expect a vectorised function.
     encode = F.udf(lambda rows: encode_waiting([Returned._make(row) for row in rows[:MOST_WAITING]]), "binary")
     return encode(waiting)
 
@@ -162,7 +162,7 @@ def _encoded(waiting: str) -> Column:
 def _start(context: Context, reader: CheckpointReader, seed: Seed) -> None:
     """Run the query on the new checkpoint until it has read all records that exist now.
 
-    On a busy machine a Python worker may need more than the ten seconds that Spark allows. Then the query starts again.
+    The query starts again if a Python worker needs more than the ten seconds that Spark allows, as on a busy machine.
     """
     query = seeded(seed)
     with reader.unfinished():
@@ -171,7 +171,7 @@ def _start(context: Context, reader: CheckpointReader, seed: Seed) -> None:
                 query.start(context.spark, context.ids, context.settings, available_now=True).awaitTermination()
             except StreamingQueryException as error:
                 if reader.batches("offsets"):
-                    # Readers may have records of a planned micro-batch. Only its replay gives the same records again.
+                    # Readers may already have records of a planned micro-batch. Only a replay gives the same records.
                     query = dataclasses.replace(query, check=lambda *_: None)
                 else:
                     reader.discard()
@@ -184,7 +184,7 @@ def _start(context: Context, reader: CheckpointReader, seed: Seed) -> None:
 def _check_nothing_writes(reader: CheckpointReader, settings: Settings) -> None:
     """Refuse if a query writes to a remote checkpoint, where no lock works.
 
-    A running query commits a batch each interval.
+    A running query commits a batch in each timer interval.
     """
     before = reader.batches("offsets"), reader.batches()
     if local_folder(LOYALTY.checkpoint(settings)) is not None or not before[0]:

@@ -1,4 +1,4 @@
-"""One customer of the rebuild: the account that its events give, and the records that its outputs may lack."""
+"""Rebuilds one customer: the account that the events give, and the records that the output topics may lack."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -36,11 +36,11 @@ REBUILT = T.StructType(
         T.StructField("nameless", T.ArrayType(T.StringType())),
     ]
 )
-"""One customer: the account (null if there is none), the number of newly processed events, and any problem.
+"""One customer: the account (null if there is none), the number of newly processed events, and a problem or null.
 
 ``purchases`` are those of the account, which the index of invoices must know. ``returns`` are the numbers of returns
-that the account must not get again. ``nameless`` are the ids of commands to cards of which only pseudonyms are known.
-They must have been sent before.
+that the account must not get again. ``nameless`` are the ids of commands to cards of which only the pseudonyms are
+known. These commands must have been sent before.
 """
 
 EVENTS_MISSING = "events are missing"
@@ -72,8 +72,8 @@ def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> C
 def _returnables(recomputed: Recomputed, programmes: Programmes) -> Iterator[Returnable]:
     """The purchases of the new account.
 
-    The new events can make the account forget returns, but ``_known_returns`` still has them. So ``since`` follows from
-    the account as it was before the new events.
+    The new events can make the account forget returns that ``_known_returns`` still has. So ``since`` follows from the
+    account before the new events.
     """
     before, account = recomputed.settled.account, recomputed.late.account
     if account:
@@ -100,7 +100,7 @@ def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> 
 
 
 def _nameless(records: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """The ids of the commands that go to a card of which only the pseudonym is known."""
+    """The ids of the commands to a card of which only the pseudonym is known."""
     for record in records:
         if record["topic"] == topics.LOYALTY_COMMANDS.name and is_pseudonym(record["key"].decode()):
             yield record["id"]

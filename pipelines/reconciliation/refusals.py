@@ -1,4 +1,4 @@
-"""What a rebuild refuses, before it writes anything."""
+"""The checks of a rebuild before it writes anything."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -25,9 +25,9 @@ def check_archive(snapshot: Snapshot, settings: Settings) -> None:
 
 
 def check_ledger(snapshot: Snapshot) -> None:
-    """Refuse without the ledger if the loyalty topic lacks entries.
+    """Refuse if the loyalty topic lacks entries and the ledger could not be read.
 
-    These entries say in which order an account processed its events. In another order it can have other points.
+    Entries show in which order an account processed its events. In another order it can have other points.
     """
     coverage = snapshot.coverage
     if coverage.topic_from and Source.LEDGER not in coverage.compared:

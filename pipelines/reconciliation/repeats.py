@@ -1,8 +1,9 @@
-"""Which records count, if several have one identity.
+"""Finds the records that count, if several records have the same identity.
 
-The loyalty query drops duplicates as they arrive. If several records have one number, the first that it *read* counts.
-Only the ledger and the loyalty topic show which one that is: the record with an entry. If none has an entry, it is the
-record that was appended first. The query forgets a number in time. Then the next record with this number counts, too.
+The loyalty query drops duplicates as they arrive. So the record that it *read* first counts. Only the ledger and the
+loyalty topic show which record that is: the record with an entry. If no record has an entry, the record that was
+appended first counts. After some time the query forgets the identity. Then the next record with this identity counts,
+too.
 """
 
 from datetime import timedelta
@@ -20,9 +21,9 @@ def repeated_identities(records: DataFrame, recorded: DataFrame, settings: Setti
     """The identities that count again, because the queries have forgotten them meanwhile: identity, starts.
 
     ``starts`` are the append times of the copies that count, in order. Each begins a generation of copies. As in
-    ``deduplicate``, the memory of an identity begins with the first copy of a generation. Compare a copy with
-    the start of its generation: if it is later by more than the repeat horizon and has an entry, it counts. If it is
-    later by more than the longest memory, it counts even without an entry.
+    ``deduplicate``, the memory of an identity begins with the first copy of a generation. A copy with an entry begins a
+    new generation if it is later than this first copy by more than the repeat horizon. A copy without an entry begins
+    one if it is later by more than the longest memory.
 
     Args:
         recorded: see ``effective_events``.
@@ -30,11 +31,11 @@ def repeated_identities(records: DataFrame, recorded: DataFrame, settings: Setti
     horizon, memory = (each // _MILLISECOND for each in (settings.repeat_horizon, longest_memory(settings)))
     time_between = F.max("append_time") - F.min("append_time")
     late = records.groupBy("identity").agg(time_between.alias("time_between")).where(F.col("time_between") > horizon)
-    is_made = F.coalesce(F.array_contains("entry_times", F.col("append_time")), F.lit(False))
-    copy = F.struct("append_time", is_made.alias("is_made"))
+    made_entry = F.coalesce(F.array_contains("entry_times", F.col("append_time")), F.lit(False))
+    copy = F.struct("append_time", made_entry.alias("made_entry"))
 
     def add(starts: Column, copy: Column) -> Column:
-        limit = F.when(copy["is_made"], horizon).otherwise(memory)
+        limit = F.when(copy["made_entry"], horizon).otherwise(memory)
         is_start = copy["append_time"] - F.element_at(starts, -1) > limit
         return F.when(is_start, F.concat(starts, F.array(copy["append_time"]))).otherwise(starts)
 
@@ -50,7 +51,7 @@ def repeated_identities(records: DataFrame, recorded: DataFrame, settings: Setti
 
 
 def effective_events(records: DataFrame, recorded: DataFrame, repeated: DataFrame) -> DataFrame:
-    """For each event, the one record that counts. The added column ``is_recorded`` tells whether it has an entry.
+    """For each event, the record that counts. The added column ``is_recorded`` tells whether the event has an entry.
 
     Args:
         recorded: pseudonym, event_id and entry_time of every entry of an event.
@@ -72,12 +73,14 @@ def effective_events(records: DataFrame, recorded: DataFrame, repeated: DataFram
     marked = marked.withColumn("is_recorded", F.coalesce(has_entry, F.lit(False)))
     copies = Window.partitionBy("identity", "generation")
     order = ("append_time", "topic", "partition", "offset")
-    # The time of an entry shows which copy of its customer made it. If no copy has this time, the first one counts.
-    is_made = F.col("is_recorded") & F.array_contains("entry_times", F.col("append_time"))
-    of_customer = Window.partitionBy("identity", "generation", "pseudonym").orderBy((~is_made).alias("other"), *order)
+    # The time of an entry shows which copy of its customer made it. If no copy has this time, the first copy counts.
+    made_entry = F.col("is_recorded") & F.array_contains("entry_times", F.col("append_time"))
+    of_customer = Window.partitionBy("identity", "generation", "pseudonym").orderBy(
+        (~made_entry).alias("other"), *order
+    )
     marked = marked.withColumn("place", F.row_number().over(of_customer))
     is_first = F.row_number().over(copies.orderBy(*order)) == 1
-    counts = F.when(F.col("is_recorded"), is_made | (F.col("place") == 1)).otherwise(
+    counts = F.when(F.col("is_recorded"), made_entry | (F.col("place") == 1)).otherwise(
         is_first & ~F.max("is_recorded").over(copies)
     )
     added = ("counts", "entry_times", "starts", "generation", "place")

@@ -1,4 +1,4 @@
-"""The report of the audit: what it has found, for the terminal and for the topic audit-runs."""
+"""The report of the audit, for the terminal and for the topic audit-runs."""
 
 import time
 import uuid
@@ -17,7 +17,7 @@ DIFFERENT, UNREADABLE = 1, 2
 
 _OUTCOMES = {0: "agrees", DIFFERENT: "differs", UNREADABLE: "incomplete"}
 _MOST_FINDINGS = 1_000
-"""The most differences in the record of a run."""
+"""The largest number of differences in the record of a run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def take_snapshot(
     Spark keeps copies of the rows on disk. ``context.spark.catalog.clearCache()`` deletes them.
 
     Args:
-        progress: later events without entries are omitted. None: no event is omitted.
+        progress: events after it are omitted if they have no entry. None: no event is omitted.
 
     Raises:
         NoTopicError, PublishError: a topic cannot be read.
@@ -88,7 +88,7 @@ def take_snapshot(
             unreadable.append(one_line(error))
     now = time.time_ns() // 1_000_000
     loyalty = extent_of(topics.LOYALTY, settings, now)
-    # Several jobs need these rows. Without a copy each job would read and decode the topics again.
+    # Several jobs use these rows. Without a copy each job would read and decode the topics again.
     entries = facts.with_event_ids(facts.entries(context, loyalty), context).persist(StorageLevel.DISK_ONLY)
     recorded = entries
     if Source.LEDGER in found:

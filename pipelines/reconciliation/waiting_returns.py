@@ -29,7 +29,7 @@ class WaitingReturn:
 
     Attributes:
         append_time: when the broker appended it, milliseconds since the epoch.
-        expires_time: when it waits no longer.
+        expires_time: the time until which it waits.
     """
 
     invoice: str
@@ -57,7 +57,7 @@ def waiting_returns(context: Context) -> list[WaitingReturn]:
 
 
 def main(*, as_json: AsJson = False) -> None:
-    """List the returns that wait for their purchases, whatever card they carry. The output names no card."""
+    """List the returns that wait for their purchases, with or without a card. The output names no card."""
     with open_context("loyalty-returns") as context:
         try:
             found = waiting_returns(context)

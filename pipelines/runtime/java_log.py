@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 _NOISE = (
     # Java prints this line at each start, because Spark uses this module. No setting of Java prevents it.
     b"WARNING: Using incubator modules: jdk.incubator.vector",
-    # Spark's thread for old state files comes too late when the pipeline stops.
+    # Spark's thread that removes old state files may still run when the pipeline stops.
     b"SparkEnv not active, cannot do maintenance on StateStores",
 )
 _LINE = re.compile(r"(?P<timestamp>\S+Z) (?P<level>[A-Z]+) (?P<logger>\S+): (?P<event>.*)")

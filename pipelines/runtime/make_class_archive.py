@@ -18,7 +18,7 @@ from services.settings import Settings
 
 
 def make(jars: Path) -> None:
-    """Run a join and a stateful query. Java writes the classes that it used when it ends."""
+    """Run a join and a stateful query. When Java ends, it writes the classes that it has used."""
     archive = archive_in(jars)
     archive.unlink(missing_ok=True)
     part = archive.with_suffix(".part")

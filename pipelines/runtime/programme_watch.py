@@ -29,8 +29,8 @@ class ProgrammeWatch:
     """Watches loyalty-programmes. Close it after use.
 
     A version is published some time before it takes effect. The setting LOYALTY_PROGRAMME_NOTICE is this time. So
-    queries that start again within this time have never decided by an outdated version. When the end offset changes,
-    the watch reads the topic. A refused publication changes the offset, too.
+    queries that start again within this time have never used an outdated version. When the end offset changes, the
+    watch reads the topic and counts the versions, because a refused publication also changes the offset.
 
     Raises PublishError if the topic does not exist, and ProgrammeError if a version cannot be read.
     """

@@ -1,8 +1,8 @@
-"""PySpark's daemon, which starts the Python workers. This one prints no tracebacks of workers whose task has ended.
+"""PySpark's daemon, which starts the Python workers, but without tracebacks of workers whose task has ended.
 
-Spark closes the connection of a worker when it ends a task early, for example when a query stops. The worker gets an
-error when it writes, and PySpark's daemon prints it like a failure. Other errors are not lost: the worker sends them to
-Spark, and the query reports them.
+Spark closes the connection of a worker when it ends a task early, for example when a query stops. The worker then gets
+an error when it writes, and PySpark's daemon would print this error like a failure. Other errors are not lost: the
+worker sends them to Spark, and the query reports them.
 """
 
 import socket

@@ -137,8 +137,8 @@ def begin_no_batch(query: StreamingQuery) -> None:
 def stop(query: StreamingQuery) -> None:
     """Stop the query and its jobs.
 
-    If a batch is in planning at ``begin_no_batch``, Spark interrupts it when its first job may already run. The query
-    then ends by itself, and its own ``stop`` does not cancel the job.
+    If Spark plans a batch during ``begin_no_batch``, the query ends by itself when the first job of this batch may
+    already run. Then ``query.stop`` does not cancel this job. So this function also cancels the jobs of the query.
     """
     query.stop()
     _execution(query).sparkSession().sparkContext().cancelJobGroup(str(query.runId))

@@ -16,12 +16,13 @@ from services import tracing
 log = structlog.get_logger()
 
 IDENTIFIED, UNIQUE = "identified", "unique"
-"""Spark's observations of the rows before and after the deduplication."""
+"""The names of Spark's observations of the rows before and after the deduplication."""
 
 DEAD_LETTERS = "dead letters"
-"""The observation of the invalid records of a query."""
+"""The name of the observation of the invalid records of a query."""
 
 ROWS = "rows"
+"""The number of rows in such an observation."""
 
 READY = Gauge("loyalty_pipeline_ready", "1 after all queries have started.")
 _ROWS = Counter("loyalty_query_input_rows_total", "Records read.", ["query"])
@@ -50,8 +51,6 @@ _DEAD_LETTERS = Counter("loyalty_query_dead_letters_total", "Invalid records tha
 _REMOVAL_SECONDS = Counter(
     "loyalty_query_forgetting_seconds_total", "Time that tasks spent searching for state to remove.", ["query"]
 )
-
-
 _RETURN_STEPS = Counter(
     "loyalty_returns_total",
     "Returns in the index of invoices, by step: waiting and settled count returns that came before their purchases.",
@@ -59,7 +58,7 @@ _RETURN_STEPS = Counter(
 )
 
 RETURNS = "returns"
-"""The observation of the loyalty query that counts these steps."""
+"""The name of the observation of the loyalty query that counts these steps."""
 
 RETURN_STEPS = ("waiting", "settled", "forwarded", "dropped")
 
@@ -101,7 +100,7 @@ class ProgressMetrics:
 
 
 def announce(query: str, positions: Positions) -> None:
-    """Show a query that starts, before its first micro-batch. An idle query may have none for a long time.
+    """Show the metrics of a query before its first micro-batch, for which an idle query may wait long.
 
     Args:
         positions: those of its checkpoint.

@@ -1,7 +1,8 @@
 """Tells the clock of a query up to which append time the query has read its topics.
 
-Spark runs the clock in a separate Python process, which cannot read the checkpoint. The clock asks this module when
-Spark plans a micro-batch. The answer is the clock's offset in the checkpoint. So a replayed batch has the same time.
+Spark runs the clock in a separate Python process, which cannot read the checkpoint. So the clock asks this module when
+Spark plans a micro-batch. Spark stores the answer in the checkpoint as the offset of the clock. So a replayed batch has
+the same time.
 """
 
 import threading
@@ -31,8 +32,8 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
     """Start a thread that answers with ``read_until``, for the life of the process. Returns its address."""
     listener = Listener(family="AF_UNIX")
     names = [settings.name_of(topic) for topic in topics]
-    # The query reads only committed transactions. Records of an open transaction have append times, too, and the query
-    # reads them later. So the timers must wait for them.
+    # The query reads the records of an open transaction later, and they already have append times. So the timers must
+    # wait for them.
     new_client = partial(bounded_consumer, settings, "loyalty-pipeline", **{"isolation.level": "read_uncommitted"})
     client = new_client()
 
@@ -64,7 +65,7 @@ def _time_or_zero(read: Callable[[], int]) -> int:
 
 
 def read_until(client: Consumer, topics: Sequence[str], positions: Positions) -> int:
-    """All records that were appended before this time are in committed micro-batches, milliseconds since the epoch.
+    """The time before which every appended record is in a committed micro-batch, in milliseconds since the epoch.
 
     Args:
         client: a consumer that also reads open transactions. It keeps its connections until the next call, and reads no
@@ -72,7 +73,7 @@ def read_until(client: Consumer, topics: Sequence[str], positions: Positions) ->
         topics: as named on the broker.
         positions: of the last committed micro-batch.
     """
-    # A record that is appended later has a later time, because this time is before now by more than clocks differ.
+    # The clock of a broker may be behind by TIMER_DELAY. So every record that is appended from now on has a later time.
     now = time.time_ns() // 1_000_000 - TIMER_DELAY
     try:
         return min([now, *(time for topic in topics for time in _unread_times(client, topic, positions, now))])

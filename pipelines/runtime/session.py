@@ -52,7 +52,7 @@ _SHARED = {
 _AVRO_OPTIONS = " ".join(
     f"-Dorg.apache.avro.{name}={value}"
     for name, value in {
-        # The length of a text or array is before it. Corrupt bytes could name gigabytes, and end the process.
+        # The length precedes a text or an array. Corrupt bytes could contain a length of gigabytes and end the process.
         "limits.string.maxLength": LONGEST_TEXT,
         "limits.bytes.maxLength": LONGEST_TEXT,
         "limits.collectionItems.maxLength": 100_000,
@@ -67,7 +67,7 @@ _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Nobody reads Spark's pages here. By default Spark keeps 1,000 jobs, stages and plans for them, which was half of
+    # Spark's pages are off here. By default Spark still keeps 1,000 jobs, stages and plans for them, which was half of
     # the live heap, and notes each change of a task (docs/lab/queries.md).
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
@@ -209,7 +209,7 @@ def worker_python(master: str) -> str:
 
 
 def has_local_checkpoints(settings: Settings) -> bool:
-    """Whether all checkpoints are on a local disk. Elsewhere a rename may not be atomic or may not replace a file."""
+    """Whether all checkpoints are on a local disk. Elsewhere a rename may not be atomic, or may replace no file."""
     # With a Hadoop configuration, a path without a scheme may be on any file system.
     return "HADOOP_CONF_DIR" not in os.environ and all(map(local_folder, _folders(settings)))
 

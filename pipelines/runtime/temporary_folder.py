@@ -22,7 +22,7 @@ _LONGEST_PATH = 60
 
 @dataclass(frozen=True, slots=True)
 class TemporaryFolder:
-    """A folder that belongs to whoever holds its lock.
+    """A folder that belongs to the process that holds its lock.
 
     Attributes:
         lock: file descriptor of the folder. The JVM inherits it, so the lock ends with the JVM.
@@ -33,7 +33,7 @@ class TemporaryFolder:
 
     @property
     def java_option(self) -> str:
-        """Empty if the path does not suit. Java then uses its default folder, and nobody deletes the files."""
+        """The option for Java, empty if Java or Spark cannot use the path. Then nobody deletes the temporary files."""
         path = str(self.path)
         return "" if " " in path or len(path) > _LONGEST_PATH else f"-Djava.io.tmpdir={path}"
 

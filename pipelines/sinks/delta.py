@@ -26,9 +26,9 @@ def is_table(spark: SparkSession, directory: str) -> bool:
 class DeltaSink:
     """Appends micro-batches to a table, each once.
 
-    A commit has the id of the query and the number of the micro-batch (``txnAppId``, ``txnVersion``), and Delta skips a
-    commit that the table has. The query of a new checkpoint has another id, so none of its commits is skipped. It omits
-    rows that it reads again, by their keys.
+    A commit has the id of the query and the number of the micro-batch (``txnAppId``, ``txnVersion``). Delta skips a
+    commit that the table already has. The query of a new checkpoint has another id, so Delta skips none of its commits.
+    The sink omits the rows that a new checkpoint reads again, by their keys.
     """
 
     def __init__(self, spark: SparkSession, directory: str, checkpoint: str, key: str) -> None:

@@ -12,9 +12,10 @@ from services.settings import Settings
 
 
 def write_stream(records: DataFrame, settings: Settings) -> DataStreamWriter:
-    """A stream writer to the topics in the column ``topic``. Takes topic, key, value and headers.
+    """A stream writer to the topics in the column ``topic``. It also counts the dead letters.
 
-    Counts the dead letters.
+    Args:
+        records: topic, key, value and headers.
     """
     is_dead_letter = F.col("topic") == settings.name_of(topics.DEAD_LETTERS)
     counted = records.observe(DEAD_LETTERS, F.count_if(is_dead_letter).alias(ROWS))
@@ -22,7 +23,7 @@ def write_stream(records: DataFrame, settings: Settings) -> DataStreamWriter:
 
 
 def write_batch(records: DataFrame, settings: Settings) -> None:
-    """Write a batch to the topics in the column ``topic``. Takes topic, key, value and headers."""
+    """Write a batch (topic, key, value and headers) to the topics in the column ``topic``."""
     records.write.format("kafka").options(**_options(settings)).save()
 
 

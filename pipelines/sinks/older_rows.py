@@ -1,4 +1,4 @@
-"""Rows that the folder of an export had before its checkpoint began."""
+"""Omits rows that the folder of an export had before its checkpoint began."""
 
 import time
 from collections.abc import Callable, Collection
@@ -21,15 +21,16 @@ class OlderRows:
     newer than the checkpoint. A file in the checkpoint remembers this after a restart.
 
     Attributes:
-        next_batch: the number after those of all older micro-batches. 0: there are no older rows.
+        next_batch: the first number that no older micro-batch has; 0 if there are no older rows.
     """
 
     def __init__(
         self, spark: SparkSession, checkpoint: str, key: Collection[str], find_next_batch: Callable[[], int]
     ) -> None:
-        """``key``: the columns that identify a row. ``find_next_batch`` returns a number as ``next_batch``.
-
-        It is called if the checkpoint has no commit yet.
+        """
+        Args:
+            key: the columns that identify a row.
+            find_next_batch: returns the value of ``next_batch``. It is called if the checkpoint has no commit yet.
         """
         self._key = list(key)
         files = Files(spark, checkpoint)

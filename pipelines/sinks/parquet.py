@@ -19,8 +19,8 @@ _DATE, _BATCH = "date=", "batch="
 class ParquetSink:
     """Writes micro-batches to folders of their own, each once.
 
-    A new checkpoint numbers its micro-batches from 0 again. So its folders begin after those that the directory has. It
-    omits rows that it reads again, by their keys.
+    A new checkpoint numbers its micro-batches from 0 again. So the sink adds the first free number to each. It omits
+    the rows that a new checkpoint reads again, by their keys.
     """
 
     def __init__(self, spark: SparkSession, directory: str, checkpoint: str, key: Mapping[str, str]) -> None:

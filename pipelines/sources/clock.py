@@ -2,8 +2,8 @@
 
 Each micro-batch has one row with this time, or no row if the time has not changed. Timers run up to this time and not
 up to the machine's time. Otherwise, after an outage, they would run before earlier events that are still unread. A new
-time also starts a micro-batch, so timers run without traffic. With processing-time timers, Spark would run one batch
-after the other, or no batch without new data.
+time also starts a micro-batch, so timers also run without traffic. With only the timers of Spark, which use processing
+time, Spark would run one batch after the other, or no batch without new data.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""pos-invoices: decodes and checks the records. Each record of the topic stays exactly one row."""
+"""Decodes and checks the records of pos-invoices. Each record of the topic stays exactly one row."""
 
 from pyspark.sql import DataFrame
 

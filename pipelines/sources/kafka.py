@@ -1,4 +1,4 @@
-"""The Kafka source of all pipelines: streams for the queries, batches for the reconciliation, secured or not."""
+"""The Kafka source of all pipelines: streams for the queries, and batches for the reconciliation."""
 
 import json
 from datetime import timedelta
@@ -77,7 +77,7 @@ def _subscribe(reader: Any, topic: Topic, settings: Settings) -> Any:
         .options(**kafka_connection(settings))
         .option("subscribe", settings.name_of(topic))
         .option("includeHeaders", "true")
-        # A till may use transactions. An invoice of an aborted one never happened.
+        # A till may use transactions. The invoices of an aborted transaction do not count.
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
     )
