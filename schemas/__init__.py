@@ -40,7 +40,7 @@ def record_name(path: str) -> str:
 
 
 def with_types(schema: Any, change: Callable[[Any], Any]) -> Any:
-    """The schema with ``change`` applied to each type in it, the inner types first."""
+    """The schema after ``change`` has replaced each type in it, the inner types first."""
     if isinstance(schema, list):
         return [with_types(each, change) for each in schema]
     if isinstance(schema, dict):

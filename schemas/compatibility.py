@@ -1,7 +1,7 @@
 """Checks by the rules of Avro whether a reader schema can read the records of a writer schema.
 
-Libraries compare only the encoding. These rules also compare logical types, because a decimal with another scale has
-the same bytes, and is another amount. https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
+Libraries compare only the encoding. This module also compares logical types, because the same bytes are another amount
+if a decimal has another scale. https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """
 
 import json
@@ -20,7 +20,7 @@ _LOGICAL = ("logicalType", "precision", "scale")
 
 
 def obstacles(reader: Any, writer: Any) -> list[str]:
-    """The reasons why the reader cannot read all values of the writer, with one line for each place.
+    """The reasons why the reader cannot read all values of the writer: one line for each place in the schema.
 
     Args:
         reader, writer: schemas parsed from JSON.
@@ -32,7 +32,7 @@ def obstacles(reader: Any, writer: Any) -> list[str]:
 
 
 class _Pair:
-    """Two schemas and their named types."""
+    """A reader schema and a writer schema, with their named types."""
 
     def __init__(self, reader: Any, writer: Any) -> None:
         self._read = dict(_names(reader, ""))
@@ -48,22 +48,20 @@ class _Pair:
             yield from self._into_union(reader, writer, place)
         elif _kind(reader) != _kind(writer):
             if _kind(reader) not in _PROMOTED.get(_kind(writer), ()) or _logical(reader) or _logical(writer):
-                yield f"{place or 'the schema'} is {_words(writer)}, but the reader needs {_words(reader)}"
+                yield _mismatch(place, writer, _words(reader))
         elif _logical(reader) != _logical(writer):
-            yield f"{place or 'the schema'} is {_words(writer)}, but the reader needs {_words(reader)}"
+            yield _mismatch(place, writer, _words(reader))
         else:
-            yield from self._alike(reader, writer, place)
+            yield from self._of_same_kind(reader, writer, place)
 
     def _into_union(self, reader: list[Any], writer: Any, place: str) -> Iterator[str]:
         found = [list(self.obstacles(branch, writer, place)) for branch in reader]
         if all(found):
             same = [each for branch, each in zip(reader, found, strict=True) if _same_kind(branch, writer, self._read)]
             needed = " or ".join(_words(_resolved(branch, self._read)) for branch in reader)
-            yield from (
-                same[0] if same else [f"{place or 'the schema'} is {_words(writer)}, but the reader needs {needed}"]
-            )
+            yield from same[0] if same else [_mismatch(place, writer, needed)]
 
-    def _alike(self, reader: Any, writer: Any, place: str) -> Iterator[str]:
+    def _of_same_kind(self, reader: Any, writer: Any, place: str) -> Iterator[str]:
         kind = _kind(reader)
         if kind in _NAMED and not _has_name_of(reader, writer):
             yield f"{place or 'the schema'} is called {writer['name']}, but the reader needs {reader['name']}"
@@ -118,7 +116,7 @@ def _full_name(name: str, space: str) -> str:
 
 
 def _resolved(schema: Any, names: dict[str, Any]) -> Any:
-    """The schema without names and wrappers."""
+    """The definition of a named type, or the inner type of ``{"type": ...}``. Other types stay as they are."""
     if isinstance(schema, str) and schema not in _PRIMITIVES:
         return names[schema]
     if isinstance(schema, dict) and (isinstance(schema["type"], dict | list) or schema["type"] in names):
@@ -147,6 +145,10 @@ def _has_name_of(reader: Any, writer: Any) -> bool:
 
 def _same_kind(branch: Any, writer: Any, names: dict[str, Any]) -> bool:
     return not isinstance(branch, list) and _kind(_resolved(branch, names)) == _kind(writer)
+
+
+def _mismatch(place: str, writer: Any, needed: str) -> str:
+    return f"{place or 'the schema'} is {_words(writer)}, but the reader needs {needed}"
 
 
 def _words(schema: Any) -> str:

@@ -14,17 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
+from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, WAITING, InvoiceIndex, News, decode_waiting
-from pipelines.accounts.records import RECORD_TYPE, rows_of
+from pipelines.accounts.invoice_index import WAITING, InvoiceIndex, News, decode_waiting
+from pipelines.accounts.records import rows_of
 from pipelines.accounts.state_calls import StateMaps
+from pipelines.accounts.state_layout import ACCOUNTS, Layout
 from pipelines.accounts.timers import Timers
-from pipelines.checkpoints.manifest import CheckpointMismatchError
-from pipelines.columns.buckets import bucket_of, partition_keys
 from pipelines.runtime.python_workers import freeze_at_second_task
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
@@ -35,137 +33,12 @@ from services.domain.account.model import Account, AccountState, ErasureMarker
 from services.domain.invoice_index import IndexedInvoice
 from services.domain.programme import Programmes
 from services.pseudonyms import Pseudonyms
-from services.settings import Settings
-
-STATE_VERSION = "2"
-"""Version of the state's format. A checkpoint with another version cannot continue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How the state of a checkpoint is arranged.
-
-    Attributes:
-        buckets: the number of buckets in each shuffle partition.
-        are_shared: whether the maps of a bucket share one state variable.
-    """
-
-    buckets: int
-    are_shared: bool
-
-
-LAYOUT = "layout"
-"""The name of the layout in a manifest. A checkpoint without this name has the first layout."""
-
-LAYOUTS = {"1": Layout(16, are_shared=False), "2": Layout(1, are_shared=True)}
-
-
-def layout_of(checkpoint: str, formats: Mapping[str, str]) -> Layout:
-    """The layout that a manifest names. Raises CheckpointMismatchError."""
-    name = formats.get(LAYOUT, "1")
-    if name not in LAYOUTS:
-        raise CheckpointMismatchError(
-            f"the state in {checkpoint} has the layout {name}, which this release does not know: use the newer release "
-            "that has made the checkpoint"
-        )
-    return LAYOUTS[name]
-
 
 _CARDS_AT_ONCE = 1_000
 """The largest number of cards whose accounts the operator holds in memory at once."""
 
-ACCOUNTS = "accounts"
-"""The state variable: in each bucket a map from a key to the bytes of a state and its timer (0: none).
-
-The key of an account is its card. The key of an erasure marker is the card's pseudonym, because an erased card must not
-stay.
-"""
-
-SEED_TYPE = T.StructType(
-    [
-        T.StructField("CustomerCardNo", T.StringType()),
-        T.StructField("account", T.BinaryType()),
-        T.StructField("invoice", T.StringType()),
-        T.StructField("owner", T.StringType()),
-        T.StructField("waiting", T.BinaryType()),
-    ]
-)
-"""A part of the state of a new checkpoint: an account (``encode_account``) or an indexed invoice.
-
-``owner`` is the card that bought the invoice, empty if it is not known. ``waiting`` are the returns that wait for it
-(``encode_waiting``).
-"""
-
-_EVENT = ("CustomerCardNo", "append_time", "event", "traceparent")
 _CARD = T.StructType([T.StructField("card", T.StringType())])
 _ACCOUNT = T.StructType([T.StructField("account", T.BinaryType()), T.StructField("due", T.LongType())])
-
-
-def process_events(
-    events: DataFrame, clock: DataFrame, operator: "AccountOperator", settings: Settings, initial: DataFrame | None
-) -> DataFrame:
-    """Process events and timers. Returns the records to write, as rows of RECORD_TYPE.
-
-    An event goes to the bucket of its card, and to the buckets of the numbers that it buys, forgets, or returns. A row
-    of the clock goes to every bucket.
-
-    Args:
-        events: unique events, as rows of EVENT_TYPE.
-        clock: the rows of ``clock_rows``.
-        initial: the state of a new checkpoint, as rows of SEED_TYPE. Spark reads it in the first micro-batch only.
-    """
-    # The number of buckets is fixed for the life of a checkpoint, because ``shuffle_partitions`` and the layout are.
-    count = operator.layout.buckets * settings.shuffle_partitions
-    keys = [*range(count)] if operator.layout.buckets > 1 else partition_keys(events.sparkSession, count)
-    bucket = bucket_of(keys, F.xxhash64("key"))
-    initial_state = None
-    if initial is not None:
-        keyed = initial.withColumn("key", F.coalesce("CustomerCardNo", "invoice"))
-        initial_state = keyed.withColumn("bucket", bucket).drop("key").groupBy("bucket")
-    no_news = (F.lit(None).cast("string").alias(name) for name in ("news", "number"))
-    every_bucket = F.explode(F.array(*map(F.lit, keys))).alias("bucket")
-    ticks = clock.select(*_EVENT, *no_news, every_bucket)
-    return (
-        _routed(events)
-        .select(*_EVENT, "news", "number", bucket.alias("bucket"))
-        .union(ticks)
-        .groupBy("bucket")
-        .transformWithState(
-            statefulProcessor=operator,
-            outputStructType=RECORD_TYPE,
-            outputMode="Append",
-            timeMode="ProcessingTime",
-            initialState=initial_state,
-        )
-    )
-
-
-def _routed(events: DataFrame) -> DataFrame:
-    """One row for each card and each number that an event concerns, with ``key``, ``news`` and ``number``.
-
-    In the row for the account of the card, ``news`` and ``number`` are null.
-    """
-    has_event = F.col("event").isNotNull()
-    routes = {
-        None: F.when(has_event, F.col("CustomerCardNo")),
-        BOUGHT: F.when(has_event, F.col("invoice")),
-        FORGOTTEN: F.when(~has_event, F.col("invoice")),
-        RETURNED: F.col("original"),
-    }
-    route = F.array(
-        *(
-            F.struct(F.lit(news).cast("string").alias("news"), key.cast("string").alias("key"))
-            for news, key in routes.items()
-        )
-    )
-    return (
-        events.withColumn("route", F.explode(route))
-        .select("*", "route.*")
-        .where(F.col("key").isNotNull())
-        .withColumn("number", F.when(F.col("news").isNotNull(), F.col("key")))
-        # For a purchase or an erasure, the index of invoices needs only the number and the card.
-        .withColumn("event", F.when(F.coalesce(F.col("news") == RETURNED, F.lit(True)), F.col("event")))
-    )
 
 
 class AccountOperator(StatefulProcessor):

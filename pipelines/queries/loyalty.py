@@ -14,8 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.accounts.events import EVENT_TYPE, command_events, invoice_events, unique_events
-from pipelines.accounts.operator import LAYOUT, SEED_TYPE, STATE_VERSION, AccountOperator, layout_of, process_events
+from pipelines.accounts.operator import AccountOperator
 from pipelines.accounts.records import kafka_records, writer_ids
+from pipelines.accounts.routing import process_events
+from pipelines.accounts.state_layout import LAYOUT, SEED_TYPE, STATE_VERSION, layout_of
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.queries.branches import dead_letters

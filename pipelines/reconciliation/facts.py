@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipelines.accounts.operator import ACCOUNTS, layout_of
 from pipelines.accounts.state_calls import SHARED, decode
+from pipelines.accounts.state_layout import ACCOUNTS, layout_of
 from pipelines.checkpoints import manifest
 from pipelines.columns.decoding import decode_avro
 from pipelines.reconciliation.context import Context, one_line

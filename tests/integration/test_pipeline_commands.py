@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from infra.local.stack import variables_of
-from pipelines.accounts.operator import ACCOUNTS
 from pipelines.accounts.state_calls import SHARED, decode
+from pipelines.accounts.state_layout import ACCOUNTS
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from pipelines.accounts.operator import STATE_VERSION
+from pipelines.accounts.state_layout import STATE_VERSION
 from pipelines.checkpoints import manifest, retention
 from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError, claim
 from pipelines.checkpoints.retention import LostRecords, RecordsLostError, accepted_losses, check
