@@ -134,7 +134,14 @@ class InvoiceIndex:
         )
 
     def _take_slots(self, numbers: Sequence[str]) -> int:
-        """Give a slot to each return that began to wait. Returns how many older returns lost their slots."""
+        """Give the next slots to returns that began to wait. Returns how many older returns no longer wait.
+
+        The slots form a ring. Each has the number for which its return waits. If a slot is given to another return, the
+        oldest return that waits for the former number of the slot no longer waits.
+
+        Args:
+            numbers: for each new return, the number for which it waits.
+        """
         lost = 0
         for start in range(0, len(numbers), self._most_waiting):
             new = numbers[start : start + self._most_waiting]

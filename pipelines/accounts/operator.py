@@ -49,7 +49,7 @@ class AccountOperator(StatefulProcessor):
         programmes: Programmes,
         writer_ids: Mapping[Topic, int],
         interval: int,
-        names: Pseudonyms,
+        pseudonyms: Pseudonyms,
         layout: Layout,
     ) -> None:
         """Args: interval: milliseconds to which timers are rounded up."""
@@ -57,7 +57,7 @@ class AccountOperator(StatefulProcessor):
         self._programmes = programmes
         self._writer_ids = dict(writer_ids)
         self._interval = interval
-        self._pseudonyms = names
+        self._pseudonyms = pseudonyms
         # The time of the clock. Spark makes an operator for each task, and processes its timers after all its rows.
         self._read_until = 0
 

@@ -60,9 +60,9 @@ class ProgrammeWatch:
         except (KafkaException, PublishError) as error:
             if now - self._checked > self._notice:
                 raise ProgrammeUnknownError(
-                    f"Kafka has not answered for {now - self._checked:.0f} s, and after LOYALTY_PROGRAMME_NOTICE a new "
-                    "version of the programme may be in effect unseen. Start the pipeline again when Kafka answers: it "
-                    "continues where it was"
+                    f"Kafka has not answered for {now - self._checked:.0f} s. This is longer than "
+                    "LOYALTY_PROGRAMME_NOTICE, so a version of the programme that is not known here may be in effect. "
+                    "Start the pipeline again when Kafka answers: it continues where it was"
                 ) from error
             if not self._is_away:
                 log.warning("Kafka does not answer", brokers=self._settings.kafka_bootstrap_servers)
