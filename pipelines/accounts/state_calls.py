@@ -126,7 +126,7 @@ class StateMaps:
         self._shared = map_calls(handle.getMapState(SHARED, _KEY, _CONTENT)) if are_shared else None
 
     def open(self, name: str, key: T.StructType, value: T.StructType) -> MapCalls:
-        """The map with this name. The types are those of its own variable in an older checkpoint."""
+        """The map with this name. ``key`` and ``value`` are the types of its own variable in an older checkpoint."""
         if self._shared is None:
             self._own[name] = self._handle.getMapState(name, key, value)
             return map_calls(self._own[name])

@@ -64,11 +64,11 @@ class Query:
     Attributes:
         sources: the topics that it reads. They and their order are fixed for the life of a checkpoint.
         build: returns the stream writer of the whole query.
-        checkpoint: its folder or other Hadoop URI, by the settings.
-        longest_wait: how long records may wait for a full micro-batch, by the settings.
+        checkpoint: takes the settings, and returns the folder or another Hadoop URI of the checkpoint.
+        longest_wait: takes the settings, and returns how long records may wait for a full micro-batch.
         reads_programme: whether it must start again for a new version of the programme.
         formats: by name, the formats of a new checkpoint. An older one keeps the formats that it has.
-        fixed: further names and values that are fixed for the life of a checkpoint, by the settings.
+        fixed: takes the settings, and returns further names and values that are fixed for the life of a checkpoint.
         remedies: by the name of a fixed value, what to do if it differs and no setting can restore it.
         check: takes the session, the checkpoint, the settings, and whether the checkpoint is new. Raises
             CheckpointMismatchError if the query must not start.

@@ -65,7 +65,7 @@ class ReturnReason(StrEnum):
 
 
 class AccountVersion(NamedTuple):
-    """One state of one card. Versions are ordered, also across an erasure: the next account is opened later.
+    """One state of one card. Later states have higher versions, even after an erasure: the next account opens later.
 
     Attributes:
         opened_time: when the account was opened, milliseconds since the epoch.

@@ -1,18 +1,26 @@
 """The rules of a value in JSON.
 
-Release 0.1 read JSON with Spark's parser, which is Jackson. This module keeps the limits of Jackson.
+Release 0.1 read JSON with Spark's parser, which is Jackson. ``json_parser`` keeps the limits of Jackson.
 """
 
 import json
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from itertools import pairwise
 from math import isinf
-from typing import Any, NoReturn
+from typing import Any
 
+from services.domain.json_parser import (
+    DEEPEST,
+    WHITE_SPACE,
+    Number,
+    Pairs,
+    UniqueObject,
+    decoder,
+    enough_recursion,
+    parse,
+)
 from services.domain.json_patterns import (
     ANY_TEXT,
     BEGINS_AS_OBJECT,
@@ -56,9 +64,6 @@ because simple tills send their InvoiceNumber as a number.
 _LARGEST = {"int": 2**31 - 1, "long": 2**63 - 1}
 
 _MOST_DIGITS = 38
-_LONGEST_NUMBER = 1000
-_LONGEST_NAME = 50_000
-_DEEPEST = 1000
 
 
 class NotReadableError(ValueError):
@@ -84,7 +89,7 @@ def read_object(value: bytes, schema: Schema) -> dict[str, Any]:
     if "\\u" in text and re.search(LONE_SURROGATE, text):
         raise NotReadableError(HALF_OF_A_PAIR)
     try:
-        parsed = _parse(text, _DEEPEST - 1)
+        parsed = parse(text, DEEPEST - 1)
     except ValueError:
         raise NotReadableError(mistake(text)) from None
     if reason := next(_misfits(parsed, schema, ""), None):
@@ -94,7 +99,7 @@ def read_object(value: bytes, schema: Schema) -> dict[str, Any]:
 
 def unknown_fields(value: bytes, schema: Schema) -> list[str]:
     """Returns the fields of a readable JSON object that the schema does not have: ``InvoiceLineItems[].Colour``."""
-    return list(dict.fromkeys(_unknown(_parse(value.decode(), _DEEPEST), schema, "")))
+    return list(dict.fromkeys(_unknown(parse(value.decode(), DEEPEST), schema, "")))
 
 
 def other_encoding(value: bytes) -> str | None:
@@ -115,17 +120,17 @@ def kind_of_other(value: bytes) -> str | None:
     It looks at the first value and ignores most of the bytes after it, because the reason is only a hint.
     """
     text = value.decode("utf-8", "replace")
-    start = len(text) - len(text.lstrip(" \t\r\n"))
+    start = len(text) - len(text.lstrip(WHITE_SPACE))
     if not text[start:]:
         return None
     try:
-        parsed, end = _decoder(_Object).raw_decode(text, start)
+        parsed, end = decoder(UniqueObject).raw_decode(text, start)
     except (ValueError, RecursionError):
         return None
-    if depth(text[start:end]) > _DEEPEST:
+    if depth(text[start:end]) > DEEPEST:
         return None
     following = text[end : end + 1]
-    if isinstance(parsed, _Number) and following not in ("", " ", "\t", "\r", "\n"):
+    if isinstance(parsed, Number) and following not in ("", " ", "\t", "\r", "\n"):
         return None
     is_word = parsed is None or isinstance(parsed, bool)
     # Like Jackson, refuse a word that goes on: "nullx".
@@ -153,87 +158,32 @@ def _place_after(text: str) -> str:
     return f"line {len(before) + 1}, column {len(last_line) + 1}"
 
 
-class _Number(str):
-    """The text of a number, unchanged."""
-
-    __slots__ = ()
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """The names and values of an object. A name can occur twice."""
-
-
-class _Object(dict[str, Any]):
-    """An object in which each name occurs once."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        if len(self) < len(pairs) or any(len(name) > _LONGEST_NAME for name in self):
-            raise ValueError("a name is given twice, or is too long")
-
-
-def _decoder(objects: Any) -> json.JSONDecoder:
-    return json.JSONDecoder(
-        object_pairs_hook=objects, parse_int=_number, parse_float=_number, parse_constant=_refuse_constant
-    )
-
-
-def _number(text: str) -> _Number:
-    if len(text) > _LONGEST_NUMBER and sum(map(str.isdigit, text)) > _LONGEST_NUMBER:
-        raise ValueError("too many digits")
-    return _Number(text)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _parse(text: str, deepest: int) -> Any:
-    """Returns the JSON object of a text. Raises ValueError."""
-    # The first condition is fast. It is false for almost every value.
-    if text.count("{") + text.count("[") > deepest and depth(text) > deepest:
-        raise ValueError("nested too deeply")
-    with _enough_recursion():
-        return _decoder(_Object).decode(text)
-
-
-@contextmanager
-def _enough_recursion() -> Iterator[None]:
-    """Lets Python's parser read values that are nested as deeply as Jackson allows. It counts each level as a call."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, 3 * _DEEPEST))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
-
-
 def _given_twice(text: str) -> str | None:
     """Returns the first field that an invoice has twice. None: there is none, or a reason cannot repeat its name."""
-    start = len(text) - len(text.lstrip(" \t\r\n"))
+    start = len(text) - len(text.lstrip(WHITE_SPACE))
     try:
-        with _enough_recursion():
-            pairs, _ = _decoder(_Pairs).raw_decode(text, start)
+        with enough_recursion():
+            pairs, _ = decoder(Pairs).raw_decode(text, start)
     except (ValueError, RecursionError):
         return None
     last = dict(pairs)
     items = last.get("InvoiceLineItems")
     places = [("", pairs), ("DeliveryAddress.", last.get("DeliveryAddress"))]
-    # isinstance would also accept _Pairs, which is an object and not a list of items.
+    # isinstance would also accept Pairs, which is an object and not a list of items.
     places += [("InvoiceLineItems[].", item) for item in (items if type(items) is list else ())]
     for above, each in places:
-        if isinstance(each, _Pairs) and (name := _name_given_twice(each)) is not None:
+        if isinstance(each, Pairs) and (name := _name_given_twice(each)) is not None:
             return above + name if re.search(ORDINARY_NAME, above + name) else None
     return None
 
 
-def _name_given_twice(pairs: _Pairs) -> str | None:
+def _name_given_twice(pairs: Pairs) -> str | None:
     return next((first for first, second in pairwise(sorted(name for name, _ in pairs)) if first == second), None)
 
 
 def _kind(value: Any) -> str:
     match value:
-        case _Number():
+        case Number():
             return WHOLE if _is_whole(value) else OTHER_NUMBER
         case bool():
             return TRUE_OR_FALSE
