@@ -45,19 +45,19 @@ def reserve(posting: Posting, event: Reserve) -> None:
         return
     lapses_time = event.append_time + posting.programme.reserve_for
     account.reservations[event.command_id] = Reservation(lapses_time, take_spendable(account.lots, event.points))
-    posting.decide(event, posting.enter(Kind.RESERVED, expires_time=lapses_time), event.command_id)
+    posting.add_decision(event, posting.add_entry(Kind.RESERVED, expires_time=lapses_time), event.command_id)
 
 
 def capture(posting: Posting, event: Capture) -> None:
     _cancel_debt(posting, event.redemption_id)
     if reservation := _end_reservation(posting, event):
-        posting.decide(event, posting.enter(Kind.REDEEMED, -reservation.points), event.redemption_id)
+        posting.add_decision(event, posting.add_entry(Kind.REDEEMED, -reservation.points), event.redemption_id)
 
 
 def void(posting: Posting, event: Void) -> None:
     if reservation := _end_reservation(posting, event):
-        posting.add(reservation.lots)
-        posting.decide(event, posting.enter(Kind.VOIDED), event.redemption_id)
+        posting.add_points(reservation.lots)
+        posting.add_decision(event, posting.add_entry(Kind.VOIDED), event.redemption_id)
 
 
 def _cancel_debt(posting: Posting, redemption_id: str) -> None:
@@ -75,7 +75,7 @@ def _cancel_debt(posting: Posting, redemption_id: str) -> None:
     if cancelled:
         account.debt -= cancelled
         account.reserved_debt -= cancelled
-        posting.enter(Kind.RETURNED, cancelled, reason=str(ReturnReason.POINTS_SPENT))
+        posting.add_entry(Kind.RETURNED, cancelled, reason=str(ReturnReason.POINTS_SPENT))
 
 
 def _end_reservation(posting: Posting, event: Capture | Void) -> Reservation | None:
@@ -95,7 +95,7 @@ def adjust(posting: Posting, event: Adjust) -> None:
     if event.points > 0:
         terms = adjusted_terms(event.append_time, posting.programme)
         expires_time = terms.expires_time
-        posting.add({terms: event.points})
+        posting.add_points({terms: event.points})
     elif event.allow_negative:
         spent = sum(take_spendable(account.lots, -event.points).values())
         owed = -event.points - spent
@@ -105,7 +105,7 @@ def adjust(posting: Posting, event: Adjust) -> None:
         return
     else:
         take_spendable(account.lots, -event.points)
-    posting.decide(event, posting.enter(Kind.ADJUSTED, event.points, expires_time=expires_time))
+    posting.add_decision(event, posting.add_entry(Kind.ADJUSTED, event.points, expires_time=expires_time))
 
 
 def transfer(posting: Posting, event: Transfer) -> None:
@@ -123,7 +123,7 @@ def transfer(posting: Posting, event: Transfer) -> None:
     taken = take_spendable(account.lots, event.points)
     sent = [SentLot(taken[terms], terms.expires_time) for terms in soonest_first(taken)]
     _credit(posting, event, sent, "/in", event.reason)
-    posting.decide(event, posting.enter(Kind.SENT, -event.points, counterparty=event.counterparty))
+    posting.add_decision(event, posting.add_entry(Kind.SENT, -event.points, counterparty=event.counterparty))
 
 
 def receive(posting: Posting, event: Receive) -> None:
@@ -135,12 +135,12 @@ def receive(posting: Posting, event: Receive) -> None:
     limit = LARGEST_RETURNED_TOTAL if event.is_sent_back else LARGEST_TOTAL
     if posting.account.total + sum(lot.points for lot in event.lots) > limit:
         _credit(posting, event, event.lots, BACK, str(Refusal.TOO_MANY_POINTS))
-        posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS), counterparty=event.counterparty)
+        posting.add_entry(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS), counterparty=event.counterparty)
         return
     added = _lots_of(event, posting.programme)
-    posting.add(added)
+    posting.add_points(added)
     next_expiry = min((terms.expires_time for terms in added if terms.expires_time), default=0)
-    posting.enter(Kind.RECEIVED, sum(added.values()), expires_time=next_expiry, counterparty=event.counterparty)
+    posting.add_entry(Kind.RECEIVED, sum(added.values()), expires_time=next_expiry, counterparty=event.counterparty)
 
 
 def take_import(posting: Posting, event: Import) -> None:
@@ -149,13 +149,13 @@ def take_import(posting: Posting, event: Import) -> None:
     It writes one entry for each time of expiry. So the ledger knows when all points expire.
     """
     if posting.account.total + sum(lot.points for lot in event.lots) > LARGEST_TOTAL:
-        posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS))
+        posting.add_entry(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS))
         return
     posting.account.imports = (*posting.account.imports, event.decision_id)
     added = _lots_of(event, posting.programme)
     for terms in soonest_first(added):
-        posting.add({terms: added[terms]})
-        posting.enter(Kind.IMPORTED, added[terms], expires_time=terms.expires_time)
+        posting.add_points({terms: added[terms]})
+        posting.add_entry(Kind.IMPORTED, added[terms], expires_time=terms.expires_time)
 
 
 def _lots_of(event: Receive | Import, programme: Programme) -> Lots:
@@ -183,7 +183,7 @@ def block(posting: Posting, event: Block | Unblock) -> None:
     arrive. ``Programme.blocked_cards`` says whether the card earns.
     """
     posting.account.is_blocked = isinstance(event, Block)
-    posting.decide(event, posting.enter(Kind.BLOCKED if posting.account.is_blocked else Kind.UNBLOCKED))
+    posting.add_decision(event, posting.add_entry(Kind.BLOCKED if posting.account.is_blocked else Kind.UNBLOCKED))
 
 
 def erase(posting: Posting, event: Erase) -> None:
@@ -204,7 +204,7 @@ def erase(posting: Posting, event: Erase) -> None:
         outcome.commands.append((other, erasure))
     outcome.forgotten_invoices += account.purchases | account.returns
     account.lots, account.reservations, account.debt, account.tier = {}, {}, 0, ""
-    posting.decide(event, posting.enter(Kind.ERASED, -total))
+    posting.add_decision(event, posting.add_entry(Kind.ERASED, -total))
 
 
 def refuse_unreadable(posting: Posting, event: Unreadable) -> None:
@@ -212,4 +212,4 @@ def refuse_unreadable(posting: Posting, event: Unreadable) -> None:
 
 
 def refuse(posting: Posting, event: Command, refusal: Refusal, redemption_id: str = "") -> None:
-    posting.decide(event, posting.enter(Kind.REFUSED, reason=str(refusal)), redemption_id, refusal)
+    posting.add_decision(event, posting.add_entry(Kind.REFUSED, reason=str(refusal)), redemption_id, refusal)

@@ -43,7 +43,7 @@ class PastPurchase(NamedTuple):
     Attributes:
         amount: the money that is not returned yet, on the tax basis of that version.
         earned: the points that are not taken back yet.
-        programme_version: the version that decided the purchase. It also decides its returns.
+        programme_version: the version that applies to the purchase and to its returns.
         tier: the tier of the customer at the time of the purchase.
         created_time: 0 if that version has no campaigns.
         store_id: empty if that version has no campaigns.

@@ -55,7 +55,7 @@ def move(posting: Posting, event: Replace) -> None:
         _send(posting, event, f"/{number}/moved", part)
     _empty(account)
     account.moved_to = event.counterparty
-    posting.decide(event, posting.enter(Kind.MOVED_OUT, -total, counterparty=event.counterparty))
+    posting.add_decision(event, posting.add_entry(Kind.MOVED_OUT, -total, counterparty=event.counterparty))
 
 
 def passes_on(account: Account, event: Event) -> bool:
@@ -85,7 +85,7 @@ def forward(posting: Posting, event: Event) -> bool:
             posting.account.returns[event.invoice_number] = PastReturn(event.append_time, posting.programme.version)
             redirected = replace(event, append_time=0, redirect_id=derived_id(event.event_id, "/redirected"))
             posting.outcome.commands.append((to, redirected))
-            posting.enter(Kind.FORWARDED, counterparty=to)
+            posting.add_entry(Kind.FORWARDED, counterparty=to)
         case Absorb() | Unreadable() if event.counterparty == to:
             posting.account.moved_to = ""
             if not event.is_sent_back:
@@ -96,7 +96,7 @@ def forward(posting: Posting, event: Event) -> bool:
             command_id = derived_id(event.command_id, "/forwarded")
             forwarded = replace(event, append_time=0, command_id=command_id, origin_id=event.decision_id)
             posting.outcome.commands.append((to, forwarded))
-            posting.enter(Kind.FORWARDED, counterparty=to)
+            posting.add_entry(Kind.FORWARDED, counterparty=to)
         case Erase():
             return False
         case Command():
@@ -114,11 +114,11 @@ def absorb(posting: Posting, event: Absorb) -> None:
     if abs(before + part.total) > (LARGEST_RETURNED_TOTAL if event.is_sent_back else LARGEST_TOTAL):
         _send(posting, event, BACK, part)
         reason = str(Refusal.TOO_MANY_POINTS)
-        posting.enter(Kind.REFUSED, reason=reason, counterparty=event.counterparty)
+        posting.add_entry(Kind.REFUSED, reason=reason, counterparty=event.counterparty)
         return
     if not event.is_sent_back and event.counterparty not in account.former_cards:
         account.former_cards = (*account.former_cards, event.counterparty)
-    posting.add(part.lots)
+    posting.add_points(part.lots)
     posting.take_back(part.debt, most_debt=part.debt)
     account.reserved_debt = min(account.reserved_debt + part.reserved_debt, account.debt)
     account.reservations |= part.reservations
@@ -128,7 +128,7 @@ def absorb(posting: Posting, event: Absorb) -> None:
     waiting_here = {number for number, past in account.returns.items() if past.original}
     decided = {number: past for number, past in part.returns.items() if number in waiting_here and not past.original}
     account.returns = _oldest_first(part.returns | account.returns | decided)
-    posting.enter(Kind.MOVED_IN, account.total - before, counterparty=event.counterparty)
+    posting.add_entry(Kind.MOVED_IN, account.total - before, counterparty=event.counterparty)
     _absorb_tier(posting, part)
     originals = [past.original for past in part.returns.values()]
     for original in dict.fromkeys([*part.purchases, *originals]):
@@ -221,4 +221,4 @@ def _absorb_tier(posting: Posting, part: Account) -> None:
     tiers = (account.tier, part.tier, programme.tier_for(account.earned_in_period))
     before, account.tier = account.tier, max(tiers, key=lambda name: (programme.tier_rank(name), bool(name)))
     if account.tier != before:
-        posting.enter(Kind.TIER, reason=before)
+        posting.add_entry(Kind.TIER, reason=before)

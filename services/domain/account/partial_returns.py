@@ -21,7 +21,7 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
     ``cartItemSubPosition``).
 
     Args:
-        programme: the version that decided the purchase.
+        programme: the version that applies to the purchase.
     """
     items_left = {line.item_code: line.value for line in bought.lines} if bought.items is None else bought.items
     accepted_amount = _accepted_amount(bought, returned, programme)

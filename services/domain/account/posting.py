@@ -31,7 +31,7 @@ class Posting:
     event: Event | None = None
     card: str = ""
 
-    def enter(self, kind: Kind, points: int = 0, **details: Any) -> Entry:
+    def add_entry(self, kind: Kind, points: int = 0, **details: Any) -> Entry:
         """Appends an entry with the current state of the account. ``details`` are further fields of the entry."""
         account, event = self.account, self.event
         account.sequence += 1
@@ -63,7 +63,9 @@ class Posting:
         self.outcome.entries.append(entry)
         return entry
 
-    def decide(self, command: Command, entry: Entry, redemption_id: str = "", refusal: Refusal | None = None) -> None:
+    def add_decision(
+        self, command: Command, entry: Entry, redemption_id: str = "", refusal: Refusal | None = None
+    ) -> None:
         """Appends the decision that follows from the entry of the command."""
         reserved = entry.kind is Kind.RESERVED
         self.outcome.decisions.append(
@@ -83,7 +85,7 @@ class Posting:
             )
         )
 
-    def add(self, added: Lots) -> None:
+    def add_points(self, added: Lots) -> None:
         """Adds points. The points that expire soonest pay the debt first."""
         account = self.account
         lots.add(account.lots, added)

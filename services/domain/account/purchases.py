@@ -86,7 +86,7 @@ def _expired(bought: PastPurchase, programme: Programme, expires_time: int) -> b
 
 
 def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bool:
-    """Whether the return window of the purchase is open. The version that decided the purchase says how long it is."""
+    """Whether the return window of the purchase is open. The version that applies to the purchase sets its length."""
     return now <= bought.append_time + programmes.version(bought.programme_version).return_window
 
 
@@ -101,12 +101,12 @@ def _earn(posting: Posting, event: Purchase, rules: ApplicableRules) -> int:
         past if rules.time == event.append_time else past._replace(decided_time=rules.time)
     )
     terms = earned_terms(rules.time, programme)
-    posting.add({terms: points})
+    posting.add_points({terms: points})
     if programme.earns_nothing(is_blocked=account.is_blocked):
         reason = str(Refusal.CARD_BLOCKED)
     else:
         reason = RECEIPT_TOO_OLD if rules.is_too_late else ""
-    posting.enter(Kind.EARNED, points, expires_time=terms.expires_time, reason=reason)
+    posting.add_entry(Kind.EARNED, points, expires_time=terms.expires_time, reason=reason)
     return points
 
 
@@ -146,7 +146,7 @@ def _count_towards_tier(posting: Posting, points: int) -> None:
     reached = programme.tier_for(account.earned_in_period)
     if programme.tier_rank(reached) > programme.tier_rank(account.tier):
         before, account.tier = account.tier, reached
-        posting.enter(Kind.TIER, reason=before)
+        posting.add_entry(Kind.TIER, reason=before)
 
 
 def _process_return(posting: Posting, event: Purchase, *, is_half: bool = False) -> None:
@@ -159,7 +159,7 @@ def _process_return(posting: Posting, event: Purchase, *, is_half: bool = False)
         return
     taken = _return_without_reference(posting, event)
     account.returns[event.invoice_number] = PastReturn(event.append_time, posting.programme.version)
-    posting.enter(Kind.RETURNED, -taken)
+    posting.add_entry(Kind.RETURNED, -taken)
 
 
 def _decide_return(posting: Posting, number: str, returned: PastReturn) -> None:
@@ -184,7 +184,7 @@ def _decide_return(posting: Posting, number: str, returned: PastReturn) -> None:
         account.returns[number], reason = returned, str(ReturnReason.PURCHASE_UNKNOWN)
     else:
         reason = str(ReturnReason.TOO_MANY_WAIT)
-    posting.enter(kind, -taken, reason=reason, invoice_number=number, total_amount=returned.amount)
+    posting.add_entry(kind, -taken, reason=reason, invoice_number=number, total_amount=returned.amount)
 
 
 def settle(posting: Posting, original: str) -> None:

@@ -39,8 +39,8 @@ def _apply(posting: Posting, due: int) -> None:
     for redemption_id, reservation in account.reservations.items():
         if reservation.lapses_time == due:
             del account.reservations[redemption_id]
-            posting.add(reservation.lots)
-            posting.enter(Kind.LAPSED, event_id=redemption_id)
+            posting.add_points(reservation.lots)
+            posting.add_entry(Kind.LAPSED, event_id=redemption_id)
             return
     _end_period(posting)
 
@@ -49,13 +49,13 @@ def _change_lot(posting: Posting, terms: Terms, due: int) -> None:
     points = posting.account.lots.pop(terms)
     if terms.expires_time == due:
         purchases.note_expired_points(posting, due, points)
-        posting.enter(Kind.EXPIRED, -points, expires_time=due)
+        posting.add_entry(Kind.EXPIRED, -points, expires_time=due)
     elif terms.available_time == due:
-        posting.add({terms._replace(available_time=0): points})
-        posting.enter(Kind.RELEASED, expires_time=terms.expires_time)
+        posting.add_points({terms._replace(available_time=0): points})
+        posting.add_entry(Kind.RELEASED, expires_time=terms.expires_time)
     else:
-        posting.add({terms._replace(notice_time=0): points})
-        posting.enter(Kind.EXPIRES_SOON, expires_time=terms.expires_time, reason=points_text(points))
+        posting.add_points({terms._replace(notice_time=0): points})
+        posting.add_entry(Kind.EXPIRES_SOON, expires_time=terms.expires_time, reason=points_text(points))
 
 
 def _end_period(posting: Posting) -> None:
@@ -70,4 +70,4 @@ def _end_period(posting: Posting) -> None:
     tier = programme.tier_for(earned)
     if tier != account.tier:
         before, account.tier = account.tier, tier
-        posting.enter(Kind.TIER, reason=before)
+        posting.add_entry(Kind.TIER, reason=before)
