@@ -116,26 +116,17 @@ def report(progress: Mapping[str, Any]) -> None:
     """Update the metrics from the JSON of Spark's StreamingQueryProgress."""
     query = progress["name"] or ""
     # The clock of the loyalty query gives a row every few seconds. These rows are not records.
-    rows = sum(source["numInputRows"] for source in progress["sources"] if _is_kafka(source))
+    sources = [source for source in progress["sources"] if source["description"].startswith("Kafka")]
+    rows = sum(source["numInputRows"] for source in sources)
+    observed = progress.get("observedMetrics", {})
     _ROWS.labels(query).inc(rows)
     _BATCHES.labels(query).inc()
     _BATCH_SECONDS.labels(query).observe(progress["batchDuration"] / 1000)
-    for source in progress["sources"]:
-        if _is_kafka(source):
-            _report_offsets(query, source)
+    for source in sources:
+        _report_offsets(query, source)
     for operator in progress["stateOperators"]:
-        name = operator["operatorName"]
-        _STATE_ROWS.labels(query, name).set(operator["numRowsTotal"])
-        _STATE_BYTES.labels(query, name).set(operator["memoryUsedBytes"])
-        _LATE_ROWS.labels(query).inc(operator["numRowsDroppedByWatermark"])
-        _REMOVAL_SECONDS.labels(query).inc(operator["allRemovalsTimeMs"] / 1000)
-        _DUPLICATES.labels(query).inc(operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0))
-    observed = progress.get("observedMetrics", {})
-    if UNIQUE in observed:
-        _DUPLICATES.labels(query).inc(observed[IDENTIFIED][ROWS] - observed[UNIQUE][ROWS])
-    _DEAD_LETTERS.labels(query).inc(observed.get(DEAD_LETTERS, {}).get(ROWS, 0))
-    for step, number in (observed.get(RETURNS) or {}).items():
-        _RETURN_STEPS.labels(step).inc(number)
+        _report_state(query, operator)
+    _report_observations(query, observed)
     if rows:
         with tracing.batch(
             f"micro-batch of {query}",
@@ -145,24 +136,7 @@ def report(progress: Mapping[str, Any]) -> None:
             batch=progress["batchId"],
             rows=rows,
         ):
-            log.info(
-                "batch",
-                query=query,
-                batch=progress["batchId"],
-                rows=rows,
-                ms=progress["batchDuration"],
-            )
-
-
-def _traces(observed: Mapping[str, Any]) -> Iterator[str]:
-    """The traces that ``columns.traces.sample`` has found."""
-    for name, of_topic in observed.items():
-        if name.startswith(SAMPLES):
-            yield from of_topic[SAMPLE] or ()
-
-
-def _is_kafka(source: Mapping[str, Any]) -> bool:
-    return bool(source["description"].startswith("Kafka"))
+            log.info("batch", query=query, batch=progress["batchId"], rows=rows, ms=progress["batchDuration"])
 
 
 def _report_offsets(query: str, source: Mapping[str, Any]) -> None:
@@ -173,3 +147,28 @@ def _report_offsets(query: str, source: Mapping[str, Any]) -> None:
             _POSITION.labels(query, topic, partition).set(position)
             end = ends.get(topic, {}).get(partition, position)
             _LAG.labels(query, topic, partition).set(max(0, end - position))
+
+
+def _report_state(query: str, operator: Mapping[str, Any]) -> None:
+    name = operator["operatorName"]
+    _STATE_ROWS.labels(query, name).set(operator["numRowsTotal"])
+    _STATE_BYTES.labels(query, name).set(operator["memoryUsedBytes"])
+    _LATE_ROWS.labels(query).inc(operator["numRowsDroppedByWatermark"])
+    _REMOVAL_SECONDS.labels(query).inc(operator["allRemovalsTimeMs"] / 1000)
+    # Only the deduplication of Spark has this metric. A checkpoint of release 0.1 uses it.
+    _DUPLICATES.labels(query).inc(operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0))
+
+
+def _report_observations(query: str, observed: Mapping[str, Any]) -> None:
+    if UNIQUE in observed:
+        _DUPLICATES.labels(query).inc(observed[IDENTIFIED][ROWS] - observed[UNIQUE][ROWS])
+    _DEAD_LETTERS.labels(query).inc(observed.get(DEAD_LETTERS, {}).get(ROWS, 0))
+    for step, number in (observed.get(RETURNS) or {}).items():
+        _RETURN_STEPS.labels(step).inc(number)
+
+
+def _traces(observed: Mapping[str, Any]) -> Iterator[str]:
+    """The traces that ``columns.traces.sample`` has found."""
+    for name, of_topic in observed.items():
+        if name.startswith(SAMPLES):
+            yield from of_topic[SAMPLE] or ()
