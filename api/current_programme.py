@@ -8,7 +8,8 @@ from datetime import datetime
 
 import orjson
 
-from api.http import problems
+from api.http.problems import Unavailable
+from api.routing.problems import from_store_error
 from services.domain.formats import to_milliseconds
 from services.domain.programme import Programme, Programmes
 from services.programmes.file import ProgrammeError, parse_programme
@@ -17,6 +18,16 @@ from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 
 _MOST_VERSIONS = 10_000
+
+
+class ProgrammeUnreadable(
+    Unavailable,
+    code="programme-unreadable",
+    title="The programme cannot be read",
+    retry_after=60,
+    example={"version": 4},
+):
+    """This instance does not understand version {version} of the programme. Ask the operator to upgrade it."""
 
 
 class CurrentProgramme:
@@ -46,7 +57,7 @@ class CurrentProgramme:
             tasks = [self._store.serving(number) for number in range(self._store.definition.changelog.partitions)]
             entries = [stored for task in tasks for _, stored in task.store.scan(b"", None, _MOST_VERSIONS)]
         except (NotServingError, StoreError) as error:
-            raise problems.from_store_error(error, 0) from error
+            raise from_store_error(error, 0) from error
         if not self._parsed.keys() >= set(entries):
             async with self._checks:
                 await asyncio.to_thread(self._parse, entries)
@@ -61,5 +72,5 @@ class CurrentProgramme:
             try:
                 rules = parse_programme(published["Programme"])
             except ProgrammeError as error:
-                raise problems.ProgrammeUnreadable(version=published["Version"]) from error
+                raise ProgrammeUnreadable(version=published["Version"]) from error
             self._parsed[stored] = replace(rules, version=published["Version"], effective_time=effective_time)

@@ -10,14 +10,14 @@ from api.commands.service import CommandService
 from api.current_programme import CurrentProgramme
 from api.events.balances import BalanceEvents, History
 from api.events.streams import EventStreams
-from api.http import problems
 from api.http.metrics import Metrics
 from api.http.parameters import StoreName
-from api.operations import Operations
+from api.operations import BrokerUnavailable, Operations
 from api.routing.locator import Locator
 from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerClient
+from api.routing.problems import UnknownStore
 from api.routing.scatter_gather import ScatterGather
 from api.security.gate import Security
 from services.commands.log import CommandLog
@@ -105,13 +105,13 @@ async def store_by_name(stores: StoresDep, store: StoreName) -> StateStore:
     """The store of the path. Raises UnknownStore."""
     if found := stores.by_name.get(store):
         return found
-    raise problems.UnknownStore(stores=list(stores.by_name))
+    raise UnknownStore(stores=list(stores.by_name))
 
 
 async def require_operations(operations: OperationsOfApp) -> Operations:
     """The operations of the app. Raises BrokerUnavailable if it has none."""
     if operations is None:
-        raise problems.BrokerUnavailable(reason="this app has no connection to Kafka")
+        raise BrokerUnavailable(reason="this app has no connection to Kafka")
     return operations
 
 

@@ -13,7 +13,7 @@ from cachetools import TTLCache
 from confluent_kafka import KafkaException
 from starlette.concurrency import run_in_threadpool
 
-from api.http import problems
+from api.http.problems import NotFound, Unavailable, Unprocessable
 from services.audit import runs
 from services.messaging import dead_letters
 from services.messaging.avro import Record, UndecodableError
@@ -68,6 +68,31 @@ class Excerpt(DeadLetterFacts):
         )
 
 
+class UnknownDeadLetter(
+    NotFound, code="unknown-dead-letter", title="No such dead letter", example={"positions": ["0:42"]}
+):
+    """There is no dead letter at {positions}. Nothing was published. Read the list again."""
+
+
+class InvalidProgramme(
+    Unprocessable,
+    code="invalid-programme",
+    title="The programme is not valid",
+    example={"problems": [{"line": 3, "path": "tiers", "message": "should be a list"}], "reason": "line 3, tiers"},
+):
+    """Correct the file, or the time: {reason}"""
+
+
+class BrokerUnavailable(
+    Unavailable,
+    code="broker-unavailable",
+    title="Kafka does not answer",
+    retry_after=5,
+    example={"reason": "no Kafka broker answers at 127.0.0.1:9092"},
+):
+    """The operation needs Kafka: {reason}. Repeat the request later."""
+
+
 NewestDeadLetters = tuple[Counter[str], list[Excerpt]]
 """The number of dead letters for each reason, and the newest of them."""
 
@@ -89,10 +114,10 @@ class _Turns:
         asked_time = time.monotonic()
         async with self._lock:
             if self._failed_time > asked_time:
-                raise problems.BrokerUnavailable(**self._members)
+                raise BrokerUnavailable(**self._members)
             try:
                 yield
-            except problems.BrokerUnavailable as problem:
+            except BrokerUnavailable as problem:
                 self._failed_time, self._members = time.monotonic(), problem.members
                 raise
 
@@ -133,7 +158,7 @@ class Operations:
             letters = dead_letters.DeadLetters(self.settings, DeadLetterFilter(None, positions))
             found, missing = dead_letters.topics_of(letters, positions)
         if missing:
-            raise problems.UnknownDeadLetter(positions=[str(each) for each in missing])
+            raise UnknownDeadLetter(positions=[str(each) for each in missing])
         return letters, found
 
     async def newest_dead_letters(self, reason: str | None, most: int) -> NewestDeadLetters:
@@ -183,4 +208,4 @@ def _broker_problems() -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:
-        raise problems.BrokerUnavailable(reason=str(error)) from error
+        raise BrokerUnavailable(reason=str(error)) from error

@@ -22,10 +22,24 @@ import structlog
 from cachetools import TTLCache
 from fastapi import Request
 
-from api.http import problems
+from api.commands.problems import (
+    CardInUse,
+    CommandErased,
+    CommandInFlight,
+    CommandNotVisible,
+    IdempotencyKeyReused,
+    KafkaUnavailable,
+    RedemptionPending,
+    TargetReplaced,
+    TooManyCommands,
+    UnknownRedemption,
+    UnknownTarget,
+)
+from api.http.problems import Problem
 from api.routing.lookup import KeyValue, Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse, seconds_left
+from api.routing.problems import OwnerTimeout, Rebalancing, SequenceNotReached, UnknownCustomer
 from api.security.permissions import caller_of
 from services.codecs.events import command_record
 from services.commands.identity import keyed_hash
@@ -149,7 +163,7 @@ class CommandService:
                     # The publication continues without this request, so that a mark never stays without its command.
                     await asyncio.shield(claim.publication)
             except TimeoutError as error:
-                raise problems.KafkaUnavailable from error
+                raise KafkaUnavailable from error
             decision = await self._await_decision(mark, deadline)
             return await self.await_visibility(decision, deadline, card)
         finally:
@@ -172,13 +186,13 @@ class CommandService:
         decision, stale = await self._lookup.value_of(catalogue.DECISIONS, command_id)
         if decision is None and stale:
             # A standby may lag. A client that believes that its command is unknown would send it as a new one.
-            raise problems.Rebalancing(partition=self._decisions.partition_of(command_id.encode()))
+            raise Rebalancing(partition=self._decisions.partition_of(command_id.encode()))
         if decision and decision["Status"] == PENDING and seconds:
             decided = ReadConsistency(DECISION_SEQUENCE)
             try:
                 decision, _ = await self._lookup.value_of(catalogue.DECISIONS, command_id, decided, seconds)
-            except problems.Problem as problem:
-                if problem.code != problems.SequenceNotReached.code:
+            except Problem as problem:
+                if problem.code != SequenceNotReached.code:
                     raise
         return None if decision and decision["Status"] == ERASED else decision
 
@@ -200,7 +214,7 @@ class CommandService:
             try:
                 async with _at_most(seconds, self._balances, card):
                     found = await self._lookup.value_of(catalogue.BALANCES, card, changed, seconds)
-            except problems.Problem:
+            except Problem:
                 break
             if not found.stale:
                 return Outcome(decision, is_visible=erased or found.value is not None)
@@ -234,9 +248,9 @@ class CommandService:
         known_hash = known["RequestHash"] if known else claim and claim.request_hash
         # The record of a forgotten command has no hash if release 0.1 decided the command.
         if known_hash not in (None, "", command.request_hash, former_hash):
-            raise problems.IdempotencyKeyReused
+            raise IdempotencyKeyReused
         if known and known["Status"] == ERASED:
-            raise problems.CommandErased
+            raise CommandErased
         if known and known["Status"] != PENDING:
             return known
         # A mark alone does not prove that an earlier owner sent the command: it may have died between the two.
@@ -244,9 +258,9 @@ class CommandService:
             # A decision takes about a second, also if a retry must wait longer until it may send the command again.
             # Without the mark, no copy knows the command yet, so its path would be unknown.
             headers = {"Location": location_of(command_id)} if known else {}
-            raise problems.CommandInFlight(retry_after=1, headers=headers)
+            raise CommandInFlight(retry_after=1, headers=headers)
         if len(self._in_flight) >= MOST_IN_FLIGHT:
-            raise problems.TooManyCommands
+            raise TooManyCommands
         self._in_flight[command_id] = _Claim(command.request_hash, is_marked=known is not None)
         return known
 
@@ -258,10 +272,10 @@ class CommandService:
         """
         try:
             balance, stale = await self._balance(card, deadline)
-        except problems.Problem:
+        except Problem:
             return
         if balance is None and not stale:
-            raise problems.UnknownCustomer
+            raise UnknownCustomer
 
     async def _require_target(self, command: Replace, deadline: float) -> None:
         """Raise Problem unless a replacement goes to a card without an account, and a merge to an account.
@@ -270,11 +284,11 @@ class CommandService:
         """
         balance, stale = await self._balance(command.counterparty, deadline)
         if balance and balance.get("MovedTo"):
-            raise problems.TargetReplaced(newCard=balance["MovedTo"])
+            raise TargetReplaced(newCard=balance["MovedTo"])
         if balance is None and stale:
-            raise problems.Rebalancing(partition=self._balances.partition_of(command.counterparty.encode()))
+            raise Rebalancing(partition=self._balances.partition_of(command.counterparty.encode()))
         if isinstance(command, Merge) != (balance is not None):
-            raise problems.CardInUse if balance else problems.UnknownTarget
+            raise CardInUse if balance else UnknownTarget
 
     async def _balance(self, card: str, deadline: float) -> KeyValue:
         """The balance of a card. Raises Problem."""
@@ -289,9 +303,9 @@ class CommandService:
             async with _at_most(left + _LOOKUP_SECONDS, self._decisions, command.redemption_id):
                 redemption = await self._find(command.redemption_id, left)
         if redemption is None or redemption["Kind"] != "reserve":
-            raise problems.UnknownRedemption
+            raise UnknownRedemption
         if redemption["Status"] == PENDING:
-            raise problems.RedemptionPending
+            raise RedemptionPending
         card: str = redemption["CustomerCardNo"]
         caller_of(request).require_card(card)
         return card
@@ -306,7 +320,7 @@ class CommandService:
         except PublishError as error:
             # Kafka may have the command nevertheless. The loyalty query drops a second copy.
             log.warning("a command may not have been sent", marked=claim.is_marked, error=str(error))
-            raise problems.KafkaUnavailable from error
+            raise KafkaUnavailable from error
         self._sent[command["CommandID"]] = True
 
     async def _await_decision(self, mark: Record, deadline: float) -> Decision:
@@ -318,10 +332,10 @@ class CommandService:
         # A client that is told to ask again at the path of the command must find the mark there.
         entry = entry or await self._wait(mark["CommandID"], MARK_SEQUENCE, deadline + _GRACE_SECONDS)
         if entry is None:
-            raise problems.CommandNotVisible
+            raise CommandNotVisible
         decision: Decision = orjson.loads(entry.body)
         if decision["Status"] == ERASED:
-            raise problems.CommandErased
+            raise CommandErased
         return decision
 
     def _read(self, command_id: str) -> VersionedValue | None:
@@ -331,7 +345,7 @@ class CommandService:
     async def _wait(self, command_id: str, sequence: int, deadline: float) -> VersionedValue | None:
         """The record with the sequence, or the current record at the deadline; None if the copy stops serving."""
         seconds = max(0.0, deadline - time.monotonic())
-        with suppress(problems.Problem):
+        with suppress(Problem):
             return await self._waiters.wait(
                 command_id.encode(), lambda: self._read(command_id), ReadConsistency(sequence).is_satisfied_by, seconds
             )
@@ -344,7 +358,7 @@ class CommandService:
         """
         try:
             # The publication has logged why Kafka does not answer, and the request has its response.
-            with suppress(problems.KafkaUnavailable):
+            with suppress(KafkaUnavailable):
                 await asyncio.shield(publication)
             if claim.is_marked:
                 await self._wait(command_id, MARK_SEQUENCE, time.monotonic() + SEND_AGAIN_SECONDS)
@@ -372,7 +386,7 @@ async def _at_most(seconds: float, store: StateStore, key: str) -> AsyncIterator
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        raise problems.OwnerTimeout(partition=store.partition_of(key.encode()), tried=[]) from error
+        raise OwnerTimeout(partition=store.partition_of(key.encode()), tried=[]) from error
 
 
 def location_of(command_id: str) -> str:

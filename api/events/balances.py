@@ -21,8 +21,8 @@ from confluent_kafka import KafkaException
 from fastapi import Request, Response
 
 from api.events.streams import HEARTBEAT, HEARTBEAT_SECONDS, START, Event, EventStreams
-from api.http import problems
 from api.http.parameters import LARGEST_SEQUENCE
+from api.http.problems import InvalidParameters, Problem
 from api.routing.locator import Locator
 from api.routing.lookup import KeyRead, Lookup
 from api.routing.peer_client import (
@@ -34,6 +34,7 @@ from api.routing.peer_client import (
     no_answer,
     received,
 )
+from api.routing.problems import ANOTHER_MAY_ANSWER, UnknownCustomer
 from api.security.caller import Caller
 from api.security.permissions import caller_of, visible
 from services.interactive_queries.local import LocalInstance
@@ -75,7 +76,7 @@ class EventId(NamedTuple):
         match = _ID.fullmatch(text)
         if match is None:
             reason = "is not an id of this stream: send the id of the last event, or none"
-            raise problems.InvalidParameters(errors=[{"in": ["header", "Last-Event-ID"], "reason": reason}])
+            raise InvalidParameters(errors=[{"in": ["header", "Last-Event-ID"], "reason": reason}])
         return cls(*(None if each is None else int(each) for each in match.groups()))  # type: ignore[arg-type]
 
     @property
@@ -190,7 +191,7 @@ class BalanceEvents:
             if target.url == self._local.url:
                 try:
                     return await self._stream_local(read, last)
-                except problems.Problem as problem:
+                except Problem as problem:
                     found = PeerResponse.from_problem(problem)
             else:
                 try:
@@ -201,7 +202,7 @@ class BalanceEvents:
                 if not isinstance(opened, PeerResponse):
                     return self._streams.response(request, self._relay(opened))
                 found = opened
-            if found.problem_code not in problems.ANOTHER_MAY_ANSWER:
+            if found.problem_code not in ANOTHER_MAY_ANSWER:
                 return found.response()
             refusals.append(found)
         if not refusals:
@@ -212,7 +213,7 @@ class BalanceEvents:
         """The stream of the local copy. Raises Problem."""
         found = await self._lookup.query_local(read)
         if found.value is None and last is None:
-            raise found.with_freshness(problems.UnknownCustomer())
+            raise found.with_freshness(UnknownCustomer())
         request = read.request
         assert request is not None  # noqa: S101 - ``open`` has set it
         return self._streams.response(request, self._events(read, last, caller_of(request)))

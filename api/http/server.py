@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn._types import HTTPScope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from api.http.problems import HeadersTooLarge, Problem, RequestTimeout, Stopping, TooManyConnections, UnreadableRequest
+from api.http.problems import HeadersTooLarge, Problem, RequestTimeout, TooManyConnections, UnreadableRequest
+from api.routing.problems import Stopping
 from services.settings import Settings
 from services.tls import Certificate
 

@@ -10,6 +10,15 @@ from api.http import problems
 from api.http.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
 from api.http.responses import ENTRY_RESPONSES
 from api.routing.lookup import KeyRead
+from api.routing.problems import (
+    COPY_PROBLEMS,
+    FORWARDING_PROBLEMS,
+    CardMoved,
+    NotTheOwner,
+    SequenceNotReached,
+    TooStale,
+    UnknownCustomer,
+)
 from api.schemas.balances import Balance
 from api.security.caller import Caller
 from api.security.permissions import MOVED, caller_of, moved, needs
@@ -34,18 +43,14 @@ def _body(caller: Caller, entry: VersionedValue) -> bytes:
     responses={
         **ENTRY_RESPONSES,
         **problems.responses(
-            problems.UnknownCustomer,
-            problems.CardMoved,
+            UnknownCustomer,
+            CardMoved,
             problems.InvalidParameters,
-            problems.Restoring,
-            problems.Starting,
-            problems.Stopping,
-            problems.Rebalancing,
-            problems.TooStale,
-            problems.SequenceNotReached,
-            problems.NotTheOwner,
-            problems.OwnerUnreachable,
-            problems.OwnerTimeout,
+            *COPY_PROBLEMS,
+            *FORWARDING_PROBLEMS,
+            TooStale,
+            SequenceNotReached,
+            NotTheOwner,
         ),
     },
 )
@@ -69,4 +74,4 @@ async def balance(  # noqa: PLR0913, PLR0917 - each parameter of the request is 
     consistency = ReadConsistency(min_sequence, opened_time)
     read = KeyRead(stores.by_name[BALANCES], card.encode(), consistency, timeout_seconds, max_lag, request)
     found = await lookup.query(read)
-    return found.response(partial(_body, caller_of(request)), problems.UnknownCustomer, if_none_match)
+    return found.response(partial(_body, caller_of(request)), UnknownCustomer, if_none_match)

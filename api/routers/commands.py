@@ -7,6 +7,26 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Header, Path, Request, Response
 
+from api.commands.problems import (
+    CardBlocked,
+    CardInUse,
+    CardReplaced,
+    CommandErased,
+    CommandInFlight,
+    CommandNotVisible,
+    CommandRefused,
+    IdempotencyKeyMissing,
+    IdempotencyKeyReused,
+    InsufficientPoints,
+    KafkaUnavailable,
+    RedemptionNotOpen,
+    RedemptionPending,
+    SameCustomer,
+    TooManyCommands,
+    TooManyPoints,
+    UnknownCommand,
+    UnknownRedemption,
+)
 from api.commands.service import CommandService, Decision, location_of, wait_seconds
 from api.dependencies import CommandsDep
 from api.http import problems
@@ -15,6 +35,14 @@ from api.http.parameters import Card, refuse_body, timeout_query
 from api.http.problems import Problem
 from api.http.responses import SEQUENCE, json_response, text_headers
 from api.routing.peer_client import PeerResponse
+from api.routing.problems import (
+    COPY_PROBLEMS,
+    FORWARDING_PROBLEMS,
+    NotTheOwner,
+    OwnerInDoubt,
+    TooStale,
+    UnknownCustomer,
+)
 from api.schemas.commands import (
     Adjustment,
     CardChange,
@@ -87,7 +115,7 @@ class Submission(NamedTuple):
         decision = outcome.decision
         _require_own(caller, decision)
         if decision["Status"] not in (PENDING, DONE):
-            raise problems.CommandRefused.from_decision(_public(decision))
+            raise CommandRefused.from_decision(_public(decision))
         if decision["Status"] == PENDING or not outcome.is_visible:
             return _accepted(decision)
         headers = {"Location": location_of(decision["CommandID"])}
@@ -115,7 +143,7 @@ async def submission_of_request(
 ) -> Submission:
     """The command of the request. Raises IdempotencyKeyMissing, and InvalidParameters for two keys."""
     if idempotency_key is None:
-        raise problems.IdempotencyKeyMissing
+        raise IdempotencyKeyMissing
     if len(request.headers.getlist("idempotency-key")) > 1:
         # A proxy may forward them in another order, and the command would be executed a second time.
         raise problems.InvalidParameters(errors=[{"in": ["header", "idempotency-key"], "reason": "is given twice"}])
@@ -126,26 +154,18 @@ async def submission_of_request(
 
 CommandOfRequest = Annotated[Submission, Depends(submission_of_request)]
 
-_OWNER_PROBLEMS = (
-    problems.Starting,
-    problems.Restoring,
-    problems.Stopping,
-    problems.Rebalancing,
-    problems.OwnerUnreachable,
-    problems.OwnerTimeout,
-    problems.NotTheOwner,
-)
+_OWNER_PROBLEMS = (*COPY_PROBLEMS, *FORWARDING_PROBLEMS, NotTheOwner)
 _COMMAND_PROBLEMS = (
-    problems.IdempotencyKeyMissing,
+    IdempotencyKeyMissing,
     *problems.BODY_PROBLEMS,
-    problems.CommandInFlight,
-    problems.IdempotencyKeyReused,
-    problems.CommandErased,
+    CommandInFlight,
+    IdempotencyKeyReused,
+    CommandErased,
     problems.InvalidParameters,
-    problems.KafkaUnavailable,
-    problems.CommandNotVisible,
-    problems.OwnerInDoubt,
-    problems.TooManyCommands,
+    KafkaUnavailable,
+    CommandNotVisible,
+    OwnerInDoubt,
+    TooManyCommands,
     *_OWNER_PROBLEMS,
 )
 _HEADERS = text_headers(
@@ -199,10 +219,10 @@ def _route(
     Scope.POINTS_REDEEM,
     "Reserve points",
     HTTPStatus.CREATED,
-    problems.UnknownCustomer,
-    problems.InsufficientPoints,
-    problems.CardBlocked,
-    problems.CardReplaced,
+    UnknownCustomer,
+    InsufficientPoints,
+    CardBlocked,
+    CardReplaced,
 )
 async def reserve(card: NamedCard, body: Redemption, command: CommandOfRequest) -> Response:
     """Begin a redemption: reserve points until it is captured or voided, or until it lapses at ExpiresTime.
@@ -220,9 +240,9 @@ def _ends_redemption(name: str, summary: str) -> _Decorator:
         Scope.POINTS_REDEEM,
         summary,
         HTTPStatus.OK,
-        problems.UnknownRedemption,
-        problems.RedemptionPending,
-        problems.RedemptionNotOpen,
+        UnknownRedemption,
+        RedemptionPending,
+        RedemptionNotOpen,
         takes_body=False,
     )
 
@@ -245,10 +265,10 @@ async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
     Scope.POINTS_ADJUST,
     "Correct the points by hand",
     HTTPStatus.CREATED,
-    problems.UnknownCustomer,
-    problems.InsufficientPoints,
-    problems.TooManyPoints,
-    problems.CardReplaced,
+    UnknownCustomer,
+    InsufficientPoints,
+    TooManyPoints,
+    CardReplaced,
 )
 async def adjust(card: Annotated[NamedCard, NoBlanksAround], body: Adjustment, command: CommandOfRequest) -> Response:
     """Add points, or take them. The entry keeps the reason and the actor.
@@ -266,11 +286,11 @@ async def adjust(card: Annotated[NamedCard, NoBlanksAround], body: Adjustment, c
     Scope.POINTS_REDEEM,
     "Give points to another customer",
     HTTPStatus.CREATED,
-    problems.UnknownCustomer,
-    problems.InsufficientPoints,
-    problems.SameCustomer,
-    problems.CardBlocked,
-    problems.CardReplaced,
+    UnknownCustomer,
+    InsufficientPoints,
+    SameCustomer,
+    CardBlocked,
+    CardReplaced,
 )
 async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     """Move available points from one card to another. They keep the time at which they expire.
@@ -284,7 +304,7 @@ async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
 
 
 def _changes_card(name: str, summary: str, *refusals: type[Problem]) -> _Decorator:
-    path, expected = f"/customers/{{card}}/{name}", (problems.UnknownCustomer, problems.CardReplaced)
+    path, expected = f"/customers/{{card}}/{name}", (UnknownCustomer, CardReplaced)
     return _route("POST", path, Scope.CARD_MANAGE, summary, HTTPStatus.CREATED, *expected, *refusals)
 
 
@@ -303,7 +323,7 @@ async def unblock(card: NamedCard, body: CardChange, command: CommandOfRequest) 
     return await command.response(events.Unblock, card, body.normalized())
 
 
-@_changes_card("replacement", "Replace a card", problems.SameCustomer, problems.CardInUse)
+@_changes_card("replacement", "Replace a card", SameCustomer, CardInUse)
 async def replacement(card: NamedCard, body: Replacement, command: CommandOfRequest) -> Response:
     """Move everything from a card, for example a lost one, to a new card that has no account.
 
@@ -314,7 +334,7 @@ async def replacement(card: NamedCard, body: Replacement, command: CommandOfRequ
     return await command.response(events.Replace, card, body.normalized(), counterparty=body.new_card)
 
 
-@_changes_card("merge", "Merge two accounts", problems.SameCustomer)
+@_changes_card("merge", "Merge two accounts", SameCustomer)
 async def merge(card: NamedCard, body: Merging, command: CommandOfRequest) -> Response:
     """Move everything from a card into the account of another card of the same customer, like a replacement."""
     caller_of(command.request).require_card(body.into)
@@ -337,7 +357,7 @@ async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
     response_model=Command,
     responses={
         **_ACCEPTED,
-        **problems.responses(problems.UnknownCommand, problems.InvalidParameters, problems.TooStale, *_OWNER_PROBLEMS),
+        **problems.responses(UnknownCommand, problems.InvalidParameters, TooStale, *_OWNER_PROBLEMS),
     },
 )
 async def command(
@@ -348,7 +368,7 @@ async def command(
     deadline = time.monotonic() + seconds
     decision = await commands.find(request, command, seconds)
     if decision is None:
-        raise problems.UnknownCommand
+        raise UnknownCommand
     _require_own(caller_of(request), decision)
     outcome = await commands.await_visibility(decision, deadline)
     if decision["Status"] == PENDING or not outcome.is_visible:

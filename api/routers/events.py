@@ -9,6 +9,7 @@ from api.events.balances import EventId
 from api.events.streams import MEDIA_TYPE, TooManyStreams
 from api.http import problems
 from api.http.parameters import Card
+from api.routing.problems import COPY_PROBLEMS, FORWARDING_PROBLEMS, UnknownCustomer
 from api.security.permissions import needs
 from services.api_keys.keys import Scope
 from services.state_stores.catalogue import BALANCES
@@ -33,14 +34,10 @@ data: {"CustomerCardNo":"9265846829","TotalLoyaltyPoints":"417.04","Sequence":3}
             "content": {MEDIA_TYPE: {"schema": {"type": "string"}, "example": _EXAMPLE}},
         },
         **problems.responses(
-            problems.UnknownCustomer,
+            UnknownCustomer,
             problems.InvalidParameters,
-            problems.Restoring,
-            problems.Starting,
-            problems.Stopping,
-            problems.Rebalancing,
-            problems.OwnerUnreachable,
-            problems.OwnerTimeout,
+            *COPY_PROBLEMS,
+            *FORWARDING_PROBLEMS,
             TooManyStreams,
         ),
     },

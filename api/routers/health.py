@@ -1,5 +1,6 @@
 """Health and metrics, for orchestrators and operators."""
 
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -18,13 +19,26 @@ from services.state_stores.task import StoreTask
 router = APIRouter(tags=["operations"])
 
 
-@router.get(
-    "/livez", summary="Must I restart it?", response_model=Liveness, responses=problems.responses(problems.NotAlive)
-)
+class NotReady(
+    problems.Unavailable,
+    code="not-ready",
+    title="The instance is not ready",
+    example={"ready": False, "kafkaError": None, "partitions": []},
+):
+    """The instance restores its stores after the start, or a damaged global store. Wait, or read kafkaError."""
+
+
+class NotAlive(
+    problems.Problem, status=HTTPStatus.SERVICE_UNAVAILABLE, code="not-alive", title="The instance must be restarted"
+):
+    """The materialiser thread has ended or hangs. The log has the reason. Restart the instance."""
+
+
+@router.get("/livez", summary="Must I restart it?", response_model=Liveness, responses=problems.responses(NotAlive))
 async def livez(stores: StoresDep) -> Response:
     """200 while the materialiser thread works. It stays 200 while Kafka is unavailable."""
     if not stores.materialiser.alive:
-        raise problems.NotAlive
+        raise NotAlive
     return json_response({"alive": True}, caching=NO_STORE)
 
 
@@ -32,7 +46,7 @@ async def livez(stores: StoresDep) -> Response:
     "/readyz",
     summary="Can I send requests to it?",
     response_model=Readiness,
-    responses=problems.responses(problems.NotReady),
+    responses=problems.responses(NotReady),
 )
 async def readyz(stores: StoresDep) -> Response:
     """200 after every partition has reached the end that its changelog had at the start. Both bodies give the details.
@@ -48,7 +62,7 @@ async def readyz(stores: StoresDep) -> Response:
     partitions = _partition_reports(stores)
     report: dict[str, Any] = {"ready": ready, "kafkaError": materialiser.kafka_error, "partitions": partitions}
     if not ready:
-        raise problems.NotReady(**report)
+        raise NotReady(**report)
     return json_response(report, caching=NO_STORE)
 
 

@@ -8,6 +8,7 @@ from api.dependencies import LocalDep, LocatorDep, StoreOfPath
 from api.http import problems
 from api.http.responses import NO_STORE, json_response
 from api.routing.locator import Locator
+from api.routing.problems import Rebalancing, UnknownStore
 from api.schemas.instances import InstanceList, KeyMetadata, StoreList, StoreMetadata
 from api.schemas.stores import LONGEST_KEY
 from api.security.permissions import needs
@@ -64,7 +65,7 @@ async def stores(local: LocalDep) -> Response:
     "/stores/{store}/metadata",
     summary="The instances that hold a store",
     response_model=StoreMetadata,
-    responses=problems.responses(problems.UnknownStore, problems.InvalidParameters),
+    responses=problems.responses(UnknownStore, problems.InvalidParameters),
 )
 async def store_metadata(locator: LocatorDep, store: StoreOfPath) -> Response:
     """The instances with partitions of the store, and their role for each partition."""
@@ -82,7 +83,7 @@ async def store_metadata(locator: LocatorDep, store: StoreOfPath) -> Response:
     "/stores/{store}/metadata/{key:path}",
     summary="The instances that hold a key",
     response_model=KeyMetadata,
-    responses=problems.responses(problems.UnknownStore, problems.InvalidParameters, problems.Rebalancing),
+    responses=problems.responses(UnknownStore, problems.InvalidParameters, Rebalancing),
 )
 async def key_metadata(
     locator: LocatorDep,

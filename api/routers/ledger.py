@@ -55,10 +55,22 @@ FirstDay = Annotated[Day | None, Query(alias="from", description="The first day 
 LastDay = Annotated[Day | None, Query(alias="to", description="The last day in UTC, inclusive.")]
 
 
+class NoLedgerEntries(problems.NotFound, code="unknown-customer", title="No such customer"):
+    """The ledger has no entry of this card. Entries appear about a second after the balance. Check the card number."""
+
+
+class LedgerUnavailable(
+    problems.Unavailable, code="ledger-unavailable", title="The ledger is unavailable", retry_after=5
+):
+    """The API cannot reach the database of the ledger, or no ledger process has created it. Repeat the request later.
+    Balances do not need the ledger.
+    """
+
+
 async def require_ledger(ledger: LedgerDep) -> LedgerQueries:
     """The ledger of the app. Raises LedgerUnavailable if the app has none."""
     if ledger is None:
-        raise problems.LedgerUnavailable
+        raise LedgerUnavailable
     return ledger
 
 
@@ -85,7 +97,7 @@ async def cursor_of_request(
 
 Ledger = Annotated[LedgerQueries, Depends(require_ledger)]
 Days = Annotated[EntryFilter, Depends(days_of_request)]
-_PROBLEMS = problems.responses(problems.NoLedgerEntries, problems.InvalidParameters, problems.LedgerUnavailable)
+_PROBLEMS = problems.responses(NoLedgerEntries, problems.InvalidParameters, LedgerUnavailable)
 
 
 @contextmanager
@@ -93,9 +105,9 @@ def _ledger_problems() -> Iterator[None]:
     try:
         yield
     except UnknownCustomerError as error:
-        raise problems.NoLedgerEntries from error
+        raise NoLedgerEntries from error
     except LedgerUnavailableError as error:
-        raise problems.LedgerUnavailable from error
+        raise LedgerUnavailable from error
 
 
 # The two routes are plain functions, so that FastAPI runs them in threads. The database blocks them.
@@ -164,7 +176,7 @@ invoices = APIRouter(prefix="/v1/invoices", tags=["customers"], dependencies=[ne
     "/{invoice}/customers",
     summary="The customers of an invoice",
     response_model=InvoiceCustomers,
-    responses=problems.responses(problems.InvalidParameters, problems.LedgerUnavailable),
+    responses=problems.responses(problems.InvalidParameters, LedgerUnavailable),
 )
 def customers_of_invoice(
     request: Request,

@@ -25,7 +25,7 @@ from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.parameters import Limit
 from api.http.responses import NO_STORE, json_response
-from api.operations import Excerpt
+from api.operations import BrokerUnavailable, Excerpt, InvalidProgramme, UnknownDeadLetter
 from api.routers.instances import instance_list
 from api.schemas.operations import (
     AuditRunList,
@@ -66,7 +66,7 @@ async def caller(request: Request) -> Response:
     dependencies=[needs(Scope.OPERATE)],
     summary="The settings of this instance",
     response_model=dict[str, Any],
-    responses=problems.responses(problems.BrokerUnavailable),
+    responses=problems.responses(BrokerUnavailable),
 )
 async def settings_in_force(operations: OperationsDep) -> Response:
     """All settings of this instance with their values. Passwords are hidden, also in URLs."""
@@ -97,7 +97,7 @@ WatchDep = Annotated[Watch, Depends(watch_of_request)]
     dependencies=[needs(Scope.OPERATE)],
     summary="What runs",
     response_model=StatusReport,
-    responses=problems.responses(problems.BrokerUnavailable),
+    responses=problems.responses(BrokerUnavailable),
 )
 async def status(watch: WatchDep) -> Response:
     """What runs, the records and the lag of the topics, the work of the queries, the instances and the freshness.
@@ -114,7 +114,7 @@ async def status(watch: WatchDep) -> Response:
     response_class=Response,
     responses={
         200: {"description": "Events.", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
-        **problems.responses(problems.BrokerUnavailable, TooManyStreams),
+        **problems.responses(BrokerUnavailable, TooManyStreams),
     },
 )
 async def status_events(request: Request, watch: WatchDep, streams: StreamsDep) -> Response:
@@ -137,7 +137,7 @@ async def status_events(request: Request, watch: WatchDep, streams: StreamsDep) 
     dependencies=[needs(Scope.OPERATE, Scope.DEAD_LETTERS)],
     summary="Dead letters",
     response_model=DeadLetterList,
-    responses=problems.responses(problems.InvalidParameters, problems.BrokerUnavailable),
+    responses=problems.responses(problems.InvalidParameters, BrokerUnavailable),
 )
 async def dead_letters(
     request: Request,
@@ -171,7 +171,7 @@ async def dead_letters(
     summary="Publish dead letters again",
     response_model=Replay,
     responses=problems.responses(
-        *problems.BODY_PROBLEMS, problems.InvalidParameters, problems.UnknownDeadLetter, problems.BrokerUnavailable
+        *problems.BODY_PROBLEMS, problems.InvalidParameters, UnknownDeadLetter, BrokerUnavailable
     ),
 )
 def replay(order: ReplayOrder, operations: OperationsDep) -> Response:
@@ -195,7 +195,7 @@ def replay(order: ReplayOrder, operations: OperationsDep) -> Response:
     dependencies=[needs(Scope.OPERATE)],
     summary="Runs of the audit",
     response_model=AuditRunList,
-    responses=problems.responses(problems.InvalidParameters, problems.BrokerUnavailable),
+    responses=problems.responses(problems.InvalidParameters, BrokerUnavailable),
 )
 async def audits(operations: OperationsDep, limit: Limit = 10) -> Response:
     """The newest runs of `loyalty audit` with what they have found. They name customers by pseudonyms."""
@@ -230,7 +230,7 @@ async def check_programme(file: ProgrammeFile, programme: ProgrammeDep) -> Respo
     status_code=201,
     response_model=PublishedVersion,
     responses=problems.responses(
-        *problems.BODY_PROBLEMS, problems.InvalidParameters, problems.InvalidProgramme, problems.BrokerUnavailable
+        *problems.BODY_PROBLEMS, problems.InvalidParameters, InvalidProgramme, BrokerUnavailable
     ),
 )
 def publish_programme(publication: Publication, operations: OperationsDep) -> Response:
@@ -249,7 +249,7 @@ def publish_programme(publication: Publication, operations: OperationsDep) -> Re
         version = operations.publish_programme(publication.programme, effective_time)
     except ProgrammeError as error:
         reason = "; ".join(str(error).splitlines())
-        raise problems.InvalidProgramme(reason=reason, problems=_file_problems(error)) from error
+        raise InvalidProgramme(reason=reason, problems=_file_problems(error)) from error
     body = {
         "version": version.number,
         "effectiveTime": clamped_time_text(version.effective_time),

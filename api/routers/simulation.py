@@ -2,10 +2,12 @@
 
 from fastapi import APIRouter, Request, Response
 
+from api.current_programme import ProgrammeUnreadable
 from api.dependencies import LookupDep, ProgrammeDep
 from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.responses import json_response
+from api.routing.problems import COPY_PROBLEMS, FORWARDING_PROBLEMS, CardMoved, NotTheOwner
 from api.schemas.simulation import Basket, Simulation
 from api.security.permissions import caller_of, moved, needs
 from services.api_keys.keys import Scope
@@ -25,15 +27,11 @@ router = APIRouter(prefix="/v1", tags=["programme"], route_class=JsonRoute)
     responses=problems.responses(
         *problems.BODY_PROBLEMS,
         problems.InvalidParameters,
-        problems.CardMoved,
-        problems.Starting,
-        problems.Restoring,
-        problems.Stopping,
-        problems.Rebalancing,
-        problems.ProgrammeUnreadable,
-        problems.NotTheOwner,
-        problems.OwnerUnreachable,
-        problems.OwnerTimeout,
+        CardMoved,
+        *COPY_PROBLEMS,
+        *FORWARDING_PROBLEMS,
+        NotTheOwner,
+        ProgrammeUnreadable,
     ),
 )
 async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lookup: LookupDep) -> Response:

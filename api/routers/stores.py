@@ -32,6 +32,17 @@ from api.http.parameters import (
 from api.http.problems import Problem
 from api.http.responses import ENTRY_RESPONSES, json_response
 from api.routing.lookup import KeyRead
+from api.routing.problems import (
+    COPY_PROBLEMS,
+    FORWARDING_PROBLEMS,
+    NotHere,
+    NotTheOwner,
+    NotWindowed,
+    SequenceNotReached,
+    TooStale,
+    UnknownKey,
+    UnknownStore,
+)
 from api.routing.scatter_gather import Members, StoreQuery
 from api.schemas.stores import Count, Entries, EntryPage, FoundKeys, Keys, StoreEntry
 from api.security.caller import EVERYBODY, Caller
@@ -61,14 +72,11 @@ Erased = Annotated[
 ]
 
 _PROBLEMS: tuple[type[Problem], ...] = (
-    problems.UnknownStore,
+    UnknownStore,
     problems.InvalidParameters,
-    problems.Restoring,
-    problems.Starting,
-    problems.Stopping,
-    problems.TooStale,
+    *COPY_PROBLEMS,
+    TooStale,
 )
-_FORWARDING_PROBLEMS = (problems.Rebalancing, problems.OwnerUnreachable, problems.OwnerTimeout)
 
 
 @lookups.get(
@@ -78,11 +86,11 @@ _FORWARDING_PROBLEMS = (problems.Rebalancing, problems.OwnerUnreachable, problem
     responses={
         **ENTRY_RESPONSES,
         **problems.responses(
-            problems.UnknownKey,
+            UnknownKey,
             *_PROBLEMS,
-            problems.SequenceNotReached,
-            problems.NotTheOwner,
-            *_FORWARDING_PROBLEMS,
+            *FORWARDING_PROBLEMS,
+            SequenceNotReached,
+            NotTheOwner,
         ),
     },
 )
@@ -105,14 +113,14 @@ async def one_key(  # noqa: PLR0913, PLR0917 - each parameter of the request is 
     state_store = await store_by_name(stores, store)
     read = KeyRead(state_store, key.encode(), consistency, timeout_seconds, max_lag, request)
     found = await lookup.query(read)
-    return found.response(partial(_entry_body, read, caller_of(request)), problems.UnknownKey, if_none_match)
+    return found.response(partial(_entry_body, read, caller_of(request)), UnknownKey, if_none_match)
 
 
 @lookups.get(
     "/local/keys/{key:path}",
     summary="One key of this instance",
     response_model=StoreEntry,
-    responses={**ENTRY_RESPONSES, **problems.responses(problems.UnknownKey, problems.NotHere, *_PROBLEMS)},
+    responses={**ENTRY_RESPONSES, **problems.responses(UnknownKey, NotHere, *_PROBLEMS)},
 )
 async def one_key_here(
     request: Request,
@@ -125,9 +133,9 @@ async def one_key_here(
     """The entry of a key from the copy of this instance, active or standby. The headers name the role."""
     read = KeyRead(await store_by_name(stores, store), key.encode())
     if stores.materialiser.restored and read.partition not in read.store.tasks:
-        raise problems.NotHere(partition=read.partition)
+        raise NotHere(partition=read.partition)
     found = await lookup.query_local(read)
-    return found.response(partial(_entry_body, read, caller_of(request)), problems.UnknownKey, if_none_match)
+    return found.response(partial(_entry_body, read, caller_of(request)), UnknownKey, if_none_match)
 
 
 def _entry_body(read: KeyRead, caller: Caller, entry: VersionedValue) -> bytes:
@@ -189,7 +197,7 @@ async def windows(store: StoreOfPath, key: Key, first: FromTime, last: ToTime) -
     """
     definition = store.definition
     if definition.window is None:
-        raise problems.NotWindowed(store=definition.name)
+        raise NotWindowed(store=definition.name)
     keys = window_keys(definition, key, *pagination.milliseconds(first, last, definition.window))
     return StoreQuery(
         store,
@@ -256,7 +264,7 @@ def _add_routes(
     text = query.__doc__ or ""
     local_text = f"{text}\n\nReads only the copies of this instance."
     for full_path, endpoint, title, description, errors in (
-        (path, everywhere, summary, text, (*_PROBLEMS, *_FORWARDING_PROBLEMS)),
+        (path, everywhere, summary, text, (*_PROBLEMS, *FORWARDING_PROBLEMS)),
         (f"/local{path}", here, f"{summary}, here", local_text, _PROBLEMS),
     ):
         router.add_api_route(
@@ -275,4 +283,4 @@ _add_routes("POST", "/keys", "Several keys", several_keys, FoundKeys, *problems.
 _add_routes("GET", "/range", "Keys from … to, or with a prefix", key_range, EntryPage)
 _add_routes("GET", "/all", "Every entry", everything, EntryPage)
 _add_routes("GET", "/count", "How many keys", count_keys, Count)
-_add_routes("GET", "/windows/{key:path}", "The windows of a key", windows, Entries, problems.NotWindowed)
+_add_routes("GET", "/windows/{key:path}", "The windows of a key", windows, Entries, NotWindowed)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from api.http import problems
+from api.routing.problems import Rebalancing
 from services.boot_clock import boot_seconds
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.reports import InstanceReport, PeerReports
@@ -76,7 +76,7 @@ class Locator:
         name, partition = store.definition.name, store.partition_of(key)
         owner = self.owner(store, partition)
         if owner is None:
-            raise problems.Rebalancing(partition=partition)
+            raise Rebalancing(partition=partition)
         standbys = () if store.definition.is_global else tuple(self._copies(store, partition, owner))
         return KeyQueryMetadata(name, partition, owner, standbys)
 

@@ -15,9 +15,9 @@ from urllib.parse import quote, urlencode
 import orjson
 from fastapi import Request
 
-from api.http import problems
 from api.http.metrics import Metrics
 from api.http.parameters import LONGEST_TIMEOUT_SECONDS
+from api.http.problems import OtherProblem, Problem
 from api.http.responses import STALE, LocalRead
 from api.routing.locator import Locator, Target
 from api.routing.peer_client import (
@@ -29,6 +29,14 @@ from api.routing.peer_client import (
     no_answer,
     received,
     seconds_left,
+)
+from api.routing.problems import (
+    ANOTHER_MAY_ANSWER,
+    NotTheOwner,
+    OwnerTimeout,
+    SequenceNotReached,
+    TooStale,
+    from_store_error,
 )
 from services.boot_clock import boot_seconds
 from services.interactive_queries.local import LocalInstance
@@ -128,7 +136,7 @@ class Lookup:
             return KeyValue(orjson.loads(found.content)["value"], stale)
         if found.status_code == HTTPStatus.NOT_FOUND:
             return KeyValue(None, stale)
-        raise problems.OtherProblem.from_response(found.content, found.headers.get("retry-after"))
+        raise OtherProblem.from_response(found.content, found.headers.get("retry-after"))
 
     async def query(self, read: KeyRead) -> LocalRead | PeerResponse:
         """Read the key from the instance that can serve it. Raises Problem."""
@@ -137,8 +145,8 @@ class Lookup:
         if self._local.owns(read.store, read.partition):
             try:
                 return await self.query_local(read, as_owner=True)
-            except problems.Problem as problem:
-                if not problem.another_may_answer:
+            except Problem as problem:
+                if problem.code not in ANOTHER_MAY_ANSWER:
                     raise
         return await self._forward(read)
 
@@ -147,7 +155,7 @@ class Lookup:
         # An instance without a lease does not know the owner better than the peer does, but it may have a copy.
         as_owner = role == Role.ACTIVE and self._local.membership.lease_holds
         if as_owner and not self._local.owns(read.store, read.partition):
-            raise problems.NotTheOwner(partition=read.partition)
+            raise NotTheOwner(partition=read.partition)
         return await self.query_local(read, as_owner=as_owner)
 
     async def query_local(self, read: KeyRead, *, as_owner: bool = False) -> LocalRead:
@@ -168,7 +176,7 @@ class Lookup:
 
         def read_again() -> LocalRead:
             if as_owner and not self._local.owns(read.store, read.partition):
-                raise problems.NotTheOwner(partition=read.partition)
+                raise NotTheOwner(partition=read.partition)
             return self._get(read)
 
         seconds = min(read.wait_seconds, max(0.0, read.seconds_left - _RESPONSE_SECONDS))
@@ -182,7 +190,7 @@ class Lookup:
             # Get the status first. So it may be older than the value, but never newer.
             status, value = self._local.status_of(read.store, task), task.get(read.key)
         except (NotServingError, StoreError) as error:
-            raise problems.from_store_error(error, read.partition) from error
+            raise from_store_error(error, read.partition) from error
         return LocalRead(value, self._local.confirm(read.store, status), self._local.url)
 
     def _require_consistency(self, read: KeyRead, found: LocalRead, *, is_enough: bool) -> LocalRead:
@@ -193,10 +201,10 @@ class Lookup:
         """
         status, required = found.status, read.consistency
         if not status.is_within(read.max_lag):
-            problem = problems.TooStale(maxLag=read.max_lag, lag=status.lag if status.lag_known else None)
+            problem = TooStale(maxLag=read.max_lag, lag=status.lag if status.lag_known else None)
             raise found.with_freshness(problem)
         if not is_enough:
-            reached = problems.SequenceNotReached(minSequence=required.sequence, currentSequence=found.sequence)
+            reached = SequenceNotReached(minSequence=required.sequence, currentSequence=found.sequence)
             raise found.with_freshness(reached)
         if status.stale and found.value:
             self._metrics.stale_answers.inc()
@@ -227,30 +235,30 @@ class Lookup:
             except PeerError as error:
                 failures[target.url] = error
                 continue
-            if isinstance(found, LocalRead) or found.problem_code not in problems.ANOTHER_MAY_ANSWER:
+            if isinstance(found, LocalRead) or found.problem_code not in ANOTHER_MAY_ANSWER:
                 return found
-            if found.problem_code != problems.NotTheOwner.code:
+            if found.problem_code != NotTheOwner.code:
                 refusals.append(found)
             elif not is_rediscovered:
                 raise _OwnerChangedError
         if refusals:
             return refusals[0]  # the response of the instance that is nearest to the owner
         if not failures and not read.seconds_left:
-            raise problems.OwnerTimeout(partition=read.partition, tried=[])
+            raise OwnerTimeout(partition=read.partition, tried=[])
         raise no_answer(read.partition, dict(sorted(failures.items())))
 
     async def _ask(self, read: KeyRead, target: Target, patience: float) -> LocalRead | PeerResponse:
         if target.url == self._local.url:
             try:
                 return await self.query_local(read)
-            except problems.Problem as problem:
+            except Problem as problem:
                 return PeerResponse.from_problem(problem)
         try:
             response = await self._peers.forward(await read.to_peer_request(), target, read.seconds_left, patience)
         except PeerError as error:
             self._metrics.forwarded.labels(error.outcome).inc()
             raise
-        is_refused = response.problem_code in problems.ANOTHER_MAY_ANSWER
+        is_refused = response.problem_code in ANOTHER_MAY_ANSWER
         self._metrics.forwarded.labels("refused" if is_refused else "answered").inc()
         return response
 

@@ -8,7 +8,6 @@ import time
 
 from fastapi import Request
 
-from api.http import problems
 from api.routing.locator import Locator, Target
 from api.routing.peer_client import (
     FORWARDED_TO,
@@ -19,6 +18,7 @@ from api.routing.peer_client import (
     no_answer,
     seconds_left,
 )
+from api.routing.problems import NotTheOwner, OwnerInDoubt, Rebalancing, from_store_error
 from services.interactive_queries.local import LocalInstance
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreError
@@ -57,7 +57,7 @@ class OwnerOnly:
                 return None
             response = await self._forward_to_owner(request, store, partition, deadline)
         if response is None:
-            raise problems.Rebalancing(partition=partition)
+            raise Rebalancing(partition=partition)
         return response
 
     def require_ownership(self, request: Request, store: StateStore, partition: int) -> None:
@@ -65,13 +65,13 @@ class OwnerOnly:
         if not self._local.owns(store, partition):
             # Only a peer can find the owner again. A client repeats its request.
             is_forwarded = FORWARDED_TO in request.headers
-            raise (problems.NotTheOwner if is_forwarded else problems.Rebalancing)(partition=partition)
+            raise (NotTheOwner if is_forwarded else Rebalancing)(partition=partition)
         try:
             status = self._local.status(store, partition)
         except NotServingError as error:
-            raise problems.from_store_error(error, partition) from error
+            raise from_store_error(error, partition) from error
         if status.stale:
-            raise problems.OwnerInDoubt(partition=partition)
+            raise OwnerInDoubt(partition=partition)
 
     def get(self, store: StateStore, key: bytes) -> VersionedValue | None:
         """The entry of the local copy now. Raises Problem."""
@@ -79,7 +79,7 @@ class OwnerOnly:
         try:
             return store.serving(partition).get(key)
         except (NotServingError, StoreError) as error:
-            raise problems.from_store_error(error, partition) from error
+            raise from_store_error(error, partition) from error
 
     def _must_serve(self, request: Request, store: StateStore, partition: int) -> bool:
         # Never forward a forwarded request again. Instances that disagree about the owner would forward it forever.
@@ -104,4 +104,4 @@ class OwnerOnly:
             response = await self._peers.forward(sent, Target(owner, Role.ACTIVE), left, left, _ENOUGH_SECONDS)
         except PeerError as error:
             raise no_answer(partition, {owner: error}) from error
-        return None if response.problem_code == problems.NotTheOwner.code else response
+        return None if response.problem_code == NotTheOwner.code else response

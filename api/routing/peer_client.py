@@ -14,8 +14,9 @@ import structlog
 from fastapi import Request, Response
 from pydantic import ValidationError
 
-from api.http import problems
+from api.http.problems import MEDIA_TYPE, TYPE_PREFIX, Problem
 from api.routing.locator import Target
+from api.routing.problems import OwnerTimeout, OwnerUnreachable, Rebalancing
 from api.security.caller import Caller
 from api.security.hops import HOP, HopRequest, Hops
 from api.security.problems import ForwardRefused
@@ -104,16 +105,16 @@ class PeerTimeoutError(PeerError):
     outcome = "timeout"
 
 
-def no_answer(partition: int, failures: Mapping[str, PeerError]) -> problems.Problem:
+def no_answer(partition: int, failures: Mapping[str, PeerError]) -> Problem:
     """The problem of a request that no instance has answered.
 
     Args:
         failures: URL to error, for each peer that did not respond.
     """
     if not failures:
-        return problems.Rebalancing(partition=partition)
+        return Rebalancing(partition=partition)
     timed_out = any(isinstance(error, PeerTimeoutError) for error in failures.values())
-    kind = problems.OwnerTimeout if timed_out else problems.OwnerUnreachable
+    kind = OwnerTimeout if timed_out else OwnerUnreachable
     return kind(partition=partition, tried=list(failures))
 
 
@@ -154,7 +155,7 @@ class PeerResponse(NamedTuple):
     headers: Mapping[str, str]
 
     @classmethod
-    def from_problem(cls, problem: problems.Problem) -> "PeerResponse":
+    def from_problem(cls, problem: Problem) -> "PeerResponse":
         """The response that a peer would get for a problem of this instance."""
         response = problem.response()
         return cls(bytes(response.body), response.status_code, dict(response.headers))
@@ -165,10 +166,10 @@ class PeerResponse(NamedTuple):
     @property
     def problem_code(self) -> str | None:
         """The last part of the problem type; None if the response is not a problem."""
-        if self.headers.get("content-type") != problems.MEDIA_TYPE:
+        if self.headers.get("content-type") != MEDIA_TYPE:
             return None
         try:
-            return str(orjson.loads(self.content)["type"]).removeprefix(problems.TYPE_PREFIX)
+            return str(orjson.loads(self.content)["type"]).removeprefix(TYPE_PREFIX)
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return None
 

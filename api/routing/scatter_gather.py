@@ -19,9 +19,10 @@ import orjson
 import structlog
 from fastapi import Request
 
-from api.http import problems
+from api.http.problems import Problem
 from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient, PeerError, PeerRequest, no_answer, seconds_left
+from api.routing.problems import Restoring, Starting, Stopping, TooStale
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.local_queries import ServingPartitions, serving_partitions
 from services.state_stores.contract import StoreClosedError, StoreCorruptError, StoreError
@@ -108,7 +109,7 @@ class ScatterGather:
                     results.append(result)
                     pending.difference_update(each["partition"] for each in result.partitions)
         if query.partitions and not results:
-            raise no_answer(min(pending), failures) if max_lag is None else problems.TooStale(maxLag=max_lag, lag=None)
+            raise no_answer(min(pending), failures) if max_lag is None else TooStale(maxLag=max_lag, lag=None)
         read = sorted((each for result in results for each in result.partitions), key=lambda each: each["partition"])
         return _body(query, query.merge([result.members for result in results]), read, query.partitions)
 
@@ -138,7 +139,7 @@ class ScatterGather:
                 return await self._read(query, partitions, max_lag)
             peer_request = await PeerRequest.from_client(request, _local_path(request, partitions))
             response = await self._peers.forward(peer_request, target, patience, patience)
-        except problems.Problem:
+        except Problem:
             return None
         except PeerError as error:
             return error
@@ -164,14 +165,14 @@ class ScatterGather:
             return await self._read(query, partitions, max_lag)
         except StoreClosedError as error:
             if not again:
-                raise problems.Stopping from error
+                raise Stopping from error
             # A rebalance has closed a partition during the read. The next read skips it.
             return await self._read(query, partitions, max_lag, again=False)
         except StoreError as error:
-            raise problems.Stopping from error
+            raise Stopping from error
         statuses = [self._local.confirm(query.store, status) for status in serving.statuses]
         if late := next((each for each in statuses if not each.is_within(max_lag)), None):
-            raise problems.TooStale(maxLag=max_lag, lag=late.lag if late.lag_known else None)
+            raise TooStale(maxLag=max_lag, lag=late.lag if late.lag_known else None)
         read = [
             {
                 "partition": status.partition,
@@ -189,9 +190,9 @@ class ScatterGather:
         tasks = store.tasks
         for number in missing:
             if task := tasks.get(number):
-                raise problems.Restoring(partition=number, restoredShare=round(task.progress.restored_share, 4))
+                raise Restoring(partition=number, restoredShare=round(task.progress.restored_share, 4))
         if not self._local.stores.materialiser.restored:
-            raise problems.Starting(partition=min(missing))
+            raise Starting(partition=min(missing))
 
 
 def _local_path(request: Request, partitions: Collection[int]) -> bytes:

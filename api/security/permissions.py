@@ -7,7 +7,7 @@ import orjson
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute
 
-from api.http.problems import CardMoved
+from api.routing.problems import CardMoved
 from api.security.caller import EVERYBODY, Caller
 from api.security.limits import Usage
 from api.security.problems import NotYours, Unauthenticated

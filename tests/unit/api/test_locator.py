@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from api.http import problems
 from api.routing.locator import Locator, Target
+from api.routing.problems import Rebalancing
 from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
 from services.interactive_queries.local import LocalInstance, ReplicaStatus
@@ -131,7 +131,7 @@ def test_without_an_owner_the_copies_are_asked() -> None:
     scene.reported(B, 7)
 
     assert [Target(B, STANDBY)] == scene.targets()
-    with pytest.raises(problems.Rebalancing):
+    with pytest.raises(Rebalancing):
         scene.locator.of_key(scene.store, b"C1")
 
 
@@ -148,7 +148,7 @@ def test_before_the_first_view_no_owner_is_known() -> None:
     scene = Scene()
 
     assert [] == scene.targets()
-    with pytest.raises(problems.Rebalancing):
+    with pytest.raises(Rebalancing):
         scene.locator.of_key(scene.store, b"any")
 
 
