@@ -1,4 +1,4 @@
-"""Finds the instances that hold a store partition, from the view of the group and the reports of its members."""
+"""Finds the instances that hold a store partition. It uses the view of the group and the reports of the peers."""
 
 import asyncio
 import time
@@ -55,16 +55,17 @@ class Locator:
         return view.urls - {self._local.url} if view else frozenset()
 
     def instances(self) -> list[tuple[str, InstanceReport | None]]:
-        """All instances of the group, this one included, with their newest reports, in the order of their URLs."""
+        """All instances of the group with their newest reports, ordered by URL. This instance is one of them."""
         own = self._local.url
         others = [(url, self._reports.of(url)) for url in self.peers]
         return sorted([(own, self._local.report()), *others], key=lambda each: each[0])
 
     def why_suspect(self, url: str) -> str | None:
+        """Why an instance is a suspect: its last request failed. None if it is not one."""
         return self._reports.why_suspect(url)
 
     def owner(self, store: StateStore, partition: int) -> str | None:
-        """The URL of the owner; None while no owner is known. Each instance owns all of a global store."""
+        """The URL of the owner; None while no owner is known. Each instance owns all partitions of a global store."""
         if self._local.owns(store, partition):
             return self._local.url
         view = self._local.membership.view
@@ -81,13 +82,13 @@ class Locator:
         return KeyQueryMetadata(name, partition, owner, standbys)
 
     def targets(self, store: StateStore, partition: int) -> list[Target]:
-        """The instances to ask, in this order: the owner, copies by position, suspects."""
+        """The instances to ask: first the owner, then the standbys by position, and last all suspects."""
         if store.definition.is_global:
             return [Target(self._local.url, Role.ACTIVE)]
         owner = self.owner(store, partition)
         targets = [Target(url, Role.STANDBY) for url in self._copies(store, partition, owner)]
         if owner is not None:
-            # Only the membership proves that this instance is the owner. A view of the group may be old.
+            # A view of the group may be old. It does not prove that this instance is the owner.
             targets.insert(0, Target(owner, Role.STANDBY if owner == self._local.url else Role.ACTIVE))
         return sorted(targets, key=lambda target: self._reports.why_suspect(target.url) is not None)
 
@@ -114,7 +115,10 @@ class Locator:
             await asyncio.sleep(_REDISCOVERY_STEP_SECONDS)
 
     def _copies(self, store: StateStore, partition: int, owner: str | None) -> list[str]:
-        """Restored copies by position. Their lags cannot be compared: the end offsets are from different moments."""
+        """The URLs of the restored copies, except that of the owner. The highest position comes first.
+
+        Lags cannot be compared, because the instances read the end offsets at different times.
+        """
         found = []
         for url in self.peers:
             report = self._reports.of(url)

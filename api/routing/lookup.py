@@ -45,12 +45,13 @@ from services.state_stores.contract import StoreError
 from services.state_stores.definition import ANY_VERSION, ReadConsistency
 from services.state_stores.store import NotServingError, StateStore
 
-# Time to wait for an owner that does not respond, then for a standby, and for the network.
-_PATIENCE_SECONDS = 5.0
+# The time for an owner that does not respond, for a standby after it, and for the network.
+_FORWARDING_SECONDS = 5.0
 # A live owner responds within milliseconds. After this time the lookup tries the next copy.
 _ATTEMPT_SECONDS = 1.0
 # Reserves time to send the response before the deadline.
 _RESPONSE_SECONDS = 0.5
+# The changelog of balances shows a new account within this time after the decision of a command.
 _NEW_ACCOUNT_MILLISECONDS = 60_000
 
 
@@ -79,14 +80,15 @@ class KeyRead:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the response is due."""
+        """Seconds until the deadline of the response."""
         now = time.monotonic()
-        if self._deadline is None:  # Most reads are served at once and need no deadline.
-            seconds = self.wait_seconds + _PATIENCE_SECONDS
+        if self._deadline is None:  # Computed at the first use, because most reads are served at once.
+            seconds = self.wait_seconds + _FORWARDING_SECONDS
             self._deadline = now + (min(seconds, seconds_left(self.request)) if self.request else seconds)
         return max(0.0, self._deadline - now)
 
     async def to_peer_request(self) -> PeerRequest:
+        """The request that reads the same key from a peer."""
         if self.request:
             return await PeerRequest.from_client(self.request)
         parameters = {
@@ -100,11 +102,11 @@ class KeyRead:
 
 
 class KeyValue(NamedTuple):
-    """The JSON value of a key, as this instance has found it for itself.
+    """The JSON value of a key, for this instance itself.
 
     Attributes:
         value: None if the key does not exist.
-        stale: whether another instance may have newer data. Then a missing key may exist.
+        stale: whether another instance may have newer data. If so, the key may exist although ``value`` is None.
     """
 
     value: dict[str, Any] | None
@@ -152,7 +154,7 @@ class Lookup:
 
     async def query_for_peer(self, read: KeyRead, role: str) -> LocalRead:
         """Read the local copy for a peer, in the role that the peer expects. Raises Problem."""
-        # An instance without a lease does not know the owner better than the peer does, but it may have a copy.
+        # Without a lease, this instance does not know the owner better than the peer. But it may have a copy.
         as_owner = role == Role.ACTIVE and self._local.membership.lease_holds
         if as_owner and not self._local.owns(read.store, read.partition):
             raise NotTheOwner(partition=read.partition)
@@ -187,17 +189,17 @@ class Lookup:
         """The entry of the local copy now. Raises Problem."""
         try:
             task = read.store.serving(read.partition)
-            # Get the status first. So it may be older than the value, but never newer.
+            # Get the status before the value. So the status is never newer than the value.
             status, value = self._local.status_of(read.store, task), task.get(read.key)
         except (NotServingError, StoreError) as error:
             raise from_store_error(error, read.partition) from error
         return LocalRead(value, self._local.confirm(read.store, status), self._local.url)
 
     def _require_consistency(self, read: KeyRead, found: LocalRead, *, is_enough: bool) -> LocalRead:
-        """Return what was found. Raise Problem if it is older than the caller allows.
+        """Return what was found. Raise Problem if the copy lags too much, or if the version is too old.
 
         Args:
-            is_enough: whether it has the required version.
+            is_enough: whether the found version satisfies the caller.
         """
         status, required = found.status, read.consistency
         if not status.is_within(read.max_lag):
@@ -228,10 +230,11 @@ class Lookup:
         for target in targets:
             if not (left := read.seconds_left):
                 break
-            is_last_hope = target is targets[-1] and not self._locator.why_suspect(target.url)
-            patience = left if is_last_hope else min(left, read.wait_seconds + _ATTEMPT_SECONDS)
+            # The last instance may use all the time that is left, unless it is a suspect.
+            is_last = target is targets[-1] and not self._locator.why_suspect(target.url)
+            timeout_seconds = left if is_last else min(left, read.wait_seconds + _ATTEMPT_SECONDS)
             try:
-                found = await self._ask(read, target, patience)
+                found = await self._ask(read, target, timeout_seconds)
             except PeerError as error:
                 failures[target.url] = error
                 continue
@@ -242,19 +245,21 @@ class Lookup:
             elif not is_rediscovered:
                 raise _OwnerChangedError
         if refusals:
-            return refusals[0]  # the response of the instance that is nearest to the owner
+            return refusals[0]  # ``targets`` begins with the owner, so this is the best of the refusals.
         if not failures and not read.seconds_left:
             raise OwnerTimeout(partition=read.partition, tried=[])
         raise no_answer(read.partition, dict(sorted(failures.items())))
 
-    async def _ask(self, read: KeyRead, target: Target, patience: float) -> LocalRead | PeerResponse:
+    async def _ask(self, read: KeyRead, target: Target, timeout_seconds: float) -> LocalRead | PeerResponse:
         if target.url == self._local.url:
             try:
                 return await self.query_local(read)
             except Problem as problem:
                 return PeerResponse.from_problem(problem)
         try:
-            response = await self._peers.forward(await read.to_peer_request(), target, read.seconds_left, patience)
+            response = await self._peers.forward(
+                await read.to_peer_request(), target, read.seconds_left, timeout_seconds
+            )
         except PeerError as error:
             self._metrics.forwarded.labels(error.outcome).inc()
             raise
@@ -266,8 +271,8 @@ class Lookup:
 def _is_erased(read: KeyRead, found: LocalRead, started: float) -> bool:
     """Whether the account that the caller has seen is erased.
 
-    An owner does not have it, although it has applied every record from before the read. A new account can be in the
-    decision of a command a moment before it is in the changelog of balances.
+    It is, if the owner has applied every record from before the read and has no entry. This does not hold for a new
+    account, because the decision of a command can show it before the changelog of balances does.
     """
     opened_time = read.consistency.opened_time
     is_old = 0 < opened_time < time.time() * 1000 - _NEW_ACCOUNT_MILLISECONDS

@@ -1,7 +1,7 @@
-"""Forwards requests that only the owner of a key may serve.
+"""Forwards requests that only the owner of a key may serve. A standby never replaces the owner.
 
-The owner of a command reads the record of the command, and then writes the next one. If two instances did so at the
-same time, both would find no record. So no standby may replace the owner.
+Before the owner sends a command, it reads the record of the command, and then writes one. If two instances did this at
+the same time, both would find no record, and both would send the command.
 """
 
 import time
@@ -25,8 +25,8 @@ from services.state_stores.contract import StoreError
 from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 
-# A live owner needs up to a second for Kafka, whatever the deadline of the client is.
-_ENOUGH_SECONDS = 2.0
+# A live owner needs up to a second to write to Kafka. So a shorter wait without a response proves nothing.
+_SUSPECT_AFTER_SECONDS = 2.0
 
 
 class OwnerOnly:
@@ -82,7 +82,7 @@ class OwnerOnly:
             raise from_store_error(error, partition) from error
 
     def _must_serve(self, request: Request, store: StateStore, partition: int) -> bool:
-        # Never forward a forwarded request again. Instances that disagree about the owner would forward it forever.
+        # Never forward a request twice. Two instances that disagree about the owner would forward it for ever.
         if FORWARDED_TO in request.headers or self._local.owns(store, partition):
             self.require_ownership(request, store, partition)
             return True
@@ -97,11 +97,11 @@ class OwnerOnly:
             return None
         try:
             if self._locator.why_suspect(owner):
-                # A dead owner must not cost the whole time of the client. A live one reports within milliseconds.
+                # A live owner sends its report within milliseconds. A dead one must not use up the client's time.
                 await self._peers.report(owner, self._local.membership.group)
             left = max(0.0, deadline - time.monotonic())
             sent = await PeerRequest.from_client(request)
-            response = await self._peers.forward(sent, Target(owner, Role.ACTIVE), left, left, _ENOUGH_SECONDS)
+            response = await self._peers.forward(sent, Target(owner, Role.ACTIVE), left, left, _SUSPECT_AFTER_SECONDS)
         except PeerError as error:
             raise no_answer(partition, {owner: error}) from error
         return None if response.problem_code == NotTheOwner.code else response

@@ -51,22 +51,22 @@ _RESPONSE_HEADERS = frozenset(
 REPORT_PATH = "/v1/instances/local"
 
 _CONNECT_SECONDS = 0.5
-# A live peer sends its report, or answers a read that need not wait, within this time.
+# A live peer sends its report, or the response to a read that need not wait, within this time.
 _REPORT_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 30.0
-"""An idle connection to a peer is not used after this time. It is shorter than the time of the server."""
+"""An idle connection to a peer is not used again after this time. The server of the peer keeps it open for longer."""
 
-# LOYALTY_MOST_CONNECTIONS bounds the requests that wait for peers. A smaller bound would let long polls take all
-# connections, and a request that waits for one would make a healthy peer suspect.
+# LOYALTY_MOST_CONNECTIONS limits the requests that wait for peers. With a lower limit here, long polls could use all
+# connections. Then other requests would wait for a connection, and a healthy peer would become a suspect.
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_ALIVE_SECONDS)
-# A stream keeps its connection, so streams have a pool of their own.
+# Each stream keeps its connection, so streams have a pool of their own.
 _STREAM_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=KEEP_ALIVE_SECONDS)
 _STREAM_SECONDS = 5.0
 """A live peer sends the first bytes of a stream within milliseconds."""
 
 
 def received(request: Request, name: str) -> str | None:
-    """A header of a request; None if it is absent. Starlette's own lookup is slow because it raises an exception."""
+    """A header of a request; None if it is absent. Starlette's lookup of an absent header is slow: it raises."""
     wanted = name.lower().encode()
     for header, value in request.scope["headers"]:
         if header == wanted:
@@ -75,7 +75,7 @@ def received(request: Request, name: str) -> str | None:
 
 
 def seconds_left(request: Request) -> float:
-    """Seconds until the deadline that a peer or a client sent; infinity if there is none."""
+    """Seconds until the deadline that a peer or a client has sent; infinity without a deadline."""
     try:
         seconds = float(received(request, DEADLINE) or "inf")
     except ValueError:
@@ -109,7 +109,7 @@ def no_answer(partition: int, failures: Mapping[str, PeerError]) -> Problem:
     """The problem of a request that no instance has answered.
 
     Args:
-        failures: URL to error, for each peer that did not respond.
+        failures: the error of each peer that did not respond, by URL.
     """
     if not failures:
         return Rebalancing(partition=partition)
@@ -161,6 +161,7 @@ class PeerResponse(NamedTuple):
         return cls(bytes(response.body), response.status_code, dict(response.headers))
 
     def response(self, *_: object) -> Response:
+        """The response for the client. It ignores the arguments that ``LocalRead.response`` needs."""
         return Response(*self)
 
     @property
@@ -175,14 +176,14 @@ class PeerResponse(NamedTuple):
 
 
 class PeerClient:
-    """Sends requests to peers. A peer never forwards such a request again."""
+    """Sends requests to peers. The peer serves such a request itself, and never forwards it again."""
 
     def __init__(self, reports: PeerReports, hops: Hops | None = None, tls: SSLContext | None = None) -> None:
         """Prepare a client.
 
         Args:
             hops: signs the requests; None: they are not signed, because peers need no credentials.
-            tls: for peers with TLS; None: trust the authorities of the system.
+            tls: the context for peers with TLS. None: trust the authorities of the system.
         """
         self._reports = reports
         self._hops = hops
@@ -197,27 +198,27 @@ class PeerClient:
         request: PeerRequest,
         target: Target,
         seconds_left: float,
-        patience: float,
-        enough: float = _REPORT_SECONDS,
+        timeout_seconds: float,
+        suspect_after: float = _REPORT_SECONDS,
     ) -> PeerResponse:
         """Send a request to a peer.
 
         Args:
             target: the peer, and the role in which it reads.
             seconds_left: time until the deadline of the client. The peer receives it.
-            patience: seconds to wait for the response.
-            enough: the peer becomes a suspect if it does not respond within so many seconds or more.
+            timeout_seconds: seconds to wait for the response.
+            suspect_after: the peer becomes a suspect if there is no response, and ``timeout_seconds`` is not less.
 
         Raises:
             PeerError: there is no response.
         """
-        response = await self._send(self._client, request, target, seconds_left, patience, enough)
+        response = await self._send(self._client, request, target, seconds_left, timeout_seconds, suspect_after)
         return self._answer(response, target)
 
     async def open_stream(self, request: PeerRequest, target: Target) -> AsyncGenerator[bytes] | PeerResponse:
-        """Send a request whose response is a stream of events. Returns its bytes as they arrive, or a problem.
+        """Send a request for a stream of events. Returns its bytes as they arrive, or the response with a problem.
 
-        Raises PeerError. The generator raises it too when the connection breaks.
+        Raises PeerError if there is no response. The generator raises it when the connection breaks.
         """
         response = await self._send(self._streams, request, target, _STREAM_SECONDS, _STREAM_SECONDS)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -247,10 +248,10 @@ class PeerClient:
         request: PeerRequest,
         target: Target,
         seconds_left: float,
-        patience: float,
-        enough: float = _REPORT_SECONDS,
+        timeout_seconds: float,
+        suspect_after: float = _REPORT_SECONDS,
     ) -> httpx.Response:
-        """Send a request and wait for the response; for a stream, wait for its headers only. Raises PeerError."""
+        """Send a request and wait for the response, or for the headers of a stream. Raises PeerError."""
         url = httpx.URL(target.url).copy_with(raw_path=_escape_dots(request.path))
         own_headers = {FORWARDED_TO: target.role.value, DEADLINE: f"{seconds_left:.3f}"}
         sent_headers = {"accept-encoding": "identity", **request.headers, **own_headers}
@@ -261,7 +262,8 @@ class PeerClient:
             signed = HopRequest(request.method, url.raw_path.decode("latin-1"), target.role.value, key)
             sent_headers[HOP] = self._hops.sign(request.caller, target.url, signed, request.content)
         is_stream = client is self._streams
-        timeout = httpx.Timeout(patience, connect=min(patience, _CONNECT_SECONDS), read=None if is_stream else patience)
+        connect_timeout = min(timeout_seconds, _CONNECT_SECONDS)
+        timeouts = httpx.Timeout(timeout_seconds, connect=connect_timeout, read=None if is_stream else timeout_seconds)
         try:
             with tracing.span("forward", "client", address=str(url.netloc, "ascii")):
                 built = client.build_request(
@@ -269,27 +271,27 @@ class PeerClient:
                     url,
                     headers=httpx.Headers(sent_headers | tracing.headers(), encoding="latin-1"),
                     content=request.content,
-                    timeout=timeout,
+                    timeout=timeouts,
                 )
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(timeout_seconds):
                     return await client.send(built, stream=is_stream)
         except (httpx.TimeoutException, TimeoutError) as error:
-            reason = f"{target.url} did not answer within {patience:.1f} s"
+            reason = f"{target.url} did not answer within {timeout_seconds:.1f} s"
             if isinstance(error, httpx.ConnectTimeout):
-                reason = f"{target.url} did not accept a connection within {min(patience, _CONNECT_SECONDS):.1f} s"
-            # A client can send a deadline of a millisecond, which says nothing about the peer.
-            if patience >= enough:
+                reason = f"{target.url} did not accept a connection within {connect_timeout:.1f} s"
+            # A client can send a deadline of a millisecond. Then a timeout says nothing about the peer.
+            if timeout_seconds >= suspect_after:
                 self._reports.suspect(target.url, reason)
             raise PeerTimeoutError(reason) from error
         except httpx.HTTPError as error:
             reason = f"{target.url}: {type(error).__name__} {error}".strip()
-            # No peer can get a request that violates HTTP, so it says nothing about this peer.
+            # httpx did not send a request that violates HTTP. So the error says nothing about the peer.
             if not isinstance(error, httpx.LocalProtocolError):
                 self._reports.suspect(target.url, reason)
             raise PeerUnreachableError(reason) from error
 
     def _answer(self, response: httpx.Response, target: Target) -> PeerResponse:
-        """The part of a response that the caller gets. Raises PeerError if the peer has refused the signature."""
+        """The part of a response that the client gets. Raises PeerError if the peer has refused the signature."""
         kept = {
             name: value
             for name, value in response.headers.items()

@@ -30,8 +30,10 @@ from services.state_stores.store import StateStore
 
 log = structlog.get_logger(__name__)
 
-# Longer than for a lookup, because a page of 1,000 entries or a day of windows takes longer.
+# The time of the whole query.
 _SECONDS = 5.0
+# The time of one request to a peer. It is longer than for a lookup, because a page of 1,000 entries or a day of windows
+# takes longer.
 _ATTEMPT_SECONDS = 2.0
 
 Members = dict[str, Any]
@@ -58,7 +60,8 @@ class _Result(NamedTuple):
     """The result of one instance.
 
     Attributes:
-        partitions: the partitions that it read, as ``pagination.PartitionRead``.
+        members: the members of its JSON body.
+        partitions: the partitions that it read, as JSON (see ``PartitionRead`` in ``api.schemas.stores``).
     """
 
     members: Members
@@ -95,12 +98,12 @@ class ScatterGather:
         tried: defaultdict[int, set[str]] = defaultdict(set)
         failures: dict[str, PeerError] = {}
         pending = set(query.partitions)
-        while pending and (patience := min(deadline - time.monotonic(), _ATTEMPT_SECONDS)) > 0:
+        while pending and (timeout_seconds := min(deadline - time.monotonic(), _ATTEMPT_SECONDS)) > 0:
             plan = self._plan(query.store, pending, tried)
             if not plan:
                 break
             requests = (
-                self._ask(request, query, target, numbers, max_lag, patience) for target, numbers in plan.items()
+                self._ask(request, query, target, numbers, max_lag, timeout_seconds) for target, numbers in plan.items()
             )
             for target, result in zip(plan, await asyncio.gather(*requests), strict=True):
                 if isinstance(result, PeerError):
@@ -116,7 +119,7 @@ class ScatterGather:
     def _plan(
         self, store: StateStore, pending: Collection[int], tried: Mapping[int, set[str]]
     ) -> Mapping[Target, list[int]]:
-        """The instances to ask next, each with its partitions. Adds them to those that were tried."""
+        """The instances to ask next, each with its partitions. Adds the instances to ``tried``."""
         plan: defaultdict[Target, list[int]] = defaultdict(list)
         for number in sorted(pending):
             if target := self._locator.next_target(store, number, tried[number]):
@@ -131,14 +134,14 @@ class ScatterGather:
         target: Target,
         partitions: list[int],
         max_lag: int | None,
-        patience: float,
+        timeout_seconds: float,
     ) -> _Result | PeerError | None:
-        """The result of one instance; None if it responds without one."""
+        """The result of one instance; None if its response has no result."""
         try:
             if target.url == self._local.url:
                 return await self._read(query, partitions, max_lag)
             peer_request = await PeerRequest.from_client(request, _local_path(request, partitions))
-            response = await self._peers.forward(peer_request, target, patience, patience)
+            response = await self._peers.forward(peer_request, target, timeout_seconds, timeout_seconds)
         except Problem:
             return None
         except PeerError as error:
@@ -147,7 +150,7 @@ class ScatterGather:
             return None
         members = orjson.loads(response.content)
         if not {each["partition"] for each in members["partitions"]} <= set(partitions):
-            # Another instance may return the same entries, and the entries do not name their partitions.
+            # The result of another instance may have the same entries. They could not be told apart.
             log.warning("an instance answered for partitions it was not asked for", instance=target.url)
             return None
         return _Result(members, members["partitions"])
@@ -187,6 +190,7 @@ class ScatterGather:
         return _Result(members, read)
 
     def _require_restored(self, store: StateStore, missing: Collection[int]) -> None:
+        """Raise Problem if this instance is still restoring one of the partitions, or has just started."""
         tasks = store.tasks
         for number in missing:
             if task := tasks.get(number):

@@ -199,17 +199,17 @@ def test_a_suspect_does_not_cost_all_the_time() -> None:
     group = three(standbys=False)
 
     async def steps(callers: Callers) -> None:
-        peers, patiences = group.instances[0].app.state.dependencies.peers, []
+        peers, timeouts = group.instances[0].app.state.dependencies.peers, []
 
-        async def noted(_: object, __: object, ___: float, patience: float) -> None:
-            patiences.append(round(patience))
+        async def noted(_: object, __: object, ___: float, timeout_seconds: float) -> None:
+            timeouts.append(round(timeout_seconds))
             raise PeerTimeoutError
 
         peers.forward = noted
         assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
         group.instances[0].reports.suspect(URLS[1], "it did not answer")
         assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
-        assert [5, 1] == patiences
+        assert [5, 1] == timeouts
 
     run(group, steps)
 
