@@ -1,6 +1,7 @@
-"""Bodies of requests: the limit of their size, which applies before they are in memory, and strict JSON.
+"""Bodies of requests: the limit of their size, and strict JSON.
 
-Python's parser alone accepts NaN, other encodings and repeated members.
+The limit applies before the whole body is in memory. Python's parser alone would accept NaN, other encodings and
+repeated members.
 """
 
 import json
@@ -20,7 +21,7 @@ _COMMAND_BYTES = 16 * 1024
 """A command has only a few short texts."""
 
 _MOST_MEMBERS = 1_000
-"""Members of an object. Pydantic reports each unknown member, and a body could keep an instance busy with millions."""
+"""The most members of an object. Pydantic reports each unknown member, so millions would keep an instance busy."""
 
 _LIMITS = (
     ("/v1/stores/", 4 * 2**20),  # 1,000 keys of 512 characters, each of them escaped
@@ -58,8 +59,8 @@ class BodyLimitMiddleware:
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
-                # FastAPI turns every exception inside a body into 400, except its own. The response comes from the
-                # cause of the exception.
+                # FastAPI turns an exception during the read of a body into 400, unless it is an HTTPException. The
+                # error handler makes the response from the cause of the HTTPException.
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from BodyTooLarge(limit=limit)
             return message
 
@@ -69,7 +70,7 @@ class BodyLimitMiddleware:
 class JsonRoute(APIRoute):
     """A route that reads its body with ``parse_body``, after it has checked the rights of the caller.
 
-    FastAPI reads and parses the body first. A caller without rights could keep an instance busy with large bodies.
+    FastAPI would read and parse the body first. So a caller without rights could keep an instance busy.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -106,7 +107,7 @@ def parse_body(body: bytes) -> Any:
         reason = f"it is not JSON at {place}: {error.msg.removesuffix(' at')}"
     except RecursionError:
         reason = "it is nested too deeply"
-    except ValueError:  # Python limits the digits, because reading them takes quadratic time.
+    except ValueError:  # Python limits the digits, because the conversion takes quadratic time.
         reason = "a number has too many digits"
     raise UnreadableBody(reason=reason)
 

@@ -1,4 +1,4 @@
-"""Turns every error of the app into a problem: our own errors, those of FastAPI, and defects."""
+"""Turns every error of the app into a problem response: problems, errors of FastAPI, and defects."""
 
 import re
 from collections.abc import Mapping
@@ -35,11 +35,11 @@ _REASONS = {
 
 
 def _reason(error: Mapping[str, Any]) -> str:
-    if error["type"] == "value_error":  # our own checks
+    if error["type"] == "value_error":  # A validator of this project has raised it.
         return str(error["ctx"]["error"])
     reason = _REASONS.get(error["type"]) or re.sub(r"^\w+ should ", "must ", error["msg"])
     if error["loc"][0] == "query" and error["type"].startswith("datetime") and " " in str(error["input"]):
-        reason += "; write + as %2B in a query"  # + means a blank there
+        reason += "; write + as %2B in a query"  # A + in a query means a blank.
     return reason.replace(" after validation", "")
 
 

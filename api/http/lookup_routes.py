@@ -41,7 +41,7 @@ class LookupApp(FastAPI):
         self._lookups = [_LookupRoute(route, dependencies) for route in routes if isinstance(route, APIRoute)]
         self._requests = dependencies.metrics.requests
         security = dependencies.security
-        # Web pages of other origins need CORS headers. The gate's middleware adds them.
+        # Requests with a known token skip the gate, unless there are CORS origins: its middleware adds their headers.
         self._security = None if security is None or security.cors_origins else security
         self._entry: ASGIApp = guarded(self._serve, security, dependencies.metrics) if security else self._serve
 
@@ -68,8 +68,8 @@ class LookupApp(FastAPI):
         """Call the endpoint and send its response.
 
         Args:
-            known: the caller, if its token was verified before. Such a request does not pass the gate, so this method
-                does the gate's work. It writes no audit record, because the audit trail has no lookups of one key.
+            known: the caller, if its token was verified before. Such a request skips the gate, so this method does the
+                work of the gate. It writes no audit record, because the audit trail has no lookups of one key.
         """
         started, response, usage = time.perf_counter(), None, None
         route, arguments = found
@@ -115,7 +115,7 @@ class LookupApp(FastAPI):
             try:
                 await self._serve(as_get, receive, _only_head(send))
             finally:
-                # The audit trail reads these members in the scope of the request.
+                # The audit trail reads these members from the scope of the HEAD request.
                 scope.update({name: as_get[name] for name in _AUDITED if name in as_get})
             return
         status = 500
@@ -136,7 +136,7 @@ class LookupApp(FastAPI):
 
 
 def _only_head(send: Send) -> Send:
-    """End the response before its body. The server then tells an endless stream that the client is gone."""
+    """Send the headers only. The end of the response also ends an endless stream of events."""
     has_ended = False
 
     async def send_head(message: Message) -> None:
@@ -220,7 +220,7 @@ class _LookupRoute:
         if match is None:
             return None
         texts = match.groupdict()
-        # Permissions read these two.
+        # The permissions of the route read these two members.
         scope["path_params"], scope["route"] = texts, self._route
         arguments = dict(self._parts)
         for alias, text in texts.items():
@@ -230,7 +230,7 @@ class _LookupRoute:
             for alias, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
                 name, parse = self._query[alias]
                 if name in arguments:
-                    raise KeyError(alias)  # it is given twice
+                    raise KeyError(alias)  # The parameter is given twice.
                 arguments[name] = parse(text)
         for header, value in scope["headers"]:
             if header in self._headers:

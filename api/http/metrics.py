@@ -1,4 +1,4 @@
-"""Prometheus metrics of one app. Labels have route templates and names of stores, never a text of a request."""
+"""Prometheus metrics of one app. Labels have templates of routes and names of stores, never text of a request."""
 
 from bisect import bisect_left
 from collections import defaultdict

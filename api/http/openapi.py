@@ -30,7 +30,7 @@ Every error is `application/problem+json` (RFC 9457). Clients tell errors apart 
 A client can repeat a request after 503 with `Retry-After`.
 """
 
-# An instance that needs no credentials ignores them. In its document the operations have no `security`.
+# If the instance needs no credentials, the operations of its document have no `security`.
 _CREDENTIALS = {
     "bearer": {
         "type": "http",
@@ -42,9 +42,9 @@ _CREDENTIALS = {
 
 
 def install(app: FastAPI, *, needs_credentials: bool = False) -> None:
-    """Add the schema of problems, and what each request needs, to ``app.openapi``.
+    """Add the schema of problems, the Idempotency-Key and the credentials to the document of ``app.openapi``.
 
-    FastAPI knows neither the problems, because no route returns them, nor the gate in front of the routes.
+    FastAPI does not know them. No route returns a problem, and the gate checks the credentials before FastAPI.
     """
 
     def openapi() -> dict[str, Any]:

@@ -45,10 +45,9 @@ IsBoolean = BeforeValidator(_require_boolean)
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Raise InvalidParameters for an unknown query parameter, and for one that is given twice and may be given once.
+    """Raise InvalidParameters for a query parameter that is unknown, or that is given twice and may be given once.
 
-    Without this check a misspelled parameter would be ignored, and so would the first of two. The rights of the caller
-    come first.
+    FastAPI would ignore a misspelled parameter, and the first of two. This checks the rights of the caller first.
     """
     if not request.query_params:
         return
@@ -72,9 +71,9 @@ def _takes_several(annotation: Any) -> bool:
 
 
 async def refuse_body(request: Request) -> None:
-    """Raise InvalidParameters for a body. Without this check its members would be ignored.
+    """Raise InvalidParameters for a body, because its members would be ignored.
 
-    Some clients send ``{}`` with every POST, so it counts as no body.
+    Some clients send ``{}`` with every POST. So ``{}`` counts as no body.
     """
     if b"".join((await request.body()).split()) not in (b"", b"{}"):
         raise InvalidParameters(errors=[{"in": ["body"], "reason": "must be empty, because this path takes no body"}])

@@ -1,4 +1,4 @@
-"""Responses, their caching, and the headers that say which copy was read and how fresh it is."""
+"""Responses with their headers for caching, and the headers that name the copy that was read and its freshness."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ ENTRY_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 class EncodedResponse(Response):
-    """A response with headers that are already encoded. Starlette's encoding takes as long as the read of the store."""
+    """A response whose headers are already bytes. Starlette needs as long to encode them as the store to read a key."""
 
     def __init__(self, status_code: int, raw_headers: RawHeaders, body: bytes = b"") -> None:
         self.status_code = status_code
@@ -93,10 +93,14 @@ class LocalRead(NamedTuple):
     def response(
         self, body: Callable[[VersionedValue], bytes], not_found: type[Problem], if_none_match: str | None
     ) -> Response:
-        """The JSON body of the entry. 304 if the client has this version. Raises ``not_found`` if there is no entry."""
+        """The response with the entry as JSON, or 304 if the client has this version.
+
+        Raises:
+            not_found: there is no entry.
+        """
         if self.value is None:
             raise self.with_freshness(not_found())
-        # It may raise a problem. RFC 9110, 13.2.1: then no precondition counts.
+        # Make the body first, because it may raise a problem. Then If-None-Match does not count (RFC 9110, 13.2.1).
         content = body(self.value)
         etag = etag_of(self.value)
         headers = [(b"etag", etag.encode()), _CACHING]
@@ -107,7 +111,7 @@ class LocalRead(NamedTuple):
 
 
 def etag_of(entry: VersionedValue) -> str:
-    """The opened time and the sequence. A new account of the same card counts from 1 again."""
+    """The entity tag. It has the opened time, because a new account of the same card counts from 1 again."""
     return f'"{entry.opened_time}.{entry.sequence}"' if entry.opened_time else f'"{entry.sequence}"'
 
 

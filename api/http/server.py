@@ -36,11 +36,13 @@ _KEEP_ALIVE_SECONDS = 75
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol HTTP/1.1. It ends requests that are not complete in time, or whose headers are too large.
+    """Uvicorn's protocol HTTP/1.1, with limits that uvicorn does not have.
 
-    It also ends requests whose trailers, or sizes and extensions of chunks, are too large. uvicorn has no such limits.
-    It also ends connections whose client does not read its response, and connections above the limit of the process.
-    Bytes that are not a request get a problem, too. One check every second costs less than a timer for each request.
+    It ends a request that is not complete in time, and one whose headers, trailers, or sizes and extensions of chunks
+    are too large. It ends a connection whose client does not read the response, and each connection above the
+    limit of the process. It responds with a problem to bytes that are not a request.
+
+    ``LimitedServer`` checks the times once a second. This costs less than a timer for each request.
 
     Attributes:
         most_connections: how many connections the process has open at once.
@@ -49,15 +51,18 @@ class LimitedProtocol(HttpToolsProtocol):
     most_connections: int
 
     _arriving_since: float | None
-    """The start of a request that is not complete yet; None between requests."""
+    """When the current request began to arrive; None if it is complete."""
 
     _in_head = False
+    """Whether the request line or the headers are arriving."""
 
     _framing_bytes = 0
-    """Bytes of the head. After it, bytes since the last part of the body: sizes and extensions of chunks, trailers."""
+    """The bytes of the head. After the head: bytes since the last part of the body, for example sizes of chunks."""
 
     _is_counted = True
-    """Whether the bytes of the head are counted from its first one. It can begin behind the request before."""
+    """Whether ``_framing_bytes`` has all bytes of the head. The head of a pipelined request can begin in bytes that
+    were counted for the previous request.
+    """
 
     _problem: Problem | None = None
     _unread_bytes = 0
@@ -66,7 +71,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._arriving_since = self.loop.time()
-        # limit_concurrency of uvicorn leaves the connections open until they have sent a request.
+        # limit_concurrency of uvicorn would refuse only requests, and leave idle connections open.
         if len(self.connections) > self.most_connections:
             self._refuse(TooManyConnections())
 
@@ -85,7 +90,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._arriving_since, self._in_head = self.loop.time(), True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Blanks and tabs around a value are no part of it (RFC 9110, section 5.5). httptools removes those before it.
+        # Blanks and tabs around a value are no part of it (RFC 9110, section 5.5). httptools removes only those before
+        # the value.
         super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
@@ -98,12 +104,14 @@ class LimitedProtocol(HttpToolsProtocol):
         if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):  # RFC 9112, section 3.2
             raise httptools.HttpParserError
         if b"#" in self.url:
-            # uvicorn would ignore the rest. A client that did not encode the # of a card would reach another card.
+            # uvicorn would ignore the text after it. If a client does not encode the # of a card, the request would
+            # reach another card.
             raise httptools.HttpParserError
         if b"%" in self.url:
             _require_unambiguous(self.url)
         super().on_headers_complete()
-        # uvicorn appends trailers to this list. A trailer is no header (RFC 9110, section 6.5.1), so nobody reads it.
+        # uvicorn appends trailers to this list, but a trailer is no header (RFC 9110, section 6.5.1). The request keeps
+        # the former list.
         self.headers = []
 
     def on_body(self, body: bytes) -> None:
@@ -111,7 +119,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        # The bytes until now belong to this request, and not to the head of the next one.
+        # All bytes until now belong to this request. The next request may begin in the same bytes.
         self._arriving_since, self._framing_bytes, self._is_counted = None, 0, False
         super().on_message_complete()
 
@@ -125,7 +133,7 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         super().shutdown()
         if cycle is None or cycle.response_complete:
-            # An idle client with TLS does not answer the end of the connection before its next request.
+            # An idle client with TLS may not respond to the end of the connection until its next request.
             self.loop.call_later(_LAST_SECONDS, self.transport.abort)
 
     def end_if_slow(self, seconds: float) -> None:
@@ -134,7 +142,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         cycle: RequestResponseCycle | None = self.cycle  # uvicorn sets it with the first request.
         if self._in_head and cycle is not None and not cycle.response_complete:
-            return  # the response to the request before this one is on its way
+            return  # The response to the previous request is on its way.
         self._end(RequestTimeout())
 
     def end_if_unread(self, seconds: float) -> None:
@@ -146,11 +154,11 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _end(self, problem: Problem) -> None:
-        """Refuse the request. Only close the connection if there is none, or if a response is on its way."""
+        """Refuse the request. If there is no request, or a response is on its way, only close the connection."""
         # uvicorn sets both with the first request.
         scope: HTTPScope | None = self.scope
         cycle: RequestResponseCycle | None = self.cycle
-        if self._in_head:  # the cycle is that of the request before
+        if self._in_head:  # The cycle belongs to the previous request.
             is_answered = cycle is not None and not cycle.response_complete
         else:
             is_answered = cycle is not None and bool(cycle.response_started or self.pipeline)
@@ -195,10 +203,10 @@ class LimitedServer(uvicorn.Server):
 
 
 def _require_unambiguous(url: bytes) -> None:
-    """Refuse other encodings than UTF-8. Their letters would all become U+FFFD, and two cards would have one account.
+    """Refuse a URL if two different URLs would lead to the same resource. Raises HttpParserError.
 
-    Refuse also a line feed at the end of the path. The patterns of Starlette's routes would ignore it, and two paths
-    would have one resource.
+    In a text that is not UTF-8, each wrong byte would become U+FFFD. So two cards could get the same account. The
+    patterns of Starlette's routes ignore a line feed at the end of a path.
     """
     try:
         unquote_to_bytes(url).decode()
@@ -247,8 +255,8 @@ def server_of(
         grace_seconds: running requests may take this long after a signal. Then they get the problem ``stopping``.
         on_stop: is called at the signal, before the running requests end.
     """
-    # The mistake of a client is not logged, because a client could fill the log with it. Nor is the end of requests
-    # that take too long at the end of the process, because they get an answer.
+    # Do not log the mistakes of clients, because a client could fill the log. Do not log requests that are cancelled at
+    # the end of the process, because they get a response.
     logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith(_NOT_LOGGED))
     config = uvicorn.Config(
         _answering_when_cancelled(app),

@@ -1,4 +1,4 @@
-"""A span for each request: its method, the template of its route and its status. It never has the path or the query."""
+"""A span for each request, with its method, the template of its route and its status, but no path and no query."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
