@@ -1,4 +1,4 @@
-"""Finds the version of the loyalty programme that is in force."""
+"""The versions of the loyalty programme, from the global store ``programmes``."""
 
 import asyncio
 import time
@@ -40,9 +40,10 @@ class CurrentProgramme:
         self._checks = asyncio.Lock()
 
     async def check(self, text: str) -> None:
-        """Raise ProgrammeError unless the text is a programme file.
+        """Raise ProgrammeError unless the text is a valid programme file.
 
-        A large file takes seconds of Python, so a thread checks it. One file at a time leaves time for other requests.
+        A large file takes seconds of Python, so a thread checks it. The app checks one file at a time, so that other
+        requests get processor time.
         """
         async with self._checks:
             await asyncio.to_thread(parse_programme, text)

@@ -1,4 +1,4 @@
-"""The work of operators over HTTP, with the functions of the command line. They block, so threads run them."""
+"""The work of operators over HTTP. It uses the functions of the command line. They block, so threads run them."""
 
 import asyncio
 import math
@@ -34,15 +34,18 @@ _FRESH_SECONDS = 2.0
 """All callers within this time get the same status, so many callers cost no more than one."""
 
 _LETTERS_SECONDS = 10.0
-"""The same for dead letters. Each read of them reads the whole topic."""
-_MOST_KEPT, _MOST_LETTERS = 4, 100
-"""Results and dead letters of a result that are kept. They can stay in memory until the next request."""
+"""All callers within this time get the same dead letters, because each read of them reads the whole topic."""
+
+_MOST_KEPT_RESULTS = 4
+_MOST_KEPT_LETTERS = 100
+"""Larger results are not kept, because a kept result can stay in memory until the next request."""
+
 _SHOWN_BYTES = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt(DeadLetterFacts):
-    """The part of a dead letter that is shown. A whole one can have 15 MiB.
+    """The part of a dead letter that operators see. A whole dead letter can have 15 MiB.
 
     Attributes:
         key, value: the first 4,096 bytes.
@@ -98,9 +101,9 @@ NewestDeadLetters = tuple[Counter[str], list[Excerpt]]
 
 
 class _Turns:
-    """Lets requests read Kafka one after another, so that they never use up the threads of all routes.
+    """Lets only one request at a time read Kafka, so that the reads never use all threads of the app.
 
-    Without Kafka a read takes ten seconds. So requests that wait while a read fails get its problem, too.
+    Without Kafka a read takes ten seconds. So all requests that waited for a failed read get the same problem.
     """
 
     def __init__(self) -> None:
@@ -131,11 +134,11 @@ class Operations:
         self._latest: tuple[float, Status, Rates | None] | None = None
         self._letters, self._audits = _Turns(), _Turns()
         self._newest_letters: TTLCache[tuple[str | None, int], NewestDeadLetters] = TTLCache(
-            _MOST_KEPT, _LETTERS_SECONDS
+            _MOST_KEPT_RESULTS, _LETTERS_SECONDS
         )
 
     async def status(self, api: ApiState) -> tuple[Status, Rates | None]:
-        """The state of the system, and the rates since the state before; None for the first one.
+        """The state of the system, and the rates since the previous state; None without a previous state.
 
         Args:
             api: the state of this instance.
@@ -150,9 +153,12 @@ class Operations:
             return found, rates
 
     def select(self, positions: Collection[RecordPosition]) -> tuple[Iterable[DeadLetter], Counter[str]]:
-        """The dead letters at these positions, and their number for each topic. Raises UnknownDeadLetter too.
+        """The dead letters at these positions, and their number for each original topic.
 
         Each iteration reads the dead letters from Kafka again, because all of them may not fit into memory.
+
+        Raises:
+            UnknownDeadLetter: one of the positions has no dead letter.
         """
         with _broker_problems():
             letters = dead_letters.DeadLetters(self.settings, DeadLetterFilter(None, positions))
@@ -171,7 +177,7 @@ class Operations:
             found = self._newest_letters.get((reason, most))
             if found is None:
                 found = await run_in_threadpool(self._read_newest, DeadLetterFilter(reason), most)
-                if most <= _MOST_LETTERS:
+                if most <= _MOST_KEPT_LETTERS:
                     self._newest_letters[reason, most] = found
             return found
 
@@ -192,7 +198,11 @@ class Operations:
             return dead_letters.replay(self.settings, letters, destinations)
 
     def publish_programme(self, text: str, effective_time: int | None) -> Version:
-        """Publish the next version. Raises ProgrammeError too."""
+        """Publish the next version.
+
+        Raises:
+            ProgrammeError: the file or the time is not valid, or another publisher was faster.
+        """
         with _broker_problems():
             return publish_programme(text, self.settings, effective_time)
 

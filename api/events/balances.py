@@ -4,10 +4,10 @@ Every copy applies the same changelog, so each copy can continue the stream of a
 revision that the client has received. A stream never sends this revision or an older one.
 
 the copy has this revision, or an older one   ──► nothing was missed: wait for the next records
-the changelog still has this revision          ──► send the records after it. Compaction keeps a superseded record only
-                                                    where it has not yet cleaned, so all later ones are there
-the changelog does not have it any more        ──► ``gap``, and the balance now
-the read of the changelog would take too long  ──► ``gap``, and the balance now
+the changelog still has this revision          ──► send the records after it. Compaction has not cleaned this part of
+                                                    the changelog yet, so all of them are there
+the changelog does not have it any more        ──► ``gap``, and the current balance
+the read of the changelog would take too long  ──► ``gap``, and the current balance
 """
 
 import asyncio
@@ -50,20 +50,20 @@ History = Callable[[StoreDefinition, int, bytes, range], list[ChangelogRecord]]
 
 _ID = re.compile(r"(\d{1,19})\.(\d{1,19})(?:\.(\d{1,19}))?", re.ASCII)
 _MOST_HISTORIES_AT_ONCE = 4
-"""Each reads a part of the changelog with a consumer of its own."""
+"""How many reads of the changelog run at the same time. Each of them has a consumer of its own."""
 _LONGEST_HISTORY = 200_000
-"""The most offsets that are read for one client. A record takes 2 to 3 microseconds of a core, so the longest read
+"""The most offsets that are read for one client. A record takes 2 to 3 microseconds of a core. So the longest read
 takes half a second of a core, and the time of the network.
 """
 
 
 class EventId(NamedTuple):
-    """The last revision that a client has received.
+    """The id of an event: the last revision that a client has received.
 
     Attributes:
-        opened_time: of the account, in milliseconds since the epoch; 0 if the record does not say it.
-        sequence: of the account; ``LARGEST_SEQUENCE`` for the event ``erased``.
-        offset: of the changelog record, by which an instance finds it; None if the client does not know it.
+        opened_time: when the account was opened, in milliseconds since the epoch; 0 if the record does not have it.
+        sequence: the sequence of the balance; ``LARGEST_SEQUENCE`` for the event ``erased``.
+        offset: the offset of the changelog record; None if the client does not know it.
     """
 
     opened_time: int
@@ -92,14 +92,14 @@ class EventId(NamedTuple):
 
 
 class _Revisions:
-    """Makes the events of one client from records, and omits those that the client has."""
+    """Makes the events of one client from changelog records. Omits the revisions that the client has."""
 
     def __init__(self, definition: StoreDefinition, last: EventId | None, caller: Caller) -> None:
         self._view = definition.view
         self._caller = caller
         self._version = last.version if last else (0, 0)
-        # The client has everything up to this offset. A deletion has no version, and a store that is rebuilt reads old
-        # records again.
+        # The client has everything up to this offset. The version alone does not say so: a deletion has none, and a
+        # store that is rebuilt reads old records again.
         self._offset = -1
         # A rebuild writes a balance of the same account after a deletion. Only its offset says that it is newer.
         self._erased_at = last.offset if last and last.is_of_erasure else None
@@ -108,7 +108,7 @@ class _Revisions:
         return value.version <= self._version and (self._erased_at is None or value.offset <= self._erased_at)
 
     def skip_to(self, offset: int) -> None:
-        """Leave out records up to this offset."""
+        """Ignore the records up to this offset."""
         self._offset = max(self._offset, offset)
 
     def current(self, value: VersionedValue | None, position: int) -> Event:
@@ -127,7 +127,7 @@ class _Revisions:
         return None if value is None or self.has(value) else self._balance(value)
 
     def is_of(self, record: ChangelogRecord) -> bool:
-        """Whether this is the record of the event that the client has received last."""
+        """Whether this record can be that of the last event that the client has received."""
         value = None if record.value is None else self._value(record.value, record)
         return record.value is None or (value is not None and value.version == self._version)
 
@@ -174,7 +174,7 @@ class BalanceEvents:
         self._lookup = lookup
         self._streams = streams
         self._history = history
-        # Threads of their own. In those of asyncio, reads of old records would delay the publication of commands.
+        # In the threads of asyncio, reads of old records would delay the publication of commands.
         self._readers = ThreadPoolExecutor(_MOST_HISTORIES_AT_ONCE, "histories")
 
     async def open(self, request: Request, store: StateStore, key: bytes, last: EventId | None) -> Response:
@@ -250,7 +250,7 @@ class BalanceEvents:
                     except TimeoutError:
                         yield HEARTBEAT
             except (NotServingError, StoreError, KafkaException, SchemaRegistryUnavailableError):
-                return  # The client connects again. Then another copy answers, or this one later.
+                return  # The client connects again. Then it gets another copy, or this one if it serves again.
 
     async def _missed(
         self, revisions: _Revisions, task: StoreTask, key: bytes, last: EventId | None
@@ -260,7 +260,7 @@ class BalanceEvents:
         if last is None:
             return [revisions.current(value, position)]
         gap = Event("gap", orjson.dumps({"after": str(last)}))
-        is_older = value is not None and value.version < last.version  # then the end offset can be old, too
+        is_older = value is not None and value.version < last.version  # Then the end offset can be old, too.
         if last.offset is not None and (is_older or last.offset < task.progress.end_offset):
             revisions.skip_to(last.offset)
             if last.offset >= position:
@@ -280,15 +280,15 @@ class BalanceEvents:
         return [] if knows_erasure else [gap, revisions.current(value, position)]
 
     async def _read_history(self, task: StoreTask, key: bytes, span: range) -> Sequence[ChangelogRecord]:
-        """The records of the key; none if they cannot be read, or not in time. Raises KafkaException."""
+        """The records of the key in these offsets. Empty if they cannot be read in time. Raises KafkaException."""
         if self._history is None or len(span) > _LONGEST_HISTORY:
             return []
         reading = asyncio.get_running_loop().run_in_executor(
             self._readers, self._history, task.definition, task.partition, key, span
         )
         try:
-            # This time includes the wait for a free thread. If the stream is silent for longer, a relay takes this
-            # instance for dead. Then the client connects again with the same id, and the same read starts again.
+            # The time limit includes the wait for a free thread. If the stream were silent for longer, the instance
+            # that forwards it would close it. The client would connect again, and start the same read.
             return await self._streams.step(reading)
         except TimeoutError:
             return []

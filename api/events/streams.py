@@ -18,7 +18,8 @@ from api.security.permissions import caller_of
 MEDIA_TYPE = "text/event-stream"
 
 HEARTBEAT_SECONDS = 10.0
-"""The seconds between two comments in a quiet stream. They detect a dead connection, and make proxies keep the stream.
+"""The time between two comments in a stream without events. The comments detect a dead connection, and proxies do not
+close the stream.
 """
 
 HEARTBEAT = b":\n\n"
@@ -61,7 +62,11 @@ class EndOfStreamError(Exception):
 
 
 class EventStreams:
-    """The open streams of this instance. Only the thread of the event loop may call it, except ``close``."""
+    """The open streams of this instance. Only the event loop may call it, except for ``close``.
+
+    Args:
+        most_of_a_caller: how many streams one caller may have open.
+    """
 
     def __init__(self, most_of_a_caller: int) -> None:
         self._most = most_of_a_caller
@@ -99,9 +104,9 @@ class EventStreams:
                 del self._open[caller.name]
 
     def response(self, request: Request, events: AsyncGenerator[bytes]) -> Response:
-        """Send the bytes of a generator as events until it ends, or until the stream must end.
+        """Send the parts of a generator until it ends, or until the stream must end.
 
-        Before each part, also a heartbeat, the credentials of the caller must still be valid.
+        Before each part, also before a heartbeat, this checks that the credentials of the caller are still valid.
         """
         caller, security = caller_of(request), request.app.state.dependencies.security
 
