@@ -49,7 +49,7 @@ from services.state_stores.store import LocalStores, StateStore, state_stores
 from services.state_stores.waiters import SequenceWaiters
 from services.tls import Certificate, certificate_of, client_context
 
-# Running requests may take this long after SIGTERM. Longer long polls are answered with the problem ``stopping``.
+# Running requests may take this long after SIGTERM. Then they get the problem ``stopping``.
 _GRACE_SECONDS = 5
 
 
@@ -59,11 +59,11 @@ def build_app(
     membership: GroupMembership,
     certificate: Certificate | None = None,
 ) -> FastAPI:
-    """Compose the app from stores that follow the changelogs in Kafka and from the group of instances."""
+    """Compose the app: stores that follow the changelogs in Kafka, the group of instances, and the security."""
     metrics, waiters, reports = Metrics(), SequenceWaiters(), PeerReports()
     ids = schema_ids(settings)
     stores = state_stores(catalogue.stores(ids, settings.top_customers_threshold))
-    # It is not in LocalStores, so no request can read it.
+    # The store of API keys is not in LocalStores, so no request can read it.
     api_keys = state_stores([catalogue.api_keys(ids)]) if settings.api_access == "authenticated" else {}
     stores_of: defaultdict[str, list[str]] = defaultdict(list)
     for name, store in {**stores, **api_keys}.items():
@@ -87,13 +87,13 @@ def build_app(
             reports,
             metrics,
             command_log,
-            default_programme(settings),
-            ledger,
-            security,
-            partial(read_key, settings),
-            settings.most_event_streams,
-            client_context(settings, certificate),
-            Operations(settings),
+            version_0=default_programme(settings),
+            ledger=ledger,
+            security=security,
+            history=partial(read_key, settings),
+            most_event_streams=settings.most_event_streams,
+            tls=client_context(settings, certificate),
+            operations=Operations(settings),
         )
     )
 
@@ -103,18 +103,18 @@ def _security(settings: Settings, keys: StateStore, url: str, metrics: Metrics) 
     if settings.token_issuer and settings.token_audience and settings.token_keys:
         tokens = TokenVerifier(settings.token_issuer, settings.token_audience, IssuerKeys(settings.token_keys))
     return Security(
-        KnownKeys(keys),
-        tokens,
-        Hops(url, InstanceSecrets(settings.instance_secret_file)),
-        CallerLimits(settings.rate_limit, settings.most_requests_at_once),
-        FailedLogins(settings.failed_login_rate),
-        RequestAudit(
+        keys=KnownKeys(keys),
+        tokens=tokens,
+        hops=Hops(url, InstanceSecrets(settings.instance_secret_file)),
+        limits=CallerLimits(settings.rate_limit, settings.most_requests_at_once),
+        failed_logins=FailedLogins(settings.failed_login_rate),
+        audit=RequestAudit(
             url,
             pseudonyms(settings.pseudonym_key_file),
             KafkaAuditTrail(settings, metrics.lost_audit_records.inc),
         ),
-        settings.accept_unsigned_forwards,
-        tuple(filter(None, settings.cors_origins.split(","))),
+        accepts_unsigned_forwards=settings.accept_unsigned_forwards,
+        cors_origins=tuple(filter(None, settings.cors_origins.split(","))),
     )
 
 
@@ -131,16 +131,16 @@ def serve(settings: Settings) -> None:
     membership = GroupMembership(settings, settings.advertised_url)
     certificate = certificate_of(settings)
     app = build_app(settings, directory, membership, certificate)
-    # All objects of the start live until the end. So the garbage collector need not examine them again.
+    # All objects until here live as long as the process. So the garbage collector need not examine them.
     gc.freeze()
-    # Any client can cause a warning with each request.
+    # Limit the warnings that any client can cause with each request.
     for name in ("uvicorn.error", "api.security.hops"):
         logging.getLogger(name).addFilter(WarningLimit())
     # Without credentials, a web page in the user's browser must not send requests.
     entry = OwnMachineOnly(app, settings.advertised_url) if settings.api_access == "loopback" else app
 
     def leave() -> None:
-        # The peers take over while this instance finishes its requests.
+        # The peers get the partitions while this instance finishes its requests.
         membership.begin_to_leave()
         app.state.dependencies.streams.close()
 

@@ -25,24 +25,24 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         local, peers = dependencies.local, dependencies.peers
-        loop, feed, waiters = asyncio.get_running_loop(), local.stores.materialiser, local.stores.waiters
+        loop, materialiser, waiters = asyncio.get_running_loop(), local.stores.materialiser, local.stores.waiters
         collector = ReportCollector(peers, dependencies.locator, dependencies.reports, local.membership.group)
 
         def on_change() -> None:
             waiters.notify_all()
-            with suppress(RuntimeError):  # The loop has ended, and no request waits any more.
+            with suppress(RuntimeError):  # The event loop has ended, so nothing needs the reports.
                 loop.call_soon_threadsafe(collector.collect_soon)
 
         local.membership.on_change(on_change)
         waiters.bind(loop)
         dependencies.streams.bind(loop)
-        feed.start()
+        materialiser.start()
         collecting = asyncio.create_task(collector.run())
         yield
         await dependencies.commands.close()
         if dependencies.security:
             await asyncio.to_thread(dependencies.security.audit.close)
-        await asyncio.to_thread(feed.stop)
+        await asyncio.to_thread(materialiser.stop)
         collecting.cancel()
         await peers.close()
         if dependencies.ledger:
@@ -66,8 +66,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         redirect_slashes=False,
         docs_url=None,  # see documentation.install
         redoc_url=None,
-        # We have our own metrics. FastAPI would look for a telemetry provider at each request. That costs more than a
-        # lookup.
+        # FastAPI would look for a telemetry provider at each request, which costs more than a lookup. This project has
+        # metrics and traces of its own.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.dependencies = dependencies
@@ -83,7 +83,9 @@ def create_app(dependencies: Dependencies) -> FastAPI:
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """The routes of every app. FastAPI prepares a route at its first request. That takes longer than the request."""
+    """The routes, which all apps share. FastAPI prepares a route at its first request, which takes longer than the
+    request.
+    """
     all_routes = APIRouter()
     refusals = problems.responses(problems.UnreadableRequest, problems.InvalidParameters)
     for router in (

@@ -33,13 +33,14 @@ class Dependencies:
     """The parts of one app.
 
     Args:
-        version_0: the programme before any version is published.
+        version_0: the programme that is in force before a version is published.
         ledger: None if this app has no ledger.
         security: None if callers need no credentials.
-        history: reads older records of a changelog; None if this app cannot.
+        history: reads older records of a changelog. None if this app cannot read them.
         most_event_streams: how many event streams one caller may have open.
-        tls: the certificate that peers see, and the authorities that this app trusts; None: those of the system.
-        operations: None if this app does not operate the system.
+        tls: the certificate that this app shows to peers, and the authorities that it trusts. None: it shows no
+            certificate, and trusts the authorities of the system.
+        operations: the work of operators. None: its routes respond with the problem ``broker-unavailable``.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what an app consists of
