@@ -58,22 +58,29 @@ SEND_AGAIN_SECONDS = 30
 """An instance sends an undecided command again at most once in this time, for example while no loyalty query runs."""
 
 MOST_IN_FLIGHT = 256
-"""Commands that an instance executes at the same time."""
+"""The most commands that an instance executes at the same time."""
 
-# A client that waits for t seconds gets a response after t + 1 seconds at most. The last second is for two writes to
-# Kafka, for the read of the mark, or for the balance that follows the decision. Lookups before them get a part of it,
-# in which they can ask a standby in place of an owner that accepts no connection.
-_GRACE_SECONDS, _LOOKUP_SECONDS = 0.9, 0.6
-# Reads of a balance that only a standby shows. Do not wait long for an owner that is dead, because waiting commands
-# keep others out.
-_MOST_READS, _READ_PAUSE_SECONDS = 5, 0.2
-# Kubernetes ends a process after 30 seconds. Requests and audit records need five of them each.
+_GRACE_SECONDS = 0.9
+"""A client that waits for t seconds gets a response after at most t + 1 seconds. In the last second an instance
+finishes its work: two writes to Kafka, the read of the mark, or the read of the balance after the decision.
+"""
+_LOOKUP_SECONDS = 0.6
+"""The part of the last second for lookups before these writes. It is enough to ask a standby if the owner accepts no
+connection.
+"""
+_MOST_READS = 5
+"""How often a command reads a balance that only a standby shows. A command must not wait long for a dead owner, because
+``MOST_IN_FLIGHT`` limits the commands that wait.
+"""
+_READ_PAUSE_SECONDS = 0.2
 _CLOSE_SECONDS = 10.0
-# Time for the network between the client's instance and the owner, in addition to the client's time.
-_PATIENCE_SECONDS = 5.0
+"""Kubernetes ends a process after 30 seconds. The requests need five of them, and the audit records another five."""
+_FORWARDING_SECONDS = 5.0
+"""Time for the network between the client's instance and the owner, in addition to the time that the client waits."""
 
 Decision = dict[str, Any]
-"""A decision in the store (``catalogue.decision_body``). Its status is pending while only the mark exists."""
+"""The record of a command in the store (``catalogue.decision_body``). Its status is pending while only the mark exists.
+"""
 
 
 class Outcome(NamedTuple):
@@ -89,11 +96,11 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class _Claim:
-    """A command that this instance executes now.
+    """A command that this instance executes now. Only one request at a time has the claim.
 
     Attributes:
-        is_marked: whether the topic has its mark.
-        publication: writes the mark and the command.
+        is_marked: whether the mark of the command is in its topic.
+        publication: the task that writes the mark and the command.
     """
 
     request_hash: str
@@ -113,7 +120,11 @@ class CommandService:
         *,
         is_keyed: bool = True,
     ) -> None:
-        """Args: is_keyed: whether records have ``keyed_hash``. An instance of release 0.1 does not know it."""
+        """Prepare to submit commands.
+
+        Args:
+            is_keyed: whether records have the ``keyed_hash``. An instance of release 0.1 does not know this hash.
+        """
         self._waiters = stores.waiters
         self._decisions = stores.by_name[catalogue.DECISIONS]
         self._balances = stores.by_name[catalogue.BALANCES]
@@ -129,15 +140,15 @@ class CommandService:
     async def submit(
         self, request: Request, command: Command, card: str | None, seconds: float
     ) -> Outcome | PeerResponse:
-        """Submit a command, or find the decision of the same command. Raises Problem.
+        """Submit a command, or find its decision if it was submitted before. Raises Problem.
 
         Args:
-            request: is forwarded if another instance owns the record of the command.
-            card: None for the card of the redemption that the command ends.
+            request: the request. It is forwarded if another instance owns the record of the command.
+            card: the customer. None: the customer of the redemption that the command ends.
             seconds: how long to wait for the decision, and for the balance to show it.
         """
         key = command.command_id.encode()
-        if response := await self._owner_only.forward(request, self._decisions, key, seconds + _PATIENCE_SECONDS):
+        if response := await self._owner_only.forward(request, self._decisions, key, seconds + _FORWARDING_SECONDS):
             return response
         deadline = time.monotonic() + wait_seconds(request, seconds)
         former_hash = command.request_hash
@@ -176,16 +187,16 @@ class CommandService:
         """The decision of a command, from any instance that has it; None for an unknown command. Raises Problem.
 
         Args:
-            request: may have a deadline.
+            request: the request, for its deadline.
             seconds: how long to wait while the decision is pending.
         """
-        async with _at_most(min(seconds + _PATIENCE_SECONDS, seconds_left(request)), self._decisions, command_id):
+        async with _at_most(min(seconds + _FORWARDING_SECONDS, seconds_left(request)), self._decisions, command_id):
             return await self._find(command_id, seconds)
 
     async def _find(self, command_id: str, seconds: float) -> Decision | None:
         decision, stale = await self._lookup.value_of(catalogue.DECISIONS, command_id)
         if decision is None and stale:
-            # A standby may lag. A client that believes that its command is unknown would send it as a new one.
+            # A standby may lag, so the command may exist. After 404 a client would send it as a new command.
             raise Rebalancing(partition=self._decisions.partition_of(command_id.encode()))
         if decision and decision["Status"] == PENDING and seconds:
             decided = ReadConsistency(DECISION_SEQUENCE)
@@ -200,7 +211,7 @@ class CommandService:
         """Wait until the next read of the balance shows the decision, at most until the deadline.
 
         Args:
-            card: for a decision that does not name the card. Without a card this does not wait.
+            card: the customer, if the decision does not name one. Without a card, this does not wait.
         """
         card = decision["CustomerCardNo"] or card
         if decision["Status"] != DONE or card is None:
@@ -218,14 +229,14 @@ class CommandService:
                 break
             if not found.stale:
                 return Outcome(decision, is_visible=erased or found.value is not None)
-            # A standby shows the decision. The owner may not show it yet, and answers the next read.
+            # A standby shows the decision. But the next read may go to the owner, which may not show it yet.
             if seconds < _READ_PAUSE_SECONDS:
                 break
             await asyncio.sleep(_READ_PAUSE_SECONDS)
         return Outcome(decision, is_visible=False)
 
     async def close(self) -> None:
-        """Send all submitted commands, so that no mark stays without its command."""
+        """Finish all publications, so that no mark stays without its command."""
         for task in self._releases:
             task.cancel()
         with suppress(TimeoutError):
@@ -246,17 +257,16 @@ class CommandService:
         known: Decision | None = orjson.loads(entry.body) if entry else None
         claim = self._in_flight.get(command_id)
         known_hash = known["RequestHash"] if known else claim and claim.request_hash
-        # The record of a forgotten command has no hash if release 0.1 decided the command.
+        # The record of a command of an erased customer has no hash if release 0.1 decided the command.
         if known_hash not in (None, "", command.request_hash, former_hash):
             raise IdempotencyKeyReused
         if known and known["Status"] == ERASED:
             raise CommandErased
         if known and known["Status"] != PENDING:
             return known
-        # A mark alone does not prove that an earlier owner sent the command: it may have died between the two.
+        # A mark does not prove that an earlier owner sent the command. The owner may have died after it wrote the mark.
         if claim or (known and command_id in self._sent):
-            # A decision takes about a second, also if a retry must wait longer until it may send the command again.
-            # Without the mark, no copy knows the command yet, so its path would be unknown.
+            # Most decisions take about a second. Before a copy has the mark, a read of Location would find no command.
             headers = {"Location": location_of(command_id)} if known else {}
             raise CommandInFlight(retry_after=1, headers=headers)
         if len(self._in_flight) >= MOST_IN_FLIGHT:
@@ -267,8 +277,8 @@ class CommandService:
     async def _require_customer(self, card: str, deadline: float) -> None:
         """Raise UnknownCustomer if the card has no balance.
 
-        Otherwise the loyalty query would open an account for it. If the balance cannot be read, the command is sent.
-        The loyalty query refuses it if the points do not suffice.
+        Otherwise the loyalty query would open an account for the card. If the balance cannot be read, the command is
+        sent, and the loyalty query refuses it if there are not enough points.
         """
         try:
             balance, stale = await self._balance(card, deadline)
@@ -278,9 +288,9 @@ class CommandService:
             raise UnknownCustomer
 
     async def _require_target(self, command: Replace, deadline: float) -> None:
-        """Raise Problem unless a replacement goes to a card without an account, and a merge to an account.
+        """Raise Problem if the target of a replacement has an account, or the target of a merge has none.
 
-        The loyalty query accepts both cases, because the new card may get an account at any moment.
+        The loyalty query accepts both cases, because the target may get an account at any moment.
         """
         balance, stale = await self._balance(command.counterparty, deadline)
         if balance and balance.get("MovedTo"):
@@ -296,6 +306,7 @@ class CommandService:
             return await self._lookup.value_of(catalogue.BALANCES, card)
 
     async def _card_of_redemption(self, request: Request, command: Command, deadline: float) -> str:
+        """The customer of the redemption that a command ends. Raises Problem."""
         redemption = None
         if isinstance(command, Capture | Void):
             # A client may end a redemption that is still pending.
@@ -318,7 +329,7 @@ class CommandService:
                 claim.is_marked = True
             await self._log.send(command)
         except PublishError as error:
-            # Kafka may have the command nevertheless. The loyalty query drops a second copy.
+            # Kafka may have the command although it did not confirm it. The loyalty query drops a duplicate.
             log.warning("a command may not have been sent", marked=claim.is_marked, error=str(error))
             raise KafkaUnavailable from error
         self._sent[command["CommandID"]] = True
@@ -326,10 +337,10 @@ class CommandService:
     async def _await_decision(self, mark: Record, deadline: float) -> Decision:
         """The decision, or the mark if there is no decision at the deadline. Raises CommandErased.
 
-        Raises CommandNotVisible if this instance shows neither: it has just lost the partition, or its copy lags.
+        Raises CommandNotVisible if this instance shows neither. Then it has just lost the partition, or its copy lags.
         """
         entry = await self._wait(mark["CommandID"], DECISION_SEQUENCE, deadline)
-        # A client that is told to ask again at the path of the command must find the mark there.
+        # The response tells the client to ask at the path of the command. A read of this path must find the mark.
         entry = entry or await self._wait(mark["CommandID"], MARK_SEQUENCE, deadline + _GRACE_SECONDS)
         if entry is None:
             raise CommandNotVisible
@@ -354,7 +365,8 @@ class CommandService:
     async def _release(self, command_id: str, claim: _Claim, publication: asyncio.Task[None]) -> None:
         """End the claim when the store shows the mark.
 
-        Otherwise the next request could write a second mark after the decision, and compaction would keep the mark.
+        If it ended earlier, the next request could write a second mark after the decision. Compaction would keep the
+        mark, and delete the decision.
         """
         try:
             # The publication has logged why Kafka does not answer, and the request has its response.
@@ -367,7 +379,7 @@ class CommandService:
 
 
 def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-    """Run a coroutine that does not end with the request. It is in the set while it runs."""
+    """Run a coroutine that continues after the request. Its task is in the set while it runs."""
     task = asyncio.create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
@@ -375,13 +387,13 @@ def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> a
 
 
 def wait_seconds(request: Request, timeout: float) -> float:
-    """Seconds that a request may wait for a decision: its timeout, or less if it has an earlier deadline."""
+    """The seconds that a request may wait for a decision: its timeout, or less if its deadline is earlier."""
     return max(0.0, min(timeout, seconds_left(request) - 1.0))
 
 
 @asynccontextmanager
 async def _at_most(seconds: float, store: StateStore, key: str) -> AsyncIterator[None]:
-    """Ends a lookup of the key after that time. Raises OwnerTimeout."""
+    """Cancel a lookup of the key after these seconds. Raises OwnerTimeout."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -390,7 +402,7 @@ async def _at_most(seconds: float, store: StateStore, key: str) -> AsyncIterator
 
 
 def location_of(command_id: str) -> str:
-    """The path at which the outcome of a command is found."""
+    """The path of the result of a command."""
     return f"/v1/commands/{quote(command_id, safe='')}"
 
 

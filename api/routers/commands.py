@@ -1,11 +1,11 @@
 """Commands of customers and clerks on points."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 
 from api.commands.problems import (
     CardBlocked,
@@ -14,7 +14,6 @@ from api.commands.problems import (
     CommandErased,
     CommandInFlight,
     CommandNotVisible,
-    CommandRefused,
     IdempotencyKeyMissing,
     IdempotencyKeyReused,
     InsufficientPoints,
@@ -27,14 +26,14 @@ from api.commands.problems import (
     UnknownCommand,
     UnknownRedemption,
 )
-from api.commands.service import CommandService, Decision, location_of, wait_seconds
+from api.commands.service import wait_seconds
+from api.commands.submission import CommandOfRequest, Timeout, accepted_response, public_members, require_own_card
 from api.dependencies import CommandsDep
 from api.http import problems
 from api.http.bodies import JsonRoute
-from api.http.parameters import Card, refuse_body, timeout_query
+from api.http.parameters import Card, refuse_body
 from api.http.problems import Problem
 from api.http.responses import SEQUENCE, json_response, text_headers
-from api.routing.peer_client import PeerResponse
 from api.routing.problems import (
     COPY_PROBLEMS,
     FORWARDING_PROBLEMS,
@@ -54,105 +53,16 @@ from api.schemas.commands import (
     Replacement,
     Transfer,
 )
-from api.schemas.fields import spelled
-from api.security.caller import Caller
 from api.security.permissions import FOLLOWS_COMMANDS, caller_of, needs
 from services.api_keys.keys import Scope
-from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
-from services.commands.log import DONE, PENDING
+from services.commands.log import PENDING
 from services.domain import events
 
 router = APIRouter(prefix="/v1", tags=["commands"], route_class=JsonRoute)
 
-_DEFAULT_TIMEOUT_SECONDS = 10.0
-
 # No account accepts a command for a blank card.
 NamedCard = Annotated[Card, NotBlank]
-Timeout = Annotated[
-    float, timeout_query("Seconds to wait for the decision, and for the balance to show it, before 202.")
-]
 CommandId = Annotated[str, Path(max_length=64, examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])]
-
-
-class Submission(NamedTuple):
-    """A request with a command.
-
-    Attributes:
-        seconds: how long to wait for the decision, and for the balance to show it.
-    """
-
-    request: Request
-    commands: CommandService
-    command_id: str
-    seconds: float
-
-    async def response(
-        self, kind: type[events.Command], card: str | None, fields: Mapping[str, Any] | None = None, **own: Any
-    ) -> Response:
-        """Submit the command. Raises CommandRefused.
-
-        Args:
-            fields: the normalized body of the request, if it has one.
-            own: the fields of this kind of command.
-        """
-        fields, caller = fields or {}, caller_of(self.request)
-        if card is not None:
-            caller.require_card(card)
-        if caller.name:
-            # The credentials prove the actor. Another key of the same caller may repeat the command.
-            fields = {name: value for name, value in fields.items() if name != "actor"}
-        command = kind(
-            append_time=0,  # Kafka sets it.
-            command_id=self.command_id,
-            request_hash=request_hash(self.command_id, fields),
-            reason=fields.get("reason", ""),
-            actor=caller.name or fields.get("actor", ""),
-            **own,
-        )
-        outcome = await self.commands.submit(self.request, command, card, self.seconds)
-        if isinstance(outcome, PeerResponse):
-            return outcome.response()
-        decision = outcome.decision
-        _require_own(caller, decision)
-        if decision["Status"] not in (PENDING, DONE):
-            raise CommandRefused.from_decision(_public(decision))
-        if decision["Status"] == PENDING or not outcome.is_visible:
-            return _accepted(decision)
-        headers = {"Location": location_of(decision["CommandID"])}
-        if decision["AccountSequence"]:
-            headers[SEQUENCE] = str(decision["AccountSequence"])
-        return json_response(_public(decision), self.request.scope["route"].status_code, headers=headers)
-
-
-async def submission_of_request(
-    request: Request,
-    commands: CommandsDep,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            min_length=1,
-            max_length=MAX_KEY_LENGTH,
-            pattern=r"^[ -~]+$",
-            description="Use a new key for each command, and the same key to repeat a command. It belongs to method "
-            "and path.",
-            examples=["5c1d5bd8-55b4-4d2c-a9a8-0e1c8f6f7e52"],
-        ),
-        spelled(r"[ -~]*", "must have printable ASCII characters only"),
-    ] = None,
-    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
-) -> Submission:
-    """The command of the request. Raises IdempotencyKeyMissing, and InvalidParameters for two keys."""
-    if idempotency_key is None:
-        raise IdempotencyKeyMissing
-    if len(request.headers.getlist("idempotency-key")) > 1:
-        # A proxy may forward them in another order, and the command would be executed a second time.
-        raise problems.InvalidParameters(errors=[{"in": ["header", "idempotency-key"], "reason": "is given twice"}])
-    identity = command_id(request.method, request.scope["path"], idempotency_key)
-    request.scope["audit_details"] = {"command": identity}
-    return Submission(request, commands, identity, timeout_seconds)
-
-
-CommandOfRequest = Annotated[Submission, Depends(submission_of_request)]
 
 _OWNER_PROBLEMS = (*COPY_PROBLEMS, *FORWARDING_PROBLEMS, NotTheOwner)
 _COMMAND_PROBLEMS = (
@@ -369,29 +279,8 @@ async def command(
     decision = await commands.find(request, command, seconds)
     if decision is None:
         raise UnknownCommand
-    _require_own(caller_of(request), decision)
+    require_own_card(caller_of(request), decision)
     outcome = await commands.await_visibility(decision, deadline)
     if decision["Status"] == PENDING or not outcome.is_visible:
-        return _accepted(decision)
-    return json_response(_public(decision))
-
-
-def _require_own(caller: Caller, decision: Decision) -> None:
-    """Raise NotYours for a decision about another card. A decision without a card shows no data of a customer."""
-    if decision["CustomerCardNo"]:
-        caller.require_card(decision["CustomerCardNo"])
-
-
-def _accepted(decision: Decision) -> Response:
-    """202 for a command that is pending, or that the balance does not show yet."""
-    headers = {"Location": location_of(decision["CommandID"]), "Retry-After": "1"}
-    return json_response(_public(decision), HTTPStatus.ACCEPTED, headers=headers)
-
-
-def _public(decision: Decision) -> Decision:
-    """The members of a decision that clients may see."""
-    members = {name: value for name, value in decision.items() if name != "RequestHash"}
-    # The record of a reservation has the reserved points. A reservation does not change the total of the customer.
-    is_reservation = decision["Kind"] == "reserve" and decision["Status"] == DONE
-    reserved = {"Points": "0.00", "ReservedPoints": decision["Points"]} if is_reservation else {"ReservedPoints": None}
-    return members | reserved
+        return accepted_response(decision)
+    return json_response(public_members(decision))
