@@ -1,4 +1,4 @@
-"""Records who sent which command, and who exported which data, with pseudonyms instead of cards."""
+"""Records who sent which command and who exported which data, with pseudonyms instead of cards."""
 
 import re
 from http import HTTPStatus
@@ -53,15 +53,15 @@ class RequestAudit:
         if caller.is_forwarded or not route or (is_read and route not in _EXPORTS):
             return
         texts = scope.get("path_params", {})
-        # The path of a refused request can contain anything, also a card in the wrong place.
+        # The path of a refused request can contain anything, even a card in the wrong place. So keep only command ids.
         details = {name: text for name, text in texts.items() if status < _REFUSED or _COMMAND_ID.fullmatch(text)}
         details = {**details, **scope.get("audit_details", {})}
-        for name in ("card", "invoice"):  # a caller who searches can give a card instead of an invoice number
+        for name in ("card", "invoice"):  # A user can enter a card in place of an invoice number.
             details.pop(name, None)
         customer = self._pseudonyms.of(texts["card"]) if "card" in texts else ""
         action = f"{scope['method']} {route}"
         record = audit_record(caller.name, action, f"{status:d}", self._url, customer=customer, details=details)
-        # Log the line first. It remains if Kafka does not take the record.
+        # Log first, because Kafka may not get the record.
         log.info(
             "audit",
             id=record["EventID"],

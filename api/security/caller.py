@@ -11,10 +11,10 @@ class Caller:
     """The sender of a request.
 
     Attributes:
-        name: the actor of its commands; empty if there are no credentials. Then the actor in the body is used.
-        store_ids: the shops that it is limited to; None: no limit.
-        card: the card that it is limited to; None: no limit.
-        is_forwarded: whether another instance has sent the request for it, and has counted it already.
+        name: the actor of its commands. Empty without credentials: then the body of a command names the actor.
+        store_ids: the shops that the caller is limited to. None: no limit.
+        card: the card that the caller is limited to. None: no limit.
+        is_forwarded: whether another instance has forwarded the request. That instance has counted it.
     """
 
     name: str
@@ -48,5 +48,5 @@ UNSIGNED_INSTANCE = Caller("instance:unsigned", frozenset({Scope.OPERATE}), is_f
 
 
 def instance(url: str) -> Caller:
-    """An instance that asks a peer for itself."""
+    """The caller of a request that an instance sends to a peer for itself."""
     return Caller(f"instance:{url}", frozenset(Scope))

@@ -31,17 +31,21 @@ PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation
 
 _ROUTES = "/v1/"
 _CONSOLE = "/console/"
-"""The pages of the console are public. Their data come through this gate, with the credentials of the user."""
+"""The pages of the console are public. They get their data through this gate, with the credentials of the user."""
 _TO_THE_CONSOLE = ("/", "/console")
+"""Paths that redirect to the console."""
 
 _BEARER = "bearer "
 _AUTHORIZATION, _IDEMPOTENCY_KEY = b"authorization", b"idempotency-key"
-_OF_INSTANCES = _HOP, _FORWARDED_TO = HOP.lower().encode(), FORWARDED_TO.lower().encode()
+_HOP, _FORWARDED_TO = HOP.lower().encode(), FORWARDED_TO.lower().encode()
+_HEADERS_OF_INSTANCES = (_HOP, _FORWARDED_TO)
+_READ_HEADERS = frozenset({_AUTHORIZATION, _IDEMPOTENCY_KEY, *_HEADERS_OF_INSTANCES})
+"""The headers of a request that the gate reads."""
+
 NO_SNIFFING = b"x-content-type-options", b"nosniff"
-_READ_HEADERS = frozenset({_AUTHORIZATION, _IDEMPOTENCY_KEY, *_OF_INSTANCES})
 _RESPONSE_HEADERS = [NO_SNIFFING]
-# Only pages need these headers: other pages can frame them, and they can link to others. A page of another origin
-# cannot embed other responses, because browsers send no credentials by themselves. Each header costs the server a
+# Only pages need these headers, because another page can frame a page, and a page can link to others. Another origin
+# cannot embed the other responses: browsers do not send the header Authorization by themselves. Each header costs a
 # fiftieth of a read.
 _PAGE_HEADERS = [
     *_RESPONSE_HEADERS,
@@ -59,9 +63,9 @@ class Security:
 
     Attributes:
         tokens: None if no issuer is set.
-        accepts_unsigned_forwards: whether a request with Loyalty-Forwarded-To and the caller's own credentials counts
-            as forwarded, although no instance has signed it. Release 0.1 forwards so. Such an instance may also read
-            the report of this one.
+        accepts_unsigned_forwards: whether instances of release 0.1 may forward requests. They do not sign a request:
+            they send Loyalty-Forwarded-To with the credentials of the caller. They may also read the report of this
+            instance.
         cors_origins: the origins of web pages that may call the API.
     """
 
@@ -75,14 +79,14 @@ class Security:
     cors_origins: tuple[str, ...] = ()
 
     def verified_caller(self, scope: Scope) -> Caller | None:
-        """The caller, if its token was verified before. None for all other requests: use ``admit``."""
+        """The caller, if its token was verified before. None for other requests, which need ``admit``."""
         authorization: bytes | None = None
         for name, value in scope["headers"]:
             if name == _AUTHORIZATION:
                 if authorization is not None:
                     return None
                 authorization = value
-            elif name in _OF_INSTANCES:
+            elif name in _HEADERS_OF_INSTANCES:
                 return None
         return self.tokens.verified_caller(authorization) if authorization and self.tokens else None
 
@@ -92,9 +96,10 @@ class Security:
         for name, value in scope["headers"]:
             if name in _READ_HEADERS:
                 if name == _AUTHORIZATION and name in given:
-                    # A proxy may have checked a different one of the two.
+                    # A proxy may have checked only one of them.
                     raise Unauthenticated("The request has two headers Authorization")
-                # The signature covers one header, and the routes read the first of two. So refuse two.
+                # Join two headers of the same name, so that the signature does not match. It covers one header, and
+                # the routes would read the first one.
                 given[name] = given.get(name, "") + value.decode("latin-1")
         authorization, hop, role = given.get(_AUTHORIZATION), given.get(_HOP), given.get(_FORWARDED_TO)
         if hop is not None:
@@ -110,9 +115,9 @@ class Security:
         return await self._logged_in(authorization, scope), receive
 
     async def still_admits(self, scope: Scope, caller: Caller) -> bool:
-        """Whether the credentials of an admitted request are still valid for its caller. Streams ask regularly.
+        """Whether the credentials of an admitted request are still valid for its caller. Streams check it regularly.
 
-        A forwarded request is always admitted, because the instance that forwards it checks the credentials.
+        Always true for a forwarded request, because the instance that forwards it checks the credentials.
         """
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == _AUTHORIZATION]
         try:
@@ -123,8 +128,8 @@ class Security:
     async def _logged_in(self, authorization: str | None, scope: Scope) -> Caller:
         if authorization is None:
             raise Unauthenticated("The request has no credentials")
-        # Credentials that were accepted before are not a guess. So nobody can lock out other callers behind the same
-        # proxy.
+        # Credentials that were accepted before are not a guess, so they need no place in the limit of failed logins.
+        # Otherwise a caller with wrong keys could lock out other callers behind the same proxy.
         if self.accepted_before(authorization):
             return await self._caller_with(authorization)
         address, _ = scope.get("client") or ("", 0)
@@ -154,7 +159,7 @@ class Security:
 def enter(scope: Scope, caller: Caller, limits: CallerLimits) -> Usage | None:
     """Put the caller and its usage into the scope, for the routes. Raises TooManyRequests.
 
-    Returns the usage: free its place when the request ends. Returns None for a forwarded request.
+    Returns the usage. Call ``leave_place`` when the request ends. Returns None for a forwarded request.
     """
     scope["caller"], scope["usage"] = caller, (usage := limits.usage(caller))
     if usage is not None:
@@ -163,7 +168,7 @@ def enter(scope: Scope, caller: Caller, limits: CallerLimits) -> Usage | None:
 
 
 def guarded(app: ASGIApp, security: Security, metrics: Metrics) -> ASGIApp:
-    """Puts the gate in front of an app. Before browsers send credentials, they ask which origins are allowed."""
+    """Put the gate in front of an app. CORS comes before the gate, because a preflight request has no credentials."""
     gate = Gate(app, security, metrics)
     if not security.cors_origins:
         return gate

@@ -1,13 +1,13 @@
 """The identity of an instance in requests that it forwards: signed claims that are valid once, for some seconds.
 
-Its text is the id of a secret, the claims, and their HMAC with SHA-256, with dots between them. Decision 51 says why it
-is not a JWT.
+The text has three parts with dots between them: the id of a secret, the claims, and their HMAC with SHA-256. Decision
+51 says why it is not a JWT.
 
 claim   meaning
 iss     URL of the instance that forwards
-aud     URL of the instance that shall receive the request
+aud     URL of the instance that receives the request
 iat     time of the signature, in seconds since the epoch
-req     the request: see HopRequest
+req     the fields of HopRequest, as a list
 body    SHA-256 of the body, in hexadecimal digits; absent without a body
 jti     random, so that the receiver can refuse a second use
 caller  the caller of the request: its name, scopes, shops and card, as JSON in a text
@@ -37,8 +37,8 @@ log = structlog.get_logger(__name__)
 HOP = "Loyalty-Hop"
 """The header of a forwarded request with the identity of the instance."""
 
-LIFETIME_SECONDS = 10
-"""Time for the network, and for the difference between the clocks of two machines."""
+LIFETIME_SECONDS = 20
+"""How long an identity is valid: time for the network, and for the difference between the clocks of two machines."""
 
 _NO_BODY = sha256().hexdigest()
 _LOOK_AGAIN_SECONDS = 1.0
@@ -53,8 +53,8 @@ class InstanceSecretError(RuntimeError):
 class InstanceSecrets:
     """The secrets of the group, one in each line of a file. The first one signs, and all of them verify.
 
-    To rotate: append the new secret on every instance, then move it to the first line, then remove the old one. The
-    file is read again when it changes, so no instance must be restarted.
+    To rotate the secret: append the new one on every instance, then move it to the first line, then remove the old one.
+    Each instance reads the file again when it changes, without a restart.
     """
 
     def __init__(self, file: Path) -> None:
@@ -77,6 +77,7 @@ class InstanceSecrets:
         return next(iter(self._keys.items()))
 
     def verifying(self, key_id: str) -> bytes | None:
+        """The secret with this id; None if the group does not have it."""
         self._look_again()
         return self._keys.get(key_id)
 
@@ -103,11 +104,11 @@ class InstanceSecrets:
 
 
 class HopRequest(NamedTuple):
-    """What the signature covers besides the body.
+    """The parts of a request that the signature covers, besides the body.
 
     Attributes:
-        path: path and query as they are sent.
-        role: the value of Loyalty-Forwarded-To: how the receiver reads its copy; empty without the header.
+        path: the path and the query as they are sent.
+        role: the value of Loyalty-Forwarded-To: the role in which the receiver reads; empty without the header.
         idempotency_key: the value of the header; empty without it.
     """
 
@@ -124,14 +125,15 @@ class Hop(NamedTuple):
     body_digest: str
 
     def checked(self, receive: Receive) -> Receive:
-        """Receive the body, and refuse it at its end if it is not the signed one."""
+        """Receive the body. Refuse the request at the end of the body if it is not the signed one."""
         digest = sha256()
 
         async def receive_checked() -> Message:
             message = await receive()
             digest.update(message.get("body", b""))
             if not message.get("more_body") and not hmac.compare_digest(digest.hexdigest(), self.body_digest):
-                # FastAPI turns other exceptions inside a body into 400. The response comes from the cause.
+                # FastAPI turns other exceptions during the read of a body into 400. The error handler makes the
+                # response from the cause of the HTTPException.
                 raise HTTPException(ForwardRefused.status) from ForwardRefused()
             return message
 
@@ -151,8 +153,8 @@ class Hops:
         """The identity for one request.
 
         Args:
-            caller: for whom this instance asks; None: for itself.
-            target: URL of the receiver.
+            caller: the caller of the request. None: this instance itself.
+            target: the URL of the receiver.
             content: the body of the request.
         """
         key_id, key = self._secrets.signing()
@@ -174,7 +176,7 @@ class Hops:
     def verify(self, text: str, request: HopRequest) -> Hop:
         """The caller of a forwarded request. Raises ForwardRefused."""
         claims = self._claims_of(text)
-        if claims is None or claims["aud"] != self._url or abs(claims["iat"] - time.time()) > 2 * LIFETIME_SECONDS:
+        if claims is None or claims["aud"] != self._url or abs(claims["iat"] - time.time()) > LIFETIME_SECONDS:
             log.warning("a forwarded request was refused")
             raise ForwardRefused
         if claims["req"] != list(request):
@@ -195,15 +197,15 @@ class Hops:
     def _refuse_second_use(self, identity: str, issued: float) -> None:
         """Remember the use of an identity.
 
-        Raises ForwardRefused for a second use, and if an earlier process can have seen it.
+        Raises ForwardRefused for a second use, and if an earlier process of this instance may have seen the identity.
         """
         now = time.time()
-        # They are in the order of their use, which is almost the order of their end. At its end one is still valid.
+        # The identities are in the order of their use, which is almost the order of their expiry.
         while self._used and self._used[oldest := next(iter(self._used))] < now:
             del self._used[oldest]
         if identity in self._used or issued < self._started:
             raise ForwardRefused
-        self._used[identity] = issued + 2 * LIFETIME_SECONDS
+        self._used[identity] = issued + LIFETIME_SECONDS
 
 
 @lru_cache(_MOST_CALLERS)

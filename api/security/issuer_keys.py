@@ -15,7 +15,7 @@ from api.security.problems import KeysUnavailable
 log = structlog.get_logger(__name__)
 
 REFRESH_SECONDS = 300.0
-"""After this time the keys are read again. A key that the issuer has removed is then refused."""
+"""The keys are read again after this time. From then on, a key that the issuer has removed is refused."""
 
 RETRY_SECONDS = 10.0
 """The shortest time between two reads, also if many tokens name unknown keys."""
@@ -45,7 +45,7 @@ class IssuerKeys:
         self.current: KeySet | None = None
 
     async def get(self) -> KeySet:
-        """The keys. Old ones are refreshed in the background. Raises KeysUnavailable if there are none yet."""
+        """The keys. Old keys are read again in the background. Raises KeysUnavailable if there are no keys yet."""
         if self.current is None:
             await self.read_again()
         elif time.monotonic() - self._attempt_time > REFRESH_SECONDS and (
@@ -57,7 +57,7 @@ class IssuerKeys:
         return self.current
 
     async def read_again(self) -> None:
-        """Read the keys now, unless another request tried a moment ago. After an error the keys stay the same."""
+        """Read the keys now, unless the last attempt is newer than RETRY_SECONDS. An error keeps the old keys."""
         async with self._reading:
             if time.monotonic() - self._attempt_time < RETRY_SECONDS:
                 return
@@ -87,9 +87,10 @@ class IssuerKeys:
         return content
 
     def _key_set(self, content: bytes) -> KeySet:
-        """The public keys of a set that verify signatures. A symmetric key would let its readers sign tokens.
+        """The public keys of a JWK set for signatures. Raises ValueError if there are none.
 
-        Keys of an unknown form are ignored (RFC 7517, section 5). Raises ValueError if no key is left.
+        Ignores symmetric keys, because everybody who reads the set could sign tokens with them. Ignores keys of an
+        unknown form (RFC 7517, section 5).
         """
         keys: list[Key] = []
         ignored = []

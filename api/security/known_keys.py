@@ -1,4 +1,4 @@
-"""Finds the caller of an API key in the local copy of the topic api-keys."""
+"""Finds the caller of an API key in the global store of the topic api-keys."""
 
 import time
 
@@ -14,7 +14,7 @@ _PREFIX = "key:"
 
 
 class KnownKeys:
-    """Reads the store at each request, so that a revocation counts at once."""
+    """Reads the store at each request, so that a revocation takes effect at once."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store

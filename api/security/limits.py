@@ -1,4 +1,4 @@
-"""Limits of each caller on one instance, so that the requests of one do not disturb the others.
+"""Limits of each caller on one instance, so that the requests of one caller do not disturb the others.
 
 Decision 0020 says why no library counts the requests.
 """
@@ -52,7 +52,7 @@ class Usage:
         self.require_room(route).count += 1
 
     def require_room(self, route: str) -> _Window:
-        """The window of a route, if one more request may be counted in it. Raises TooManyRequests."""
+        """The window of a route, if it has room for one more request. Raises TooManyRequests."""
         now, seconds, window = time.monotonic(), self._limits.seconds, self._windows.get(route)
         if window is None:
             window = self._windows[route] = _Window(now)
@@ -66,7 +66,7 @@ class Usage:
         return window
 
     def is_over(self, now: float) -> bool:
-        """Whether it can be forgotten, because nothing of it counts any more."""
+        """Whether this usage can be forgotten: no request runs, and no earlier request counts any more."""
         ended = now - 2 * self._limits.seconds
         return not self._at_once and all(window.start <= ended for window in self._windows.values())
 
@@ -77,7 +77,7 @@ class CallerLimits:
     Attributes:
         most: how many requests a caller may send to one route in a period.
         seconds: the length of the period.
-        most_at_once: how many requests of a caller may be in work.
+        most_at_once: how many requests of a caller may run at the same time.
     """
 
     def __init__(self, rate: str, most_at_once: int) -> None:
@@ -106,7 +106,7 @@ class CallerLimits:
         return usage
 
     def _clean_up(self) -> None:
-        """Forget usages that are over. This runs each time their number has doubled."""
+        """Forget the usages that are over, each time the number of usages has doubled."""
         if len(self._usages) >= self._clean_up_at:
             now = time.monotonic()
             self._usages = {name: usage for name, usage in self._usages.items() if not usage.is_over(now)}
@@ -114,7 +114,7 @@ class CallerLimits:
 
 
 class FailedLogins:
-    """Counts the requests with wrong credentials of each address, so that nobody can try many keys."""
+    """Limits the requests with wrong credentials from each address, so that nobody can try many keys."""
 
     _ROUTE = "login"
 
@@ -131,7 +131,7 @@ class FailedLogins:
         self._limits.usage_of(_network(address)).require_room(self._ROUTE)
 
     def count(self, address: str) -> None:
-        """Count one. It never raises, because another request of the address can have been counted meanwhile."""
+        """Count a request with wrong credentials. At the limit it counts nothing, and raises nothing."""
         with suppress(TooManyRequests):
             self._limits.usage_of(_network(address)).count(self._ROUTE)
 

@@ -1,4 +1,4 @@
-"""Without credentials only programs of this machine may send requests. Pages of other sites in a browser may not."""
+"""An API without credentials serves programs of this machine only, and no web pages of other sites."""
 
 from urllib.parse import urlsplit
 
@@ -11,10 +11,11 @@ _MOST_NAMES = 100
 
 
 class OwnMachineOnly:
-    """Refuses requests to other names than those of this machine.
+    """Refuses requests whose header Host does not name this machine.
 
-    An attacker can change the address of his own host name to 127.0.0.1 (DNS rebinding). Then the browser lets his page
-    read this API and send commands, because page and API have the same origin. But the header Host has his host name.
+    An attacker can change the address of his own host name to 127.0.0.1 (DNS rebinding). Then his page and this API
+    have the same origin, so the browser lets his page read the API and send commands. But the header Host has his host
+    name.
     """
 
     def __init__(self, app: ASGIApp, url: str) -> None:

@@ -1,4 +1,4 @@
-"""The permissions of routes. Routes declare them as dependencies, so both FastAPI and the fast path check them."""
+"""The permissions of routes. Routes declare them as dependencies, so that FastAPI and the fast path check them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ FOLLOWS_COMMANDS = (
 
 
 CHECKS: set[Callable[..., Any]] = set()
-"""All dependencies that check the rights of a caller. They do not read the body."""
+"""All dependencies that check the rights of a caller. They do not read the body of the request."""
 
 
 def checks_of(route: APIRoute) -> list[Callable[..., Any]]:
@@ -48,7 +48,8 @@ def needs(*scopes: Scope) -> Any:
 
     async def permit(request: Request) -> None:
         caller = _counted(request)
-        if required.isdisjoint(caller.scopes):  # Texts, because each hash of an enumeration's member costs a call.
+        # Two sets compare stored hashes. ``require`` alone would hash each scope at each request.
+        if required.isdisjoint(caller.scopes):
             caller.require(*scopes)
         if caller.card is not None and (card := request.path_params.get("card")) is not None:
             caller.require_card(card)
@@ -61,8 +62,8 @@ class _Rule(NamedTuple):
     """Who may read a store.
 
     Attributes:
-        limit: the limit of a caller that applies to the keys of the store; None: none applies.
-        check: raises NotYours for a key outside of this limit.
+        limit: returns the limit of a caller for the keys of this store; None: the caller may read all keys.
+        check: raises NotYours for a key outside of the limit.
     """
 
     scope: Scope
@@ -71,7 +72,7 @@ class _Rule(NamedTuple):
 
 
 def _refuse(_: Caller, __: str) -> None:
-    # A key does not name the card. GET /v1/commands/{command} reads the decision first.
+    # The key of a decision does not name the card. GET /v1/commands/{command} checks the card in the decision.
     raise NotYours
 
 
@@ -103,12 +104,11 @@ async def may_read_store(request: Request) -> None:
     if rule.limit(caller) is None:
         return
     if (key := request.path_params.get("key")) is not None:
-        # The key of a window ends with its time. The path of all windows of a shop has only the shop.
+        # The key of a window is SHOP@TIME. The path of /windows has only the shop.
         is_shop = request.path_params["store"] == catalogue.STORE_SALES and "/windows/" in request.scope["route"].path
         rule.check(caller, f"{key}@" if is_shop else key)
     elif request.method != "POST":
-        # A range, a page or a count shows objects of other callers. The keys of a POST are in its body: see
-        # require_keys.
+        # A range, a page or a count shows keys of other callers. For a POST, require_keys checks the keys in the body.
         raise NotYours
 
 
@@ -124,18 +124,18 @@ def require_keys(request: Request, store: str, keys: Iterable[str]) -> None:
 
 
 MOVED = b'"MovedTo":"'
-"""Only the balance of a card whose account has moved contains these bytes. To parse each body would be slow."""
+"""Only the balance of a moved account contains these bytes. To look for them is faster than to parse each body."""
 
 
 def visible(caller: Caller, body: bytes) -> bytes:
-    """The part of a stored value that a caller may see. One that is limited to a card does not see the new card."""
+    """The stored value as a caller may see it. A caller that is limited to one card does not see the new card."""
     if caller.card is None or MOVED not in body:
         return body
     return orjson.dumps(orjson.loads(body) | {"MovedTo": None})
 
 
 def moved(caller: Caller, to: str) -> CardMoved:
-    """The problem of a card whose account has moved to another card. A caller with a card does not see the new one."""
+    """The problem of a card whose account has moved. A caller that is limited to one card does not see the new card."""
     return CardMoved() if caller.card else CardMoved(newCard=to)
 
 

@@ -4,7 +4,7 @@ claim   meaning
 iss     must be the issuer of the settings
 aud     must contain the audience of the settings
 exp     must be in the future
-sub     who: the actor of commands, after the prefix token:
+sub     the caller. The actor of its commands is "token:" and this name
 scope   the scopes, separated by blanks, or a list of them
 store   optional: one StoreID or a list. The token is limited to these shops
 card    optional: one CustomerCardNo. The token is limited to this card
@@ -36,11 +36,13 @@ _LEEWAY_SECONDS = 5
 
 
 class _VerifiedToken(NamedTuple):
-    """A token that was verified, and the keys by which it was.
+    """A verified token.
 
     Attributes:
-        until: the end of the token, or an earlier time at which it is verified again. Each verification reads old keys
-            again. So a key that the issuer has removed is refused, also if all callers have known tokens.
+        until: when the token must be verified again: at its expiry, or earlier. A verification also reads the keys of
+            the issuer again if they are old. So a key that the issuer has removed is refused, even if no caller sends
+            a new token.
+        keys: the keys that verified it.
     """
 
     caller: Caller
@@ -63,9 +65,9 @@ class TokenVerifier:
         )
 
     def verified_caller(self, authorization: bytes) -> Caller | None:
-        """The caller of a header Authorization whose token was verified before; None if it must be verified.
+        """The caller of a header Authorization whose token was verified before. None: verify the token.
 
-        Each read runs this, so it must be cheap. It looks up the bytes of the header and does not decode them.
+        Each read calls this, so it must be fast. It looks up the bytes of the header without decoding them.
         """
         found = self._known.get(authorization)
         if found is None or found.until <= time.time() or found.keys is not self._keys.current:
@@ -137,7 +139,7 @@ def _caller_of(claims: dict[str, Any]) -> Caller:
         or not (stores is None or _are_texts(stores))
         or not (card is None or _are_texts([card]))
     ):
-        # Do not treat an unreadable limit as no limit.
+        # Refuse the token, because an unreadable limit must not become no limit.
         raise Unauthenticated("The claim sub, scope, store or card of the token has an unknown form")
     return Caller(name, scopes_of(scopes), None if stores is None else frozenset(stores), card)
 
