@@ -116,7 +116,9 @@ class CardBlocked(CommandRefused, code="card-blocked", title="The card is blocke
 
 
 class CardReplaced(CommandRefused, code="card-replaced", title="The card was replaced"):
-    """The account has moved to another card. Send the command for the new card. The balance of the old one names it."""
+    """The account has moved to another card. Read the balance of the old card: the response names the new card. Send
+    the command for the new card.
+    """
 
 
 class TargetReplaced(CardReplaced, code="card-replaced", title="The card was replaced"):

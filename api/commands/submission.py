@@ -13,7 +13,7 @@ from api.http.parameters import timeout_query
 from api.http.problems import InvalidParameters
 from api.http.responses import SEQUENCE, json_response
 from api.routing.peer_client import PeerResponse
-from api.schemas.fields import spelled
+from api.schemas.fields import must_match
 from api.security.caller import Caller
 from api.security.permissions import caller_of
 from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
@@ -92,7 +92,7 @@ async def submission_of_request(
             "and path.",
             examples=["5c1d5bd8-55b4-4d2c-a9a8-0e1c8f6f7e52"],
         ),
-        spelled(r"[ -~]*", "must have printable ASCII characters only"),
+        must_match(r"[ -~]*", "must have printable ASCII characters only"),
     ] = None,
     timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
 ) -> Submission:

@@ -95,7 +95,7 @@ OpenedTime = Annotated[
         alias="openedTime",
         ge=0,
         le=LARGEST_SEQUENCE,
-        description="The account that minSequence belongs to, in milliseconds since the epoch. An account that was "
+        description="When the account of minSequence was opened, in milliseconds since the epoch. An account that was "
         "opened later satisfies every minSequence. Default: any account.",
     ),
     IsInteger,

@@ -165,8 +165,8 @@ class MethodNotAllowed(
 
 
 class UnreadableRequest(BadRequest, code="unreadable-request", title="The request cannot be read"):
-    """The request does not follow HTTP/1.1, has no header Host or two of them, or has an unknown method, or its path
-    and query are not percent-encoded UTF-8, have a # or have more than 65,535 characters. Correct the request.
+    """The request does not follow HTTP/1.1, has an unknown method, or has no header Host or two of them. Or its path
+    and query are not percent-encoded UTF-8, contain a #, or have more than 65,535 characters. Correct the request.
     """
 
 
@@ -176,8 +176,8 @@ class HeadersTooLarge(
     code="headers-too-large",
     title="The headers are too large",
 ):
-    """The headers of the request have more than 65,536 bytes together. Or its body has so many bytes between two parts,
-    or after the last one. Send fewer or shorter headers and trailers.
+    """The headers of the request have more than 65,536 bytes together. The trailers, and the bytes between two parts of
+    the body, have the same limit. Send fewer or shorter headers and trailers.
     """
 
 

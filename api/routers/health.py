@@ -25,7 +25,9 @@ class NotReady(
     title="The instance is not ready",
     example={"ready": False, "kafkaError": None, "partitions": []},
 ):
-    """The instance restores its stores after the start, or a damaged global store. Wait, or read kafkaError."""
+    """The instance restores its stores after the start, or it restores a damaged global store. Wait. If kafkaError is
+    not null, it says why the stores cannot follow Kafka.
+    """
 
 
 class NotAlive(
@@ -51,11 +53,11 @@ async def livez(stores: StoresDep) -> Response:
 async def readyz(stores: StoresDep) -> Response:
     """200 after every partition has reached the end that its changelog had at the start. Both bodies give the details.
 
-    Then it stays 200 while the instance restores partitions that it gets later, because other instances may do the same
-    at that time. A global store has no other owner, so a damaged one makes it 503.
+    It stays 200 while the instance restores partitions that it gets later. Otherwise all instances could be 503 at the
+    same time. A damaged global store makes it 503, because each instance reads only its own copy of such a store.
 
-    It stays 200 while Kafka is unavailable. Balances are then still served, `kafkaError` gives the reason, and each lag
-    is the last known one.
+    It stays 200 while Kafka is unavailable. Then the instance still serves balances, `kafkaError` gives the reason, and
+    each lag is the last known one.
     """
     materialiser = stores.materialiser
     ready = materialiser.alive and materialiser.ready and _global_stores_serve(stores)

@@ -3,10 +3,9 @@
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from api.schemas.fields import EXACT, LONGEST_CARD, PointsText, Time, spelled
+from api.schemas.fields import CAMEL_CASE_BODY, EXACT, LONGEST_CARD, PointsText, Time, must_match
 from services.domain.formats import to_hundredths
 from services.domain.validation import BLANKS, LONGEST_REASON
 
@@ -35,8 +34,8 @@ def _no_blanks_around(card: str) -> str:
     return card
 
 
-def _spelled_as(pattern: str, example: str, limits: str) -> BeforeValidator:
-    return spelled(pattern, f'should be a number in quotes with at most two decimals, such as "{example}", {limits}')
+def _must_be_points(pattern: str, example: str, limits: str) -> BeforeValidator:
+    return must_match(pattern, f'should be a number in quotes with at most two decimals, such as "{example}", {limits}')
 
 
 _NotZero = AfterValidator(_not_zero)
@@ -50,7 +49,7 @@ PositivePoints = Annotated[
         examples=["10.00"],
     ),
     _NotZero,
-    _spelled_as(_DIGITS, "12.50", f"above 0 and at most {LARGEST_POINTS}"),
+    _must_be_points(_DIGITS, "12.50", f"above 0 and at most {LARGEST_POINTS}"),
 ]
 SignedPoints = Annotated[
     str,
@@ -60,7 +59,7 @@ SignedPoints = Annotated[
         examples=["-25.50"],
     ),
     _NotZero,
-    _spelled_as(f"-?{_DIGITS}", "-12.50", f"and at most {LARGEST_POINTS}"),
+    _must_be_points(f"-?{_DIGITS}", "-12.50", f"and at most {LARGEST_POINTS}"),
 ]
 NoBlanksAround = AfterValidator(_no_blanks_around)
 """For cards whose account a command may open. There is no check for the card of an existing account."""
@@ -75,8 +74,7 @@ Actor = Annotated[str, Field(max_length=LONGEST_ACTOR, description="Who sends th
 
 
 class _Body(BaseModel):
-    # Do not ignore a misspelled field.
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
+    model_config = CAMEL_CASE_BODY
 
     def normalized(self) -> dict[str, Any]:
         """The fields of the request. All spellings of the same points give the same text."""
@@ -160,7 +158,7 @@ class Command(BaseModel):
     TotalLoyaltyPoints: PointsText | None = Field(description="After the decision.")
     AvailableLoyaltyPoints: PointsText | None = Field(description="After the decision.", examples=["400.00"])
     AccountSequence: int | None = Field(
-        description="A balance of the account of OpenedTime shows the decision if its Sequence is this or later.",
+        description="The balance shows the decision from this Sequence on. It counts in the account of OpenedTime.",
         examples=[4],
     )
     OpenedTime: Time | None = Field(description="When the account was opened.")

@@ -1,4 +1,4 @@
-"""Types of fields that several requests and responses have."""
+"""Types of fields, and configurations of models, that several requests and responses use."""
 
 import re
 from typing import Annotated
@@ -9,6 +9,8 @@ from pydantic.alias_generators import to_camel
 LONGEST_CARD = 128
 
 CAMEL_CASE = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+CAMEL_CASE_BODY = ConfigDict(alias_generator=to_camel, extra="forbid")
+"""For bodies of requests. A misspelled member is an error, and is not ignored."""
 
 EXACT = "An exact number with two decimals, as a string. Most clients would read a JSON number as a binary fraction."
 
@@ -17,10 +19,10 @@ Time = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=
 """ISO 8601 in UTC."""
 
 
-def spelled(pattern: str, reason: str) -> BeforeValidator:
-    """Checks a text, with a message for people. The field keeps its pattern for the OpenAPI document.
+def must_match(pattern: str, reason: str) -> BeforeValidator:
+    """A check of a text whose error is ``reason``. Pydantic's own error would be the regular expression.
 
-    The check must follow the pattern. Otherwise the document loses the pattern.
+    In an annotation, place it after the ``Field`` with the pattern. Otherwise the OpenAPI document loses the pattern.
     """
 
     def check(text: object) -> object:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.schemas.fields import CAMEL_CASE, Time, spelled
+from api.schemas.fields import CAMEL_CASE, CAMEL_CASE_BODY, Time, must_match
 from api.schemas.instances import Instance
 
 LONGEST_PROGRAMME = 200_000
@@ -21,8 +21,8 @@ class CallerReport(BaseModel):
         description="The actor of its commands. Empty if the API needs no credentials.", examples=["key:1f"]
     )
     scopes: list[str] = Field(examples=[["balance:read"]])
-    card: str | None = Field(description="The only card that it may see. null: no limit.")
-    stores: list[str] | None = Field(description="The only shops that it may see. null: no limit.")
+    card: str | None = Field(description="The only card that the caller may see. null: no limit.")
+    stores: list[str] | None = Field(description="The only shops that the caller may see. null: no limit.")
 
 
 class PartReport(BaseModel):
@@ -34,7 +34,7 @@ class PartReport(BaseModel):
 class TopicReport(BaseModel):
     name: str = Field(examples=["pos-invoices"])
     records: int = Field(description="Records in the topic now.")
-    rate: float | None = Field(description="Records a second since the status before. null: not known.")
+    rate: float | None = Field(description="New records a second since the previous status. null: not known.")
     lag: dict[str, int] = Field(description="Records that each reader has not read yet.")
 
 
@@ -44,8 +44,8 @@ class QueryReport(BaseModel):
     model_config = CAMEL_CASE
 
     name: str = Field(examples=["loyalty"])
-    rate: float | None = Field(description="Records a second that it has read since the status before.")
-    batch_seconds: float | None = Field(description="Mean length of its micro-batches since the status before.")
+    rate: float | None = Field(description="Records a second that it has read since the previous status.")
+    batch_seconds: float | None = Field(description="Mean duration of its micro-batches since the previous status.")
 
 
 class StatusReport(BaseModel):
@@ -60,8 +60,9 @@ class StatusReport(BaseModel):
     instances: list[Instance]
     dead_letters: int | None
     freshness_seconds: dict[str, float | None] = Field(
-        description="The seconds within which this share of the balances (0.5, 0.99) was in the store here, "
-        "since the status before; since the start of the instance if no balance came since."
+        description="For the shares 0.5 and 0.99: within so many seconds after Kafka stored an invoice, this share of "
+        "the balances was in the store of this instance. It counts the balances since the previous status. If there "
+        "were none, it counts those since the start of the instance."
     )
 
 
@@ -92,9 +93,9 @@ class DeadLetterList(BaseModel):
 
 
 class ReplayOrder(BaseModel):
-    model_config = ConfigDict(alias_generator=CAMEL_CASE["alias_generator"], extra="forbid")
+    model_config = CAMEL_CASE_BODY
 
-    positions: list[Annotated[str, Field(pattern=f"^{_POSITION}$"), spelled(_POSITION, _NO_POSITION)]] = Field(
+    positions: list[Annotated[str, Field(pattern=f"^{_POSITION}$"), must_match(_POSITION, _NO_POSITION)]] = Field(
         min_length=1, max_length=MOST_POSITIONS, examples=[["0:42"]]
     )
     dry_run: bool = Field(default=False, strict=True, description="Only show what would be published.")
@@ -155,7 +156,7 @@ class ProgrammeFile(BaseModel):
 
 
 class Publication(ProgrammeFile):
-    model_config = ConfigDict(alias_generator=CAMEL_CASE["alias_generator"], extra="forbid")
+    model_config = CAMEL_CASE_BODY
 
     effective_from: str | None = Field(
         default=None,

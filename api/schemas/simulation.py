@@ -16,7 +16,7 @@ SignedAmount = Annotated[float, Field(strict=True, gt=-LARGEST_AMOUNT, lt=LARGES
 
 
 def _text_of_number(value: object) -> object:
-    # Tills may send a whole number for a text.
+    # Tills may send a whole number where a text is expected.
     return str(value) if type(value) is int else value
 
 
@@ -50,7 +50,7 @@ class Basket(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, basket: object) -> object:
-        # Tills publish null for a member that they do not have.
+        # Tills send null for a member that they do not have.
         if isinstance(basket, dict):
             return {name: value for name, value in basket.items() if value is not None}
         return basket
@@ -118,5 +118,5 @@ class Simulation(BaseModel):
 
 
 def _money(amount: float) -> Decimal:
-    """The decimal of the shortest notation of an amount. The pipelines convert amounts in the same way."""
+    """The amount as an exact decimal with the digits that JSON shows. The pipelines convert amounts in the same way."""
     return Decimal(repr(amount))
