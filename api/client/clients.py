@@ -1,4 +1,4 @@
-"""The clients. They run the flows with httpx."""
+"""The sync and the async client. They run the flows of ``api.client.flows`` with httpx."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ import httpx
 from api.client.flows import LONGEST_WAIT_SECONDS, Call, Flow, Flows, Pause, T
 from api.client.models import Balance, Command, EntryPage
 
-# The server responds at most one second after the time that it may wait. The rest is for the network.
+# The server responds at most one second after LONGEST_WAIT_SECONDS. The rest is for the network.
 _TIMEOUT = httpx.Timeout(LONGEST_WAIT_SECONDS + 5, connect=5)
 
 
@@ -19,14 +19,14 @@ class LoyaltyClient:
 
     Args:
         base_url: any instance of the API, or a load balancer in front of all. It begins with http:// or https://.
-        credentials: an API key or a bearer token. Blanks at its ends do not count. None: the API serves without
+        credentials: an API key or a bearer token. The client removes blanks around it. None: the API needs no
             credentials.
-        seconds: how long a request is repeated before UnavailableError.
+        seconds: how long the client repeats a request before it raises UnavailableError.
         transport: replaces the connection, for tests and proxies.
 
-    Every command takes an ``idempotency_key``. Give it to repeat a command of an earlier process. Otherwise the client
-    makes a new key. All methods raise ProblemError and UnavailableError. ValueError says that ``base_url``,
-    ``credentials`` or ``idempotency_key`` is wrong. Then the client has sent nothing.
+    Every command takes an ``idempotency_key``. Give the key of an earlier process to repeat its command. Without a key
+    the client makes a new one. All methods raise ProblemError and UnavailableError. ValueError means that ``base_url``,
+    ``credentials`` or ``idempotency_key`` is wrong, and that the client has sent nothing.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class AsyncLoyaltyClient:
 
 def _checked(base_url: str) -> str:
     if not base_url.startswith(("http://", "https://")):
-        raise ValueError(f"{base_url!r} is no URL of the API: begin with http:// or https://")
+        raise ValueError(f"{base_url!r} is not a URL of the API: begin with http:// or https://")
     return base_url
 
 
@@ -199,7 +199,7 @@ def _headers(credentials: str | None) -> dict[str, str]:
     if not all("!" <= character <= "~" for character in key):
         # An error can reach a log. So it does not repeat the credentials.
         raise ValueError(
-            "the credentials have a blank or a character that is not ASCII, so no HTTP header can have them: "
+            "the credentials contain a blank or a character that is not ASCII, so an HTTP header cannot have them: "
             "give only the API key or the token"
         )
     return {"Authorization": f"Bearer {key}"} if key else {}

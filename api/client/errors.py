@@ -44,7 +44,7 @@ class ProblemError(LoyaltyError):
     def of(cls, response: httpx.Response) -> "ProblemError":
         try:
             members = response.json()
-        except ValueError:  # a proxy answered
+        except ValueError:  # A proxy has answered.
             members = {}
         seconds = response.headers.get("Retry-After", "0")
         return cls(
@@ -55,7 +55,7 @@ class ProblemError(LoyaltyError):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the same request can succeed later. A proxy that ends may send 500 without a problem."""
+        """Whether the same request can succeed later. A proxy that stops may send 500 without a problem document."""
         is_bare = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not self.type
         return is_bare or self.status in _PASSING_STATUSES or self.type in _PASSING_TYPES
 

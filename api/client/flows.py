@@ -1,7 +1,7 @@
 """The steps of each request of the client, without input and output.
 
-A flow is a generator. It yields calls and pauses, receives responses, and returns the result. ``clients`` runs the
-flows with a sync and an async HTTP client. So the rules for repeated requests exist once.
+A flow is a generator. It yields calls and pauses, receives responses, and returns the result. ``api.client.clients``
+runs the flows with a sync and an async HTTP client, so both have the same rules for repetitions.
 """
 
 import random
@@ -155,12 +155,11 @@ class Flows:
     ) -> Flow[tuple[httpx.Response, T]]:
         """Repeat a call until its answer is final. Raises ProblemError, UnavailableError and ValueError.
 
-        The pauses grow, and their lengths are random. So clients that fail at the same time do not come back at the
-        same time.
+        The pauses grow and are random, so that clients that fail at the same time do not repeat at the same time.
 
         Args:
-            read: makes the result from the body of a success. Its ValueError says that the answer is not final: for
-                example, a proxy has sent a page of its own.
+            read: makes the result from the body of a success. Raises ValueError if the answer is not final, for example
+                because a proxy has sent a page of its own.
         """
         deadline = deadline or time.monotonic() + self._seconds
         for attempt in count():
@@ -185,7 +184,7 @@ class Flows:
                 if not problem.is_temporary:
                     raise problem
                 retry_after, cause = problem.retry_after, str(problem)
-            # An exponent that grows for ever ends with an OverflowError after 1,024 attempts.
+            # Limit the exponent, because 2 ** 1024 is too large for a float.
             longest = min(_FIRST_PAUSE_SECONDS * 2 ** min(attempt, 10), _LONGEST_PAUSE_SECONDS)
             pause = retry_after + random.uniform(0, longest)  # noqa: S311 - not a secret
             if time.monotonic() + pause >= deadline:
@@ -204,16 +203,16 @@ def _version(balance: Balance) -> Version:
 
 
 def _after_erasure(opened: int) -> Version:
-    """The lowest version of the account that follows an erased one: it is opened later, and begins with sequence 1.
+    """The lowest version of an account that is opened after an erasure.
 
-    The client compares it itself. If the API got it as ``minSequence``, it would answer 503 and not 404 while there is
-    no such account.
+    Only the client compares it. Its sequence is 0, so the client sends no ``minSequence``: the API would answer 503
+    instead of 404 while there is no such account.
     """
     return opened + 1, 0
 
 
 def _milliseconds(moment: datetime | None) -> int:
-    """0 for an account that was opened before accounts had this time."""
+    """Milliseconds since the epoch; 0 for an account that was opened before accounts had this time."""
     return round(moment.timestamp() * 1000) if moment else 0
 
 
@@ -222,7 +221,7 @@ def _customer(card: str) -> str:
 
 
 def _text(points: Decimal) -> str:
-    """Without an exponent, which the API refuses."""
+    """The points without an exponent, because the API refuses exponents."""
     return f"{Decimal(points):f}"
 
 

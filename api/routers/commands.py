@@ -107,7 +107,13 @@ def _route(
     *refusals: type[Problem],
     takes_body: bool = True,
 ) -> _Decorator:
-    """Declare a route that executes a command and responds with the status ``done``."""
+    """Declare a route that executes a command.
+
+    Args:
+        done: the status of the response when the command is done.
+        refusals: the problems of this command, in addition to those of all commands.
+        takes_body: False: the route refuses a body.
+    """
     return router.api_route(
         path,
         methods=[method],

@@ -40,7 +40,9 @@ _CACHING = "private, no-store"
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CURSOR = re.compile(r"(\d{1,19})\.(\d{1,19})")
 _CHUNK_LINES = 1_000
-"""Most statements are shorter. So an error becomes a problem, and not a truncated response."""
+"""The lines of a statement that are read before the response begins. Most statements are shorter, so that an error
+becomes a problem, and not a truncated response.
+"""
 
 
 def _require_iso_date(value: object) -> object:
@@ -102,6 +104,7 @@ _PROBLEMS = problems.responses(NoLedgerEntries, problems.InvalidParameters, Ledg
 
 @contextmanager
 def _ledger_problems() -> Iterator[None]:
+    """Turn the errors of the ledger into problems."""
     try:
         yield
     except UnknownCustomerError as error:
@@ -110,7 +113,7 @@ def _ledger_problems() -> Iterator[None]:
         raise LedgerUnavailable from error
 
 
-# The two routes are plain functions, so that FastAPI runs them in threads. The database blocks them.
+# The routes are plain functions, so that FastAPI runs them in threads, because the calls of the database block.
 @router.get(
     "/{card}/entries",
     summary="The entries of a customer's account",
@@ -139,7 +142,7 @@ def entries(  # noqa: PLR0913, PLR0917 - each parameter of the request is a para
     headers, cursor = {}, None
     if page.next:
         cursor = urlsafe_b64encode(f"{page.next.opened_time}.{page.next.sequence}".encode()).decode()
-        # The path as the client sent it. A URL of the decoded path would end at a ? or # of the card.
+        # Take the path as the client sent it. In the decoded path, a ? or # of the card would end the path of the link.
         path, query = quote(request.scope["raw_path"], safe="/%"), request.scope["query_string"].decode("latin-1")
         headers["Link"] = f'<{URL(path=path, query=query).include_query_params(cursor=cursor)}>; rel="next"'
     body = {"entries": [_body(_visible(caller_of(request), entry)) for entry in page.entries], "next": cursor}
@@ -191,13 +194,13 @@ def customers_of_invoice(
 
 
 def _chunks(lines: Iterator[str]) -> Iterator[str]:
-    """Groups of lines. Starlette uses a thread for each part of a response."""
+    """Groups of lines, because Starlette calls a thread for each part of a response."""
     while chunk := "".join(islice(lines, _CHUNK_LINES)):
         yield chunk
 
 
 def _visible(caller: Caller, entry: Entry) -> Entry:
-    """The entry as the caller may see it. One that is limited to a card does not see the card of a moved account."""
+    """The entry as the caller may see it. A caller that is limited to one card does not see where an account moved."""
     hides = caller.card is not None and entry.kind in {Kind.MOVED_OUT, Kind.FORWARDED}
     return replace(entry, counterparty="") if hides else entry
 

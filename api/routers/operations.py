@@ -73,13 +73,13 @@ async def settings_in_force(operations: OperationsDep) -> Response:
     return json_response(operations.settings.shown(), caching=NO_STORE)
 
 
-Watch = Callable[[], Awaitable[dict[str, Any]]]
-"""Reads the state of the system."""
+StatusReader = Callable[[], Awaitable[dict[str, Any]]]
+"""Reads the state of the system, as the body of a status."""
 
 
-async def watch_of_request(
+async def status_reader(
     operations: OperationsDep, local: LocalDep, locator: LocatorDep, metrics: MetricsDep, stores: StoresDep
-) -> Watch:
+) -> StatusReader:
     async def read() -> dict[str, Any]:
         materialiser = stores.materialiser
         problem = materialiser.kafka_error or (None if materialiser.restored else "restores its stores")
@@ -89,7 +89,7 @@ async def watch_of_request(
     return read
 
 
-WatchDep = Annotated[Watch, Depends(watch_of_request)]
+StatusReaderDep = Annotated[StatusReader, Depends(status_reader)]
 
 
 @router.get(
@@ -99,12 +99,12 @@ WatchDep = Annotated[Watch, Depends(watch_of_request)]
     response_model=StatusReport,
     responses=problems.responses(BrokerUnavailable),
 )
-async def status(watch: WatchDep) -> Response:
+async def status(read_status: StatusReaderDep) -> Response:
     """What runs, the records and the lag of the topics, the work of the queries, the instances and the freshness.
 
     It is at most two seconds old.
     """
-    return json_response(await watch(), caching=NO_STORE)
+    return json_response(await read_status(), caching=NO_STORE)
 
 
 @router.get(
@@ -117,13 +117,13 @@ async def status(watch: WatchDep) -> Response:
         **problems.responses(BrokerUnavailable, TooManyStreams),
     },
 )
-async def status_events(request: Request, watch: WatchDep, streams: StreamsDep) -> Response:
+async def status_events(request: Request, read_status: StatusReaderDep, streams: StreamsDep) -> Response:
     """Server-sent events `status`, each with the body of `GET /v1/status`."""
 
     async def events() -> AsyncGenerator[bytes]:
         yield START
         while True:
-            yield Event("status", orjson.dumps(await watch())).encode()
+            yield Event("status", orjson.dumps(await read_status())).encode()
             try:
                 await streams.step(asyncio.Event().wait(), _STATUS_SECONDS)
             except TimeoutError:
@@ -162,7 +162,7 @@ async def dead_letters(
         }
         return json_response(body, caching=NO_STORE)
 
-    return await run_in_threadpool(response)  # Many letters take too long for the event loop.
+    return await run_in_threadpool(response)  # To render many letters takes too long for the event loop.
 
 
 @router.post(

@@ -47,7 +47,7 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
     purchase = with_campaign_time(purchase, programmes)
     card = basket.CustomerCardNo
     balance = (await lookup.value_of(catalogue.BALANCES, card)).value if card is not None else None
-    # A balance of release 0.1 has neither MovedTo nor Blocked.
+    # A balance that release 0.1 wrote has no MovedTo and no Blocked.
     if balance and balance.get("MovedTo"):
         raise moved(caller, balance["MovedTo"])
     # A new customer has the first tier.

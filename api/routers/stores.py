@@ -1,4 +1,4 @@
-"""Queries on every store: each from all instances and, under /local, from this instance alone."""
+"""Queries of every store. Each query has two routes: one reads all instances, and one under /local reads this one."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
@@ -142,8 +142,8 @@ def _entry_body(read: KeyRead, caller: Caller, entry: VersionedValue) -> bytes:
     return orjson.dumps(pagination.entry_body(read.key, read.partition, entry, caller))
 
 
-# The following functions are dependencies of two routes each. They are coroutines, because FastAPI runs plain
-# functions in threads.
+# Each of the following functions is a dependency of two routes (see _add_routes). They are coroutines, because FastAPI
+# runs plain functions in threads.
 
 
 async def several_keys(request: Request, store: StoreOfPath, body: Annotated[Keys, Body()]) -> StoreQuery:
@@ -247,7 +247,12 @@ def _add_routes(
     model: type[BaseModel],
     *own_problems: type[Problem],
 ) -> None:
-    """Add the route that reads all instances and the route that reads this instance."""
+    """Add the route that reads all instances, and the route under /local that reads this instance.
+
+    Args:
+        query: the dependency that makes the query. Its docstring describes both routes.
+        own_problems: the problems of this query, in addition to those of all queries.
+    """
     QueryOfRequest = Annotated[StoreQuery, Depends(query)]  # noqa: N806 - a type
 
     async def everywhere(

@@ -352,5 +352,5 @@ def test_a_proxy_without_a_problem_document(run: Run) -> None:
 
 @pytest.mark.parametrize("client", [LoyaltyClient, AsyncLoyaltyClient])
 def test_an_address_without_a_scheme_is_refused_at_once(client: type[LoyaltyClient | AsyncLoyaltyClient]) -> None:
-    with pytest.raises(ValueError, match="'localhost:8080' is no URL of the API: begin with http:// or https://"):
+    with pytest.raises(ValueError, match="'localhost:8080' is not a URL of the API: begin with http:// or https://"):
         client("localhost:8080")
