@@ -11,7 +11,7 @@ class Field(NamedTuple):
 
     Attributes:
         name: the member of the request body.
-        pattern: the form that the browser demands, as a regular expression. The label describes it.
+        pattern: a regular expression that the browser checks. The label describes it.
     """
 
     name: str
@@ -21,7 +21,11 @@ class Field(NamedTuple):
 
 
 class Action(NamedTuple):
-    """A command that the helpdesk can send. ``path`` is a template over the fields of the form."""
+    """A command that the helpdesk can send. ``path`` is a template for the card and the fields of the form.
+
+    Attributes:
+        is_final: whether the command cannot be undone.
+    """
 
     label: str
     explanation: str

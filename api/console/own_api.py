@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 
 def credentials(request: Request) -> dict[str, str]:
-    """The header with the credentials of the user. Valid credentials are ASCII. Other texts are not sent."""
+    """The header with the credentials of the user. Empty if they are not ASCII, because then they are not valid."""
     text = request.cookies.get(COOKIE, "")
     return {"Authorization": f"Bearer {text}"} if text and text.isascii() and text.isprintable() else {}
 
@@ -38,17 +38,17 @@ def credentials(request: Request) -> dict[str, str]:
 async def call(
     request: Request, method: str, path: str, *, json: Any = None, key: str | None = None, **query: Any
 ) -> Answer:
-    """Send a request to the API of this process for the user of a request to the console.
+    """Send a request to the API of this process, with the credentials of the user of the console.
 
     Args:
-        path: percent-encoded.
+        path: the path, percent-encoded.
         key: the Idempotency-Key.
-        query: None leaves a parameter out.
+        query: the parameters of the query, without those that are None or empty.
     """
-    # A forged form can have a key that is not ASCII. The API refuses it.
+    # A forged form can have a key that is not ASCII. UTF-8 can encode each key, and the API refuses such a key.
     headers = httpx.Headers(credentials(request) | ({"Idempotency-Key": key} if key else {}), encoding="utf-8")
     parameters = {name: value for name, value in query.items() if value not in (None, "")}
-    # Failed logins count for the address of the user.
+    # A failed login counts for the address of the user.
     client = (request.client.host, request.client.port) if request.client else ("", 0)
     transport = httpx.ASGITransport(request.app, raise_app_exceptions=False, client=client)
     async with httpx.AsyncClient(transport=transport, base_url="http://console", timeout=_SECONDS) as http:
@@ -59,9 +59,10 @@ async def call(
 class ForwardedStream(Response):
     """Forwards the API's stream of events, part by part as it arrives.
 
-    After any other response a browser logs an error. If a later attempt can succeed, the browser gets an empty stream,
-    and tries again. Otherwise it gets the event ``ended``, after which the page makes no more attempts. If there is no
-    such customer any more, it gets the event ``erased`` first: a page that was hidden still shows the balance.
+    A browser logs an error for each response that is not a stream. So a problem becomes a stream, too. If a later
+    attempt can succeed, the stream is empty, and the browser connects again. Otherwise it has the event ``ended``, and
+    the page makes no more attempts. If the customer does not exist any more, the event ``erased`` comes first, because
+    a page that was hidden still shows the balance.
     """
 
     def __init__(self, request: Request, path: str, raw_path: str) -> None:
@@ -79,6 +80,7 @@ class ForwardedStream(Response):
 
 
 def _as_stream(send: Send) -> Send:
+    """Send a stream in place of each response that has another status than 200."""
     is_replaced = False
 
     async def replaced(message: Message) -> None:

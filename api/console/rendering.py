@@ -25,7 +25,7 @@ _HEADERS = {
 
 
 def _time(text: str | None) -> str:
-    """Shows a time of the API to people, in UTC. A line can break only between date and time."""
+    """A time of the API as HTML, in UTC. A line can break only between the date and the time."""
     if not text:
         return "-"
     moment = datetime.fromisoformat(text).astimezone(UTC)
@@ -47,10 +47,10 @@ _TEMPLATES.filters |= {"time": _time, "number": _number, "quoted": lambda text: 
 
 
 def page(template: str, **values: Any) -> Response:
-    """The page that the template makes of these values."""
+    """A response with the template, filled with these values."""
     return HTMLResponse(_TEMPLATES.get_template(template).render(**values), headers=_HEADERS)
 
 
 def page_of(template: str, answer: Answer, **values: Any) -> Response:
-    """The page about the answer of the API, which the template gets as ``found``; the problem if it is one."""
+    """A response with the template, which gets the answer of the API as ``found``. Shows the problem if it is one."""
     return page(template if answer.is_good else "problem.html", found=answer.body, problem=answer.body, **values)

@@ -1,15 +1,18 @@
-// Live parts of the console, and the message about a lost response. The server renders everything else.
+// The live parts of the console, and the message that no response came. The server renders everything else.
 "use strict";
 
-const POINTS = 300; // ten minutes of one status every two seconds
+const POINTS = 300; // A status comes every two seconds, so a chart shows ten minutes.
 const COLOURS = ["--first", "--second", "--third", "--fourth", "--fifth", "--sixth"];
-const LINES = { p50: 0, p99: 1, "fan-out": 0, loyalty: 1, sales: 2, export: 3, ledger: 4 }; // the same colour in all charts
+// A name has the same colour in all charts.
+const COLOUR_OF = { p50: 0, p99: 1, "fan-out": 0, loyalty: 1, sales: 2, export: 3, ledger: 4 };
 
-/** Follow a stream of events for as long as the element is on the page. EventSource gives up after a response that is
- * not 200, for example while a partition moves, so this makes a new one. The event "ended" says that no attempt can
- * succeed, for example because the token of the user has ended.
+/** Follow a stream of events for as long as the element is on the page.
  *
- * A hidden page follows nothing: a browser opens six connections to an instance, and each stream needs one. */
+ * EventSource gives up after a response that is not 200, for example while a partition moves. Then this function makes
+ * a new EventSource. It makes none after the event "ended", because no attempt can succeed: for example, the token of
+ * the user has expired.
+ *
+ * A hidden page follows no stream. Each stream needs a connection, and a browser opens only six to an instance. */
 function follow(element, onEvent) {
   if (!element.isConnected) return;
   const source = document.hidden ? null : new EventSource(element.dataset.events);
@@ -48,7 +51,7 @@ function connected(text) {
 
 const charts = new Map();
 
-/** Add a moment to a chart. A new name makes the chart anew, with the moments before. */
+/** Add the values of one moment to a chart. For a new name, make a new chart with the earlier moments. */
 function draw(kind, time, values) {
   const place = document.querySelector(`[data-chart="${kind}"]`);
   const names = Object.keys(values).slice(0, COLOURS.length);
@@ -56,9 +59,11 @@ function draw(kind, time, values) {
   let chart = charts.get(kind);
   if (!chart || names.some((name) => !chart.names.includes(name))) {
     const before = chart ? chart.names : [];
-    const known = [...new Set([...before, ...names])].sort((one, other) => colour(one) - colour(other)).slice(0, COLOURS.length);
+    const all = [...new Set([...before, ...names])].sort((one, other) => colour(one) - colour(other));
+    const known = all.slice(0, COLOURS.length);
     const times = chart ? chart.data[0] : [];
-    const data = [times, ...known.map((name) => (before.includes(name) ? chart.data[before.indexOf(name) + 1] : times.map(() => null)))];
+    const earlier = (name) => (before.includes(name) ? chart.data[before.indexOf(name) + 1] : times.map(() => null));
+    const data = [times, ...known.map(earlier)];
     if (chart) chart.plot.destroy();
     chart = { names: known, data, plot: plot(place, known, data) };
     charts.set(kind, chart);
@@ -70,7 +75,7 @@ function draw(kind, time, values) {
 }
 
 function colour(name) {
-  return LINES[name.replace("query ", "")] ?? COLOURS.length - 1;
+  return COLOUR_OF[name.replace("query ", "")] ?? COLOURS.length - 1;
 }
 
 function clock(_, times) {
@@ -81,20 +86,37 @@ function plot(place, names, data) {
   const style = getComputedStyle(document.documentElement);
   const line = { stroke: style.getPropertyValue("--line"), width: 1 };
   const axis = { stroke: style.getPropertyValue("--text"), grid: line, ticks: line };
-  const series = names.map((name) => ({ label: name, width: 2, spanGaps: true, stroke: style.getPropertyValue(COLOURS[colour(name)]) }));
-  const options = { width: place.clientWidth, height: 200, series: [{}, ...series], axes: [{ ...axis, space: 80, values: clock }, { ...axis, size: 60 }], legend: { live: false }, scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } } };
+  const strokeOf = (name) => style.getPropertyValue(COLOURS[colour(name)]);
+  const series = names.map((name) => ({ label: name, width: 2, spanGaps: true, stroke: strokeOf(name) }));
+  const options = {
+    width: place.clientWidth,
+    height: 200,
+    series: [{}, ...series],
+    axes: [{ ...axis, space: 80, values: clock }, { ...axis, size: 60 }],
+    legend: { live: false },
+    scales: {
+      x: { range: (_, low, high) => [Math.min(low, high - 60), high] },
+      y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] },
+    },
+  };
   return new uPlot(options, data, place);
 }
 
 function showStatus(status) {
   const time = Date.parse(status.time) / 1000;
-  const of = (member) => Object.fromEntries(status.queries.filter((each) => each[member] !== null).map((each) => [each.name, each[member]]));
+  const ofQueries = (member) => {
+    const known = status.queries.filter((query) => query[member] !== null);
+    return Object.fromEntries(known.map((query) => [query.name, query[member]]));
+  };
   const lag = {};
-  for (const topic of status.topics) for (const [reader, records] of Object.entries(topic.lag)) lag[reader] = (lag[reader] || 0) + records;
-  const freshness = Object.entries(status.freshnessSeconds).map(([share, seconds]) => [share === "0.5" ? "p50" : "p99", seconds]);
+  for (const topic of status.topics) {
+    for (const [reader, records] of Object.entries(topic.lag)) lag[reader] = (lag[reader] || 0) + records;
+  }
+  const percentile = (share) => (share === "0.5" ? "p50" : "p99");
+  const freshness = Object.entries(status.freshnessSeconds).map(([share, seconds]) => [percentile(share), seconds]);
   draw("freshness", time, Object.fromEntries(freshness));
-  draw("rate", time, of("rate"));
-  draw("batchSeconds", time, of("batchSeconds"));
+  draw("rate", time, ofQueries("rate"));
+  draw("batchSeconds", time, ofQueries("batchSeconds"));
   draw("lag", time, lag);
   htmx.trigger("#state", "refresh");
 }
@@ -116,13 +138,16 @@ function isOfUser(event) {
   return ["click", "submit"].includes(event.detail.requestConfig.triggeringEvent?.type);
 }
 
-/** Say that no response came to a button or a form. The other parts of a page load again by themselves. */
+/** Say that no response came after a button or a form. The other parts of a page load again by themselves. */
 document.addEventListener("htmx:sendError", (event) => {
   if (!isOfUser(event)) return;
   const alert = document.createElement("p");
   Object.assign(alert, { id: "beside-form", className: "problem", role: "alert" });
   const hasKey = event.detail.elt.querySelector("input[name=key]");
-  alert.textContent = "No response came. " + (hasKey ? "Choose the button again: a repetition takes effect once." : "Load the page again before you repeat it.");
+  const advice = hasKey
+    ? "Choose the button again: a repetition takes effect once."
+    : "Load the page again before you repeat it.";
+  alert.textContent = "No response came. " + advice;
   event.detail.elt.after(alert);
 });
 document.addEventListener("htmx:beforeRequest", (event) => {
@@ -130,5 +155,7 @@ document.addEventListener("htmx:beforeRequest", (event) => {
 });
 
 window.addEventListener("resize", () => {
-  for (const [kind, chart] of charts) chart.plot.setSize({ width: document.querySelector(`[data-chart="${kind}"]`).clientWidth, height: 200 });
+  for (const [kind, chart] of charts) {
+    chart.plot.setSize({ width: document.querySelector(`[data-chart="${kind}"]`).clientWidth, height: 200 });
+  }
 });

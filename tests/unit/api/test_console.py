@@ -11,7 +11,7 @@ import orjson
 import pytest
 from fastapi.testclient import TestClient
 
-from api.console import pages
+from api.console import helpdesk
 from api.console.actions import ACTIONS
 from api.console.own_api import COOKIE
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES
@@ -169,7 +169,7 @@ def test_a_command_that_reads_do_not_show_yet_is_called_done(
     client: TestClient, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The decision is known. Only the balance is late."""
-    monkeypatch.setattr(pages, "_DECISION_SECONDS", 0)
+    monkeypatch.setattr(helpdesk, "_DECISION_SECONDS", 0)
     decide(instance, sequence=4)
     fields = {"card": CARD, "points": "5.00", "reason": "goodwill", "actor": "Ann", "key": "k"}
     outcome = client.post("/console/customer/adjust", data=fields, headers=HTMX).text
@@ -391,7 +391,7 @@ def test_a_form_keeps_its_key_if_the_api_cannot_name_the_user(guarded: TestClien
 def test_text_that_fits_into_no_header_is_refused_as_a_key(client: TestClient) -> None:
     """An API without credentials accepts every caller, and a cookie has Latin-1 characters only."""
     answer = client.post("/console/sign-in", data={"credentials": "\u20ac"}, headers=HTMX)
-    assert "This is no key and no token" in answer.text
+    assert "This is not an API key or a token" in answer.text
 
 
 def test_a_token_that_fits_into_no_cookie_is_refused(guarded: TestClient, secured: SecuredGroup) -> None:

@@ -1,0 +1,118 @@
+"""The helpdesk of the console: finds a customer, shows the balance and the entries, and sends commands."""
+
+import uuid
+from http import HTTPStatus
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+
+from api.console.actions import ACTIONS, Action
+from api.console.own_api import Answer, ForwardedStream
+from api.console.rendering import page
+from api.console.users import SignInNeededError, ask, form_of, user_of
+from services.api_keys.keys import Scope
+from services.domain.entries import Kind
+
+_ENTRIES_ON_A_PAGE = 20
+_DECISION_SECONDS = 20
+"""How long a page waits for a decision. A micro-batch takes seconds, and the user should not repeat the command."""
+
+router = APIRouter(prefix="/console", include_in_schema=False)
+
+
+@router.get("/events/customers/{card}")
+async def customer_events(request: Request, card: str) -> Response:
+    return ForwardedStream(request, f"/v1/customers/{card}/events", f"/v1/customers/{quote(card, safe='')}/events")
+
+
+@router.get("/helpdesk")
+async def helpdesk(request: Request, card: str = "", invoice: str = "") -> Response:
+    """The search by card or invoice number. It shows the customer of the invoice if there is only one."""
+    card, invoice, user = card.strip(), invoice.strip(), await user_of(request)
+    found, problem = [], None
+    if invoice and not card and "/" not in invoice:
+        answer = await ask(request, "GET", f"/v1/invoices/{quote(invoice, safe='')}/customers")
+        found, problem = answer.body.get("customers", []), None if answer.is_good else answer.body
+        card = found[0] if len(found) == 1 else ""
+    return page("helpdesk.html", user=user, card=card, invoice=invoice, found=found, problem=problem)
+
+
+@router.get("/customer")
+async def customer(request: Request, card: str) -> Response:
+    """The balance, the commands and the entries of a customer."""
+    card, user = card.strip(), await user_of(request)
+    balance = await ask(request, "GET", f"{_of(card)}/balance")
+    if not balance.is_good:
+        return page("problem.html", problem=balance.body, again=_retry_path(request, balance))
+    allowed = {name: each for name, each in ACTIONS.items() if each.scope.value in user["scopes"]}
+    return page("customer.html", card=card, answer=balance, actions=allowed, kinds=list(Kind))
+
+
+@router.get("/customer/balance")
+async def balance(request: Request, card: str) -> Response:
+    answer = await ask(request, "GET", f"{_of(card)}/balance")
+    if not answer.is_good:
+        return page("problem.html", problem=answer.body, again=_retry_path(request, answer))
+    return page("balance.html", card=card, answer=answer)
+
+
+@router.get("/customer/entries")
+async def entries(request: Request, card: str) -> Response:
+    """A page of the entries, with the filters of the query. The newest entries may come later than the balance."""
+    filters = {name: request.query_params.get(name, "") for name in ("kind", "from", "to")}
+    cursor = request.query_params.get("cursor")
+    answer = await ask(request, "GET", f"{_of(card)}/entries", limit=_ENTRIES_ON_A_PAGE, cursor=cursor, **filters)
+    if answer.status == HTTPStatus.NOT_FOUND:  # The ledger has no entry of this account yet.
+        answer = answer._replace(status=HTTPStatus.OK, body={"entries": [], "next": None})
+    if not answer.is_good:
+        return page("problem.html", problem=answer.body, again=_retry_path(request, answer))
+    may_redeem = Scope.POINTS_REDEEM.value in (await user_of(request))["scopes"]
+    is_newest, is_behind = cursor is None and not any(filters.values()), False
+    if is_newest:
+        balance = await ask(request, "GET", f"{_of(card)}/balance")
+        newest = answer.body["entries"][0]["Sequence"] if answer.body["entries"] else 0
+        is_behind = balance.is_good and balance.body["Sequence"] > newest
+    values = {"page": answer.body, "filters": filters, "may_redeem": may_redeem}
+    return page("entries.html", card=card, is_newest=is_newest, is_behind=is_behind, **values)
+
+
+@router.get("/customer/{name}")
+async def form_of_action(request: Request, name: str, card: str) -> Response:
+    # With credentials, the API takes the actor from them. So the form shows the name of the user.
+    given = {"redemption": request.query_params.get("redemption", ""), "actor": (await user_of(request))["name"]}
+    return page("action.html", name=name, action=_action(name), card=card, given=given)
+
+
+@router.post("/customer/{name}")
+async def act(request: Request, name: str) -> Response:
+    """Ask for a confirmation, or send the confirmed command.
+
+    The form of the confirmation has an Idempotency-Key. So the command takes effect once, even if the user repeats it.
+    """
+    action, form = _action(name), await form_of(request)
+    card = form.pop("card", "")
+    fields = {each.name: form.get(each.name, "") for each in action.fields}
+    key = form.get("key")
+    if key is None:
+        key = str(uuid.uuid4())
+        return page("confirm.html", name=name, action=action, card=card, fields=fields, key=key)
+    path = action.path.format(card=quote(card, safe=""), redemption=quote(fields.get("redemption", ""), safe=""))
+    body = {each: value for each, value in fields.items() if value and f"{{{each}}}" not in action.path}
+    answer = await ask(request, action.method, path, json=body or None, key=key, timeout=_DECISION_SECONDS)
+    return page("outcome.html", name=name, action=action, card=card, fields=fields, key=key, answer=answer)
+
+
+def _retry_path(request: Request, answer: Answer) -> str:
+    """The URL that the page requests again after a temporary problem. Empty after another problem."""
+    may_end = answer.status >= HTTPStatus.TOO_MANY_REQUESTS
+    return f"{request.url.path}?{request.url.query}" if may_end else ""
+
+
+def _action(name: str) -> Action:
+    if name not in ACTIONS:
+        raise SignInNeededError
+    return ACTIONS[name]
+
+
+def _of(card: str) -> str:
+    return f"/v1/customers/{quote(card, safe='')}"
