@@ -330,7 +330,9 @@ class CommandService:
             await self._log.send(command)
         except PublishError as error:
             # Kafka may have the command although it did not confirm it. The loyalty query drops a duplicate.
-            log.warning("a command may not have been sent", marked=claim.is_marked, error=str(error))
+            log.warning(
+                "Kafka did not confirm a command; the client can repeat it", marked=claim.is_marked, error=str(error)
+            )
             raise KafkaUnavailable from error
         self._sent[command["CommandID"]] = True
 

@@ -299,12 +299,12 @@ class PeerClient:
         }
         answer = PeerResponse(response.content, response.status_code, kept)
         if answer.problem_code == ForwardRefused.code:
-            reason = f"{target.url} refused the signature of this instance"
             log.error(
-                reason,
+                "an instance refused the signature of this instance",
+                instance=target.url,
                 hint="compare LOYALTY_API_ACCESS, LOYALTY_INSTANCE_SECRET_FILE, the URLs and the clocks of both",
             )
-            raise PeerUnreachableError(reason)
+            raise PeerUnreachableError(f"{target.url} refused the signature of this instance")
         return answer
 
     async def report(self, url: str, group: str) -> InstanceReport:

@@ -151,7 +151,7 @@ class ScatterGather:
         members = orjson.loads(response.content)
         if not {each["partition"] for each in members["partitions"]} <= set(partitions):
             # The result of another instance may have the same entries. They could not be told apart.
-            log.warning("an instance answered for partitions it was not asked for", instance=target.url)
+            log.warning("an instance sent partitions that were not requested; ignored its result", instance=target.url)
             return None
         return _Result(members, members["partitions"])
 

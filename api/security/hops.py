@@ -177,7 +177,10 @@ class Hops:
         """The caller of a forwarded request. Raises ForwardRefused."""
         claims = self._claims_of(text)
         if claims is None or claims["aud"] != self._url or abs(claims["iat"] - time.time()) > LIFETIME_SECONDS:
-            log.warning("a forwarded request was refused")
+            log.warning(
+                "a forwarded request was refused",
+                hint="compare LOYALTY_INSTANCE_SECRET_FILE, the URLs and the clocks of the instances",
+            )
             raise ForwardRefused
         if claims["req"] != list(request):
             raise ForwardRefused

@@ -68,7 +68,11 @@ class IssuerKeys:
                     self.current, self._content = self._key_set(content), content
             except (OSError, httpx.HTTPError, JoseError, ValueError, TypeError, KeyError) as error:
                 reason = str(error) or type(error).__name__
-                log.warning("the keys of the token issuer cannot be read", keys=self._location, error=reason)
+                log.warning(
+                    "the keys of the token issuer cannot be read; earlier ones stay in use",
+                    keys=self._location,
+                    error=reason,
+                )
 
     async def _read(self) -> bytes:
         if not self._location.startswith(("http://", "https://")):
