@@ -15,7 +15,19 @@ from api.http import documentation, error_handlers, openapi, problems
 from api.http.bodies import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
 from api.http.parameters import refuse_unknown_parameters
-from api.routers import balances, commands, events, health, instances, ledger, operations, simulation, stores
+from api.routers import (
+    balances,
+    commands,
+    events,
+    health,
+    instances,
+    ledger,
+    operations,
+    programmes,
+    simulation,
+    status,
+    stores,
+)
 from api.routing.report_collector import ReportCollector
 
 
@@ -100,7 +112,9 @@ def _routes() -> list[BaseRoute]:
         commands.router,
         simulation.router,
         instances.router,
+        status.router,
         operations.router,
+        programmes.router,
         stores.lookups,
         stores.router,
     ):

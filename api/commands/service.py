@@ -160,10 +160,8 @@ class CommandService:
         claim = self._in_flight[command.command_id]
         try:
             card = card or await self._card_of_redemption(request, command, deadline)
-            if decision is None and _needs_account(command):
-                await self._require_customer(card, deadline)
-            if decision is None and isinstance(command, Replace) and command.counterparty != card:
-                await self._require_target(command, deadline)
+            if decision is None:  # A command with a mark has passed these checks.
+                await self._require_accounts(command, card, deadline)
             # The partition may have moved while this instance waited for another one.
             self._owner_only.require_ownership(request, self._decisions, self._decisions.partition_of(key))
             mark = mark_of(command.command_id, command.kind, command.request_hash)
@@ -273,6 +271,13 @@ class CommandService:
             raise TooManyCommands
         self._in_flight[command_id] = _Claim(command.request_hash, is_marked=known is not None)
         return known
+
+    async def _require_accounts(self, command: Command, card: str, deadline: float) -> None:
+        """Raise Problem for a command that needs an account that does not exist, or a new card that has an account."""
+        if _needs_account(command):
+            await self._require_customer(card, deadline)
+        if isinstance(command, Replace) and command.counterparty != card:
+            await self._require_target(command, deadline)
 
     async def _require_customer(self, card: str, deadline: float) -> None:
         """Raise UnknownCustomer if the card has no balance.

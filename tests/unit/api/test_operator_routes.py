@@ -319,7 +319,7 @@ def test_the_status_is_a_stream(client: TestClient, monkeypatch: pytest.MonkeyPa
     """Each event has the status. The stream ends when the instance stops."""
     streams = client.app.state.dependencies.streams  # type: ignore[attr-defined]
     monkeypatch.setattr(operations, "_FRESH_SECONDS", 0)
-    monkeypatch.setattr("api.routers.operations._STATUS_SECONDS", 0.01)
+    monkeypatch.setattr("api.routers.status._STATUS_SECONDS", 0.01)
     looks = 0
     whole = Kafka.status
 
