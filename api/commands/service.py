@@ -38,7 +38,7 @@ from api.commands.problems import (
 from api.http.problems import Problem
 from api.routing.lookup import KeyValue, Lookup
 from api.routing.owner_only import OwnerOnly
-from api.routing.peer_client import PeerResponse, seconds_left
+from api.routing.peer_messages import PeerResponse, seconds_left
 from api.routing.problems import OwnerTimeout, Rebalancing, SequenceNotReached, UnknownCustomer
 from api.security.permissions import caller_of
 from services.codecs.events import command_record

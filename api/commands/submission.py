@@ -12,7 +12,7 @@ from api.dependencies import CommandsDep
 from api.http.parameters import timeout_query
 from api.http.problems import InvalidParameters
 from api.http.responses import SEQUENCE, json_response
-from api.routing.peer_client import PeerResponse
+from api.routing.peer_messages import PeerResponse
 from api.schemas.fields import must_match
 from api.security.caller import Caller
 from api.security.permissions import caller_of

@@ -25,15 +25,8 @@ from api.http.parameters import LARGEST_SEQUENCE
 from api.http.problems import InvalidParameters, Problem
 from api.routing.locator import Locator
 from api.routing.lookup import KeyRead, Lookup
-from api.routing.peer_client import (
-    FORWARDED_TO,
-    PeerClient,
-    PeerError,
-    PeerRequest,
-    PeerResponse,
-    no_answer,
-    received,
-)
+from api.routing.peer_client import PeerClient
+from api.routing.peer_messages import FORWARDED_TO, PeerError, PeerRequest, PeerResponse, no_answer, received
 from api.routing.problems import ANOTHER_MAY_ANSWER, UnknownCustomer
 from api.security.caller import Caller
 from api.security.permissions import caller_of, visible

@@ -20,9 +20,9 @@ from api.http.parameters import LONGEST_TIMEOUT_SECONDS
 from api.http.problems import OtherProblem, Problem
 from api.http.responses import STALE, LocalRead
 from api.routing.locator import Locator, Target
-from api.routing.peer_client import (
+from api.routing.peer_client import PeerClient
+from api.routing.peer_messages import (
     FORWARDED_TO,
-    PeerClient,
     PeerError,
     PeerRequest,
     PeerResponse,

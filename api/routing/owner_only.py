@@ -9,15 +9,8 @@ import time
 from fastapi import Request
 
 from api.routing.locator import Locator, Target
-from api.routing.peer_client import (
-    FORWARDED_TO,
-    PeerClient,
-    PeerError,
-    PeerRequest,
-    PeerResponse,
-    no_answer,
-    seconds_left,
-)
+from api.routing.peer_client import PeerClient
+from api.routing.peer_messages import FORWARDED_TO, PeerError, PeerRequest, PeerResponse, no_answer, seconds_left
 from api.routing.problems import NotTheOwner, OwnerInDoubt, Rebalancing, from_store_error
 from services.interactive_queries.local import LocalInstance
 from services.state_stores.assignment import Role

@@ -2,46 +2,29 @@
 
 import asyncio
 import logging
-import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from functools import partial
 from ssl import SSLContext
-from typing import NamedTuple
 
 import httpx
-import orjson
 import structlog
-from fastapi import Request, Response
 from pydantic import ValidationError
 
-from api.http.problems import MEDIA_TYPE, TYPE_PREFIX, Problem
 from api.routing.locator import Target
-from api.routing.problems import OwnerTimeout, OwnerUnreachable, Rebalancing
-from api.security.caller import Caller
+from api.routing.peer_messages import (
+    DEADLINE,
+    FORWARDED_TO,
+    PeerRequest,
+    PeerResponse,
+    PeerTimeoutError,
+    PeerUnreachableError,
+)
 from api.security.hops import HOP, HopRequest, Hops
 from api.security.problems import ForwardRefused
 from services import tracing
 from services.interactive_queries.reports import InstanceReport, PeerReports
 
 log = structlog.get_logger(__name__)
-
-FORWARDED_TO = "Loyalty-Forwarded-To"
-"""The header of a forwarded request with the role in which the receiver reads its copy."""
-DEADLINE = "Loyalty-Deadline"
-"""The header of a forwarded request with the seconds until the deadline of the client."""
-
-_REQUEST_HEADERS = (
-    "accept",
-    "authorization",
-    "content-type",
-    "idempotency-key",
-    "if-none-match",
-    "last-event-id",
-    "traceparent",
-    "tracestate",
-    "x-request-id",
-)
-"""The headers of a client's request that an instance forwards."""
 
 _RESPONSE_HEADERS = frozenset(
     {"allow", "cache-control", "content-type", "etag", "location", "retry-after", "vary", "x-request-id"}
@@ -63,116 +46,6 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepa
 _STREAM_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=KEEP_ALIVE_SECONDS)
 _STREAM_SECONDS = 5.0
 """A live peer sends the first bytes of a stream within milliseconds."""
-
-
-def received(request: Request, name: str) -> str | None:
-    """A header of a request; None if it is absent. Starlette's lookup of an absent header is slow: it raises."""
-    wanted = name.lower().encode()
-    for header, value in request.scope["headers"]:
-        if header == wanted:
-            return str(value, "latin-1")
-    return None
-
-
-def seconds_left(request: Request) -> float:
-    """Seconds until the deadline that a peer or a client has sent; infinity without a deadline."""
-    try:
-        seconds = float(received(request, DEADLINE) or "inf")
-    except ValueError:
-        return math.inf
-    return math.inf if math.isnan(seconds) else max(0.0, seconds)
-
-
-class PeerError(Exception):
-    """A peer did not respond.
-
-    Attributes:
-        outcome: the label of the metric.
-    """
-
-    outcome: str
-
-
-class PeerUnreachableError(PeerError):
-    """The peer refused or closed the connection."""
-
-    outcome = "unreachable"
-
-
-class PeerTimeoutError(PeerError):
-    """The peer did not respond in time."""
-
-    outcome = "timeout"
-
-
-def no_answer(partition: int, failures: Mapping[str, PeerError]) -> Problem:
-    """The problem of a request that no instance has answered.
-
-    Args:
-        failures: the error of each peer that did not respond, by URL.
-    """
-    if not failures:
-        return Rebalancing(partition=partition)
-    timed_out = any(isinstance(error, PeerTimeoutError) for error in failures.values())
-    kind = OwnerTimeout if timed_out else OwnerUnreachable
-    return kind(partition=partition, tried=list(failures))
-
-
-class PeerRequest(NamedTuple):
-    """A request to a peer.
-
-    Attributes:
-        path: the path and the query, percent-encoded.
-        caller: the caller whose request this is; None: this instance asks for itself.
-    """
-
-    method: str
-    path: bytes
-    headers: Mapping[str, str] = {}
-    content: bytes | None = None
-    caller: Caller | None = None
-
-    @classmethod
-    async def from_client(cls, request: Request, path: bytes | None = None) -> "PeerRequest":
-        """Copy the request of a client.
-
-        Args:
-            path: replaces the path and the query of the client.
-        """
-        if path is None:
-            path, query = request.scope.get("raw_path") or request.url.path.encode(), request.scope["query_string"]
-            path = path + b"?" + query if query else path
-        copied = {name: value for name in _REQUEST_HEADERS if (value := request.headers.get(name)) is not None}
-        content = await request.body() if request.method == "POST" else None
-        return cls(request.method, path, copied, content, request.scope.get("caller"))
-
-
-class PeerResponse(NamedTuple):
-    """The response of an instance, without the headers that belong to the connection."""
-
-    content: bytes
-    status_code: int
-    headers: Mapping[str, str]
-
-    @classmethod
-    def from_problem(cls, problem: Problem) -> "PeerResponse":
-        """The response that a peer would get for a problem of this instance."""
-        response = problem.response()
-        return cls(bytes(response.body), response.status_code, dict(response.headers))
-
-    def response(self, *_: object) -> Response:
-        """The response for the client. It ignores the arguments that ``LocalRead.response`` needs."""
-        return Response(*self)
-
-    @property
-    def problem_code(self) -> str | None:
-        """The last part of the problem type; None if the response is not a problem."""
-        if self.headers.get("content-type") != MEDIA_TYPE:
-            return None
-        try:
-            return str(orjson.loads(self.content)["type"]).removeprefix(TYPE_PREFIX)
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            return None
 
 
 class PeerClient:

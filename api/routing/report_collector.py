@@ -6,7 +6,8 @@ from contextlib import suppress
 import structlog
 
 from api.routing.locator import Locator
-from api.routing.peer_client import PeerClient, PeerError
+from api.routing.peer_client import PeerClient
+from api.routing.peer_messages import PeerError
 from services.interactive_queries.reports import PeerReports
 
 log = structlog.get_logger(__name__)

@@ -21,7 +21,8 @@ from fastapi import Request
 
 from api.http.problems import Problem
 from api.routing.locator import Locator, Target
-from api.routing.peer_client import PeerClient, PeerError, PeerRequest, no_answer, seconds_left
+from api.routing.peer_client import PeerClient
+from api.routing.peer_messages import PeerError, PeerRequest, no_answer, seconds_left
 from api.routing.problems import Restoring, Starting, Stopping, TooStale
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.local_queries import ServingPartitions, serving_partitions

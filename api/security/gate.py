@@ -17,7 +17,8 @@ from api.http import documentation
 from api.http.metrics import Metrics
 from api.http.problems import Problem
 from api.http.responses import FRESHNESS
-from api.routing.peer_client import FORWARDED_TO, REPORT_PATH
+from api.routing.peer_client import REPORT_PATH
+from api.routing.peer_messages import FORWARDED_TO
 from api.security.audit import RequestAudit
 from api.security.caller import UNSIGNED_INSTANCE, Caller
 from api.security.hops import HOP, HopRequest, Hops

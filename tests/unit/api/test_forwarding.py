@@ -9,7 +9,8 @@ from fastapi import Request
 
 from api.routing import peer_client
 from api.routing.locator import Target
-from api.routing.peer_client import PeerClient, PeerRequest, PeerTimeoutError, PeerUnreachableError
+from api.routing.peer_client import PeerClient
+from api.routing.peer_messages import PeerRequest, PeerTimeoutError, PeerUnreachableError
 from services.interactive_queries.reports import InstanceReport, PeerReports
 from services.state_stores.assignment import Role
 from tests.support.clusters import TLS

@@ -7,7 +7,7 @@ import pytest
 
 from api.http.problems import TooManyConnections
 from api.routing.locator import Target
-from api.routing.peer_client import PeerRequest, PeerResponse, PeerTimeoutError
+from api.routing.peer_messages import PeerRequest, PeerResponse, PeerTimeoutError
 from api.routing.report_collector import ReportCollector
 from services.boot_clock import boot_seconds
 from services.state_stores.catalogue import PROGRAMMES
