@@ -85,7 +85,7 @@ class LoyaltyClient:
         return self._run(self._flows.transfer(sender, receiver, points, reason, idempotency_key))
 
     def erase(self, card: str, idempotency_key: str | None = None) -> Command:
-        """Forget a customer."""
+        """Erase a customer: points, reservations and decisions."""
         return self._run(self._flows.erase(card, idempotency_key))
 
     def _run(self, flow: Flow[T]) -> T:
@@ -166,7 +166,7 @@ class AsyncLoyaltyClient:
         return await self._run(self._flows.transfer(sender, receiver, points, reason, idempotency_key))
 
     async def erase(self, card: str, idempotency_key: str | None = None) -> Command:
-        """Forget a customer."""
+        """Erase a customer: points, reservations and decisions."""
         return await self._run(self._flows.erase(card, idempotency_key))
 
     async def _run(self, flow: Flow[T]) -> T:

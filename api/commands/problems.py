@@ -54,11 +54,11 @@ class TooManyCommands(Unavailable, code="too-many-commands", title="Too many com
 
 
 class UnknownCommand(NotFound, code="unknown-command", title="No such command"):
-    """No command with this id was sent in the last days, or its customer is erased. Check the id."""
+    """No command with this id was sent in the last 20 days, or its customer is erased. Check the id."""
 
 
 class UnknownRedemption(NotFound, code="unknown-redemption", title="No such redemption"):
-    """No redemption with this id was made in the last days. Use the RedemptionID of the response to the reservation."""
+    """No redemption with this id was made in the last 20 days. Use the RedemptionID that the reservation returned."""
 
 
 class RedemptionPending(Conflict, code="redemption-pending", title="The redemption is not decided yet", retry_after=1):
@@ -66,13 +66,13 @@ class RedemptionPending(Conflict, code="redemption-pending", title="The redempti
 
 
 class UnknownTarget(NotFound, code="unknown-customer", title="No such customer"):
-    """The other card of the request (the member into) has no balance. Check its number. To move the account to a new
-    card, request a replacement.
+    """The other card of the request (the member into) has no balance. Check its number. If it is a new card, request a
+    replacement instead.
     """
 
 
 class CardInUse(Conflict, code="card-in-use", title="The new card has an account"):
-    """The new card has an account already. Take another card, or merge the accounts."""
+    """The new card already has an account. Take another card, or merge the accounts."""
 
 
 class CommandRefused(Conflict, title="The command was refused"):

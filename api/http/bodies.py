@@ -24,12 +24,12 @@ _MOST_MEMBERS = 1_000
 """The most members of an object. Pydantic reports each unknown member, so millions would keep an instance busy."""
 
 _LIMITS = (
-    ("/v1/stores/", 4 * 2**20),  # 1,000 keys of 512 characters, each of them escaped
+    ("/v1/stores/", 4 * 2**20),  # 1,000 keys of 512 escaped characters
     ("/console/operations/programmes", 2**20),
     ("/console/operations/replay", 2**16),
     ("/v1/programmes", 2**20),
     ("/v1/dead-letters", 2**20),
-    ("/v1/simulate", 2**20),  # the limit of Kafka for an invoice
+    ("/v1/simulate", 2**20),  # as large as an invoice in Kafka
 )
 
 

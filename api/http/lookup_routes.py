@@ -84,10 +84,10 @@ class LookupApp(FastAPI):
             response = problem.response()
         except Exception:
             response = InternalError().response()
-            raise  # the server logs it
+            raise  # The server logs the error.
         finally:
             try:
-                if response is not None:  # None: the client has disconnected
+                if response is not None:  # None: the request was cancelled.
                     if known is not None:
                         response.raw_headers.append(NO_SNIFFING)
                     await response(scope, receive, send)
@@ -167,9 +167,9 @@ class _Signature(NamedTuple):
 
     Attributes:
         parts: the parts of the app, by the name of the parameter.
-        path: by the name in the path.
-        query: by the name in the query.
-        headers: by the name of the header.
+        path: the parameters of the path, by their name in the path.
+        query: the parameters of the query, by their name in the query.
+        headers: the headers, by their name in lower case.
     """
 
     parts: dict[str, Part]
@@ -201,7 +201,7 @@ class _LookupRoute:
 
     def __init__(self, route: APIRoute, dependencies: Dependencies) -> None:
         self.path = route.path
-        # Without credentials every caller has every permission, and the check would only take time.
+        # Without credentials every caller has every permission, so a check would only take time.
         required = route.dependencies if dependencies.security else ()
         self.permissions = [each.dependency for each in required if each.dependency]
         self._route = route

@@ -259,9 +259,9 @@ async def merge(card: NamedCard, body: Merging, command: CommandOfRequest) -> Re
 
 @_route("DELETE", "/customers/{card}", Scope.CUSTOMER_ERASE, "Erase a customer", HTTPStatus.OK, takes_body=False)
 async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
-    """Forget a customer: points, reservations, decisions. The erasure of an unknown card succeeds, too.
+    """Remove the points, reservations and decisions of a customer. The erasure of an unknown card succeeds, too.
 
-    Once it is done, the balance is 404. A later event of the card opens a new account.
+    When it is done, the balance is 404. A later event of the card opens a new account.
     """
     return await command.response(events.Erase, card)
 

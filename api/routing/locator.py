@@ -61,7 +61,7 @@ class Locator:
         return sorted([(own, self._local.report()), *others], key=lambda each: each[0])
 
     def why_suspect(self, url: str) -> str | None:
-        """Why an instance is a suspect: its last request failed. None if it is not one."""
+        """Why an instance is a suspect: a request to it failed. None after its next report."""
         return self._reports.why_suspect(url)
 
     def owner(self, store: StateStore, partition: int) -> str | None:
@@ -102,9 +102,9 @@ class Locator:
         return next((each for each in targets if each.url not in tried), None)
 
     async def rediscover(self, deadline: float) -> None:
-        """Ask the group for its owners and wait for the answer, at most until the deadline (``time.monotonic``).
+        """Ask the coordinator for the owners. Wait for its response until the deadline (``time.monotonic``).
 
-        An answer to an earlier question is not enough, because it can name the former owner.
+        The response to an earlier request is not enough, because it can name the former owner.
         """
         membership, asked_at = self._local.membership, boot_seconds()
         membership.refresh()

@@ -96,7 +96,7 @@ class PeerClient:
         response = await self._send(self._streams, request, target, _STREAM_SECONDS, _STREAM_SECONDS)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             try:
-                async with asyncio.timeout(_STREAM_SECONDS):  # the client of streams has no timeout for reads
+                async with asyncio.timeout(_STREAM_SECONDS):  # The HTTP client of streams has no timeout for reads.
                     await response.aread()
             except httpx.HTTPError as error:
                 raise PeerUnreachableError(f"{target.url}: {type(error).__name__}") from error

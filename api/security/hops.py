@@ -1,4 +1,4 @@
-"""The identity of an instance in requests that it forwards: signed claims that are valid once, for some seconds.
+"""The identity of an instance in requests that it forwards: signed claims that are valid once.
 
 The text has three parts with dots between them: the id of a secret, the claims, and their HMAC with SHA-256. Decision
 51 says why it is not a JWT.

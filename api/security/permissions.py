@@ -104,7 +104,7 @@ async def may_read_store(request: Request) -> None:
     if rule.limit(caller) is None:
         return
     if (key := request.path_params.get("key")) is not None:
-        # The key of a window is SHOP@TIME. The path of /windows has only the shop.
+        # The key of a window is StoreID@time. The path of /windows has only the StoreID.
         is_shop = request.path_params["store"] == catalogue.STORE_SALES and "/windows/" in request.scope["route"].path
         rule.check(caller, f"{key}@" if is_shop else key)
     elif request.method != "POST":
