@@ -101,7 +101,7 @@ class PeerClient:
             except httpx.HTTPError as error:
                 raise PeerUnreachableError(f"{target.url}: {type(error).__name__}") from error
             except TimeoutError as error:
-                raise PeerTimeoutError(f"{target.url} sent a part of its answer only") from error
+                raise PeerTimeoutError(f"{target.url} sent only a part of its response in time") from error
             return self._answer(response, target)
 
         async def parts() -> AsyncGenerator[bytes]:
@@ -190,7 +190,10 @@ class PeerClient:
         except (httpx.HTTPError, TimeoutError, ValidationError) as error:
             raise PeerUnreachableError(f"{url}: {type(error).__name__}") from error
         if (report.url, report.group) != (url, group):
-            raise PeerUnreachableError(f"{url} is {report.url} of the group {report.group}")
+            raise PeerUnreachableError(
+                f"{url} has another instance: {report.url} of the group {report.group}. "
+                "If it stays there, correct LOYALTY_APPLICATION_SERVER"
+            )
         return report
 
     async def close(self) -> None:

@@ -68,7 +68,10 @@ class InstanceSecrets:
                 create(file, secrets.token_urlsafe(_SHORTEST_SECRET).encode() + b"\n")
             self._read()
         except OSError as error:
-            raise InstanceSecretError(f"cannot use {file}: {error.strerror}") from error
+            raise InstanceSecretError(
+                f"cannot read or create {file}: {error.strerror}. "
+                "Set LOYALTY_INSTANCE_SECRET_FILE to a file that this process may read or create"
+            ) from error
         self._looked_time = time.monotonic()
 
     def signing(self) -> tuple[str, bytes]:
