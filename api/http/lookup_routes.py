@@ -56,6 +56,7 @@ class LookupApp(FastAPI):
         await self._entry(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a lookup without FastAPI, and every other request with FastAPI."""
         found = self._find(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
         if found is None:
             await self._serve_other(scope, receive, send)
@@ -97,6 +98,7 @@ class LookupApp(FastAPI):
                     usage.leave_place()
 
     def _find(self, scope: Scope) -> "_Found | None":
+        """The route and the arguments of a lookup; None for another request, and for a lookup that is not valid."""
         try:
             for route in self._lookups:
                 if (arguments := route.arguments(scope)) is not None:
@@ -106,6 +108,7 @@ class LookupApp(FastAPI):
         return None
 
     async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request with FastAPI, and count it."""
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
