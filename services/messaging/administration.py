@@ -39,15 +39,7 @@ def create_topics(settings: Settings) -> list[str]:
     in wrong partitions. Raises KafkaException if the broker cannot create a topic, or if a partition gets no leader.
     """
     client = admin(settings)
-    requests = [
-        NewTopic(
-            settings.name_of(topic),
-            num_partitions=topic.partitions,
-            replication_factor=settings.replication_factor,
-            config=topic.config,
-        )
-        for topic in topics.ALL
-    ]
+    requests = new_topics(settings)
     created = set()
     for name, future in client.create_topics(requests).items():
         try:
@@ -69,6 +61,26 @@ def create_topics(settings: Settings) -> list[str]:
     if existing := [topic for topic in topics.ALL if settings.name_of(topic) not in created]:
         _raise_limits(client, settings, existing)
     return [settings.name_of(topic) for topic in topics.ALL]
+
+
+def new_topics(settings: Settings) -> list[NewTopic]:
+    """The topics of the catalogue, as requests to create them.
+
+    With three or more replicas, a broker acknowledges a record when most replicas have it. The default of Kafka is one
+    replica, and an acknowledged record could be lost with the disk of this replica.
+    """
+    replicas = settings.replication_factor
+    most = replicas // 2 + 1
+    durability = {"min.insync.replicas": str(most)} if most < replicas else {}
+    return [
+        NewTopic(
+            settings.name_of(topic),
+            num_partitions=topic.partitions,
+            replication_factor=replicas,
+            config=topic.config | durability,
+        )
+        for topic in topics.ALL
+    ]
 
 
 def _check_partitions(client: AdminClient, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""The wait for leaders before a request for offsets."""
+"""The requests for new topics, and the wait for leaders before a request for offsets."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -7,8 +7,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from schemas import topics
 from services.messaging import administration
-from services.messaging.administration import learn_leaders
+from services.messaging.administration import learn_leaders, new_topics
+from services.settings import Settings
 
 NEW, NO_LEADER, READY = {}, {0: 1, 1: -1}, {0: 1, 1: 2}
 
@@ -56,3 +58,13 @@ def test_it_gives_up_after_its_time(monkeypatch, error, code):
         learn(Metadata(NO_LEADER, error=error))
 
     assert raised.value.args[0].code() == code
+
+
+@pytest.mark.parametrize(("replicas", "in_sync"), [(1, None), (2, None), (3, "2"), (4, "3"), (5, "3")])
+def test_an_acknowledged_record_is_in_most_replicas(replicas, in_sync):
+    """With fewer than three replicas, one lost broker would stop all writers. So the setting of the broker stays."""
+    requests = new_topics(Settings(replication_factor=replicas))
+
+    assert [(replicas, in_sync)] * len(topics.ALL) == [
+        (each.replication_factor, each.config.get("min.insync.replicas")) for each in requests
+    ]
