@@ -26,14 +26,14 @@ from services.secret_files import lines_of
 from services.settings_errors import explain, hint, without_passwords
 
 TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
-"""In points. With the loyalty factor of 0.02 a customer gets them for purchases of 50,000."""
+"""In points. With the loyalty factor 0.02, a customer earns them with purchases of 50,000."""
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 _ISO_DURATION = re.compile(r"-?P(?=.)(\d+W)?(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
 
 
 def _require_iso(value: object) -> object:
-    """Refuse what Pydantic also accepts: months and years, which have no fixed length, and ``9 days``."""
+    """Refuse other forms that Pydantic accepts: months and years, which have no fixed length, and ``9 days``."""
     if isinstance(value, str) and not _ISO_DURATION.fullmatch(value):
         raise PydanticCustomError("time_delta_parsing", "a duration")
     return value
@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     kafka_security_protocol: str = Field(
         "PLAINTEXT",
         pattern="^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$",
-        description="Protocol of the brokers. SASL_SSL for secured brokers.",
+        description="Security protocol of the brokers. Use SASL_SSL for secured brokers.",
     )
     kafka_ssl_ca_location: Path | None = Field(
         None,
@@ -68,7 +68,7 @@ class Settings(BaseSettings):
         None, description="File with the SASL password, as Docker and Kubernetes provide it."
     )
     kafka_sasl_password: SecretStr | None = Field(
-        None, validate_default=True, description="The SASL password, if there is no file."
+        None, validate_default=True, description="The SASL password, if there is no password file."
     )
     kafka_sasl_username: str | None = Field(
         None, min_length=1, validate_default=True, description="SASL user of this process."
@@ -92,30 +92,30 @@ class Settings(BaseSettings):
     )
     programme_notice: Duration = Field(
         timedelta(seconds=60),
-        description="Shortest time between the publication of a programme version and its start (ISO 8601). It must be "
-        "longer than any process needs to read the version.",
+        description="Shortest time between the publication of a programme version and its start (ISO 8601). Within "
+        "this time every process must have read the version.",
     )
     repeat_horizon: Duration = Field(
         timedelta(days=9),
-        description="Time within which a second invoice of the same number is a duplicate (ISO 8601). A query "
-        "remembers a number for at least twice this time, because a duplicate may wait in its topic. It must be longer "
-        "than the retention of pos-invoices and hadoop. The pipeline checks this at its start. With more than nine "
-        "days, let the topic loyalty-decisions keep its records for 2.2 times as long.",
+        description="Time within which a second invoice of the same number is a duplicate (ISO 8601). It must be "
+        "longer than the retention of pos-invoices and hadoop. The pipeline checks this at its start. A query remembers "
+        "a number for at least twice this time, because a duplicate may wait in its topic. If you set more than nine "
+        "days, set the retention of the topic loyalty-decisions to 2.2 times this time.",
     )
 
     spark_master: str = Field(
         "",
-        description="Spark master, without spark-submit. Empty: this machine, with two tasks at once for each core.",
+        description="Spark master, without spark-submit. Empty: local mode, with two concurrent tasks for each core.",
     )
     spark_driver_memory: str = Field("1g", description="Heap of the Spark driver, without spark-submit.")
     spark_java_options: str = Field(
         "-XX:+UseSerialGC -Xmn400m",
         description="Java options of the Spark driver, without spark-submit. The default gives 400 MB of the heap to "
-        "new objects, so that collections are rare.",
+        "new objects, so that garbage collections are rare.",
     )
     spark_jars_dir: Path = Field(
         Path("var/jars/spark"),
-        description="Folder with the jars for Spark's class path, without spark-submit.",
+        description="Folder of the jars for Spark's class path, without spark-submit.",
     )
     checkpoint_dir: str = Field(
         "var/checkpoints",
@@ -136,31 +136,34 @@ class Settings(BaseSettings):
     )
     shuffle_partitions: PositiveInt = Field(
         2,
-        description="Tasks of each Spark shuffle, at most one for each core. A checkpoint keeps its number for life.",
+        description="Number of tasks of each Spark shuffle. Use at most one task for each core. The number is fixed for "
+        "the life of a checkpoint.",
     )
     max_offsets_per_trigger: PositiveInt = Field(
         100_000,
-        description="Most records in one micro-batch. Fan-out, sales and export wait for this number of records.",
+        description="Largest number of records in one micro-batch. The queries fan-out, sales and export wait for this "
+        "number of records, at most for their interval.",
     )
     accept_data_loss: bool = Field(
         default=False,
-        description="Whether a query starts although retention has deleted records that it has not read, or its topic "
-        "was created again.",
+        description="Whether a query starts although retention has deleted records that it has not read, or although "
+        "its topic was created again.",
     )
     trigger_interval: Duration = Field(
         timedelta(milliseconds=200),
-        description="Shortest time between the starts of two micro-batches (ISO 8601). "
-        "A query without new records asks Kafka for its end offsets this often.",
+        description="Shortest time between the starts of two micro-batches (ISO 8601). A query without new records asks "
+        "Kafka for the end offsets once in this time.",
     )
     timer_interval: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=30),
         ge=timedelta(seconds=1),
-        description="A timer is late by up to this interval and two seconds (ISO 8601).",
+        description="Interval in which the loyalty query checks its timers, for example for points that expire (ISO "
+        "8601). A timer is late by at most this interval plus two seconds.",
     )
     fan_out_interval: Duration = Field(
         timedelta(seconds=1),
-        description="Longest time that the fan-out query waits for a full micro-batch (ISO 8601). "
-        "Meanwhile the loyalty query has the cores.",
+        description="Longest time that the fan-out query waits for a full micro-batch (ISO 8601). While it waits, the "
+        "loyalty query has the cores.",
     )
     sales_interval: Duration = Field(
         timedelta(seconds=10),
@@ -168,8 +171,8 @@ class Settings(BaseSettings):
     )
     export_interval: Duration = Field(
         timedelta(seconds=60),
-        description="Longest time that the continuous export waits for a full micro-batch (ISO 8601). "
-        "It writes one file for each date and micro-batch.",
+        description="Longest time that the continuous export waits for a full micro-batch (ISO 8601). The export writes "
+        "one file for each date and micro-batch.",
     )
     stop_timeout: Duration = Field(
         timedelta(seconds=60),
@@ -191,7 +194,7 @@ class Settings(BaseSettings):
         le=2,
         description="Number of Spark drivers that `loyalty up` starts and `loyalty status` asks. 2: the loyalty query "
         "has its own driver, and the other queries have a second one with a lower priority. 1: one driver runs all "
-        "queries. It needs less memory, but balances and redemptions wait for the other queries.",
+        "queries. One driver needs less memory, but balances and redemptions wait for the other queries.",
     )
     background_metrics_port: Port = Field(9111, description="Port of the metrics of the second driver.")
     status_urls: str = Field(
@@ -199,7 +202,7 @@ class Settings(BaseSettings):
         pattern=r"^((pipeline|background|ledger|webhooks)=https?://\S+( |$))*$",
         description="URLs of the parts that run on other hosts, for `loyalty status`, `GET /v1/status` and the "
         "console, for example `pipeline=http://pipeline:9108 ledger=http://ledger:9109`. The parts are pipeline, "
-        "background (the second driver), ledger and webhooks. A part without a URL here has metrics_host and its port.",
+        "background (the second driver), ledger and webhooks. Default of a part: metrics_host and the port of the part.",
     )
 
     api_host: str = Field("127.0.0.1", description="Host on which the API listens.")
@@ -207,9 +210,9 @@ class Settings(BaseSettings):
     api_access: str = Field(
         "loopback",
         pattern="^(loopback|authenticated|anyone)$",
-        description="Who may send requests to the API. loopback: everybody on this machine, and the API listens on "
+        description="Who may send requests to the API. loopback: everybody on this machine. The API then listens on "
         "loopback addresses only. authenticated: callers with an API key or a token. anyone: everybody who reaches the "
-        "port, for a network that something else protects.",
+        "port. Use this only in a network that something else protects.",
     )
     api_certificate_file: Path | None = Field(
         None,
@@ -234,19 +237,20 @@ class Settings(BaseSettings):
     request_timeout: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=20),
         ge=timedelta(seconds=1),
-        description="Time in which a request must arrive completely, head and body (ISO 8601). The API closes the "
+        description="Time within which a whole request must arrive, headers and body (ISO 8601). The API closes the "
         "connection of a slower request. It also closes the connection of a client that reads less than 64 KiB of a "
-        "waiting response in this time.",
+        "response in this time.",
     )
     most_connections: PositiveInt = Field(
         1_000,
-        description="How many connections one instance of the API has open at once. The API answers a further "
-        "connection with 503 and closes it. The limit of open files of the process must be larger.",
+        description="Largest number of open connections of one API instance. The API answers a further connection "
+        "with 503 and closes it. The limit of open files of the process must be larger.",
     )
     api_key_file: Path = Field(
         Path("var/api.key"),
         description="File with the API key that `loyalty audit` (scope balance:read, without limits) and `loyalty "
-        "status` (scope operate) send to the API. Without the file they send no key. `make up` makes the default.",
+        "status` (scope operate) send to the API. Without the file they send no key. `make up` creates the default "
+        "file.",
     )
     token_issuer: str | None = Field(
         None, description="Issuer (claim iss) whose bearer tokens the API accepts. Unset: it accepts API keys only."
@@ -261,33 +265,34 @@ class Settings(BaseSettings):
     )
     instance_secret_file: Path = Field(
         Path("var/instance.secret"),
-        description="File with the secret by which instances sign the requests that they forward, the same for all "
-        "instances. One secret in each line: the first one signs, and all are accepted. A missing file is created.",
+        description="File with the secret with which instances sign the requests that they forward. All instances need "
+        "the same secret. The file can have several, one in each line: an instance signs with the first one, and accepts "
+        "all of them. A missing file is created.",
     )
     accept_unsigned_forwards: bool = Field(
         default=False,
         description="Whether an instance accepts forwarded requests with valid credentials but without a signature, "
-        "and writes commands that release 0.1 recognises. Only for the time of a rolling upgrade from release 0.1.",
+        "and writes commands that release 0.1 recognises. Set it only during a rolling upgrade from release 0.1.",
     )
     rate_limit: str = Field(
         "500/second",
         pattern="^[1-9][0-9]{0,8}/(second|minute|hour|day)$",
-        description="How often one caller may use one route of one instance, if api_access is authenticated.",
+        description="Most requests of one caller to one route of one instance, if api_access is authenticated.",
     )
     failed_login_rate: str = Field(
         "60/minute",
         pattern="^[1-9][0-9]{0,8}/(second|minute|hour|day)$",
-        description="How many requests with wrong credentials one address may send to one instance, if api_access is "
-        "authenticated. After that it gets 429, except with credentials that were accepted before. Behind a proxy set "
-        "FORWARDED_ALLOW_IPS of uvicorn to the proxy's address, so that X-Forwarded-For counts.",
+        description="Most requests with wrong credentials from one address to one instance, if api_access is "
+        "authenticated. Further requests get 429, unless their credentials were accepted before. Behind a proxy, set "
+        "FORWARDED_ALLOW_IPS of uvicorn to the address of the proxy. The API then uses X-Forwarded-For.",
     )
     most_requests_at_once: PositiveInt = Field(
         200,
-        description="How many requests of one caller an instance has in work at once, long polls included, if "
-        "api_access is authenticated.",
+        description="Most concurrent requests of one caller to one instance, including long polls, if api_access is "
+        "authenticated.",
     )
     most_event_streams: PositiveInt = Field(
-        100, description="How many event streams one caller may have open on one instance of the API."
+        100, description="Most open event streams of one caller on one API instance."
     )
     cors_origins: str = Field(
         "",
@@ -310,13 +315,12 @@ class Settings(BaseSettings):
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),  # the limit of librdkafka
         description="Time without a heartbeat after which the partitions of an instance move to others "
-        "(ISO 8601). It must "
-        "not be below group.min.session.timeout.ms of the broker.",
+        "(ISO 8601). It must not be below group.min.session.timeout.ms of the broker.",
     )
     top_customers_threshold: Decimal = Field(
         TOP_CUSTOMERS_THRESHOLD,
         allow_inf_nan=False,
-        description="Points with which a customer enters the store top-customers. A new value rebuilds the store.",
+        description="Points from which on a customer is in the store top-customers. A new value rebuilds the store.",
     )
 
     ledger_url: str = Field(
@@ -328,9 +332,8 @@ class Settings(BaseSettings):
     )
     pseudonym_key_file: Path = Field(
         Path("var/pseudonym.key"),
-        description="File with the key of the pseudonyms: 32 random bytes. A missing file is created. Keep "
-        "it apart from the "
-        "data.",
+        description="File with the key of the pseudonyms: 32 random bytes. A missing file is created. Keep the file "
+        "apart from the data.",
     )
 
     customer_key_file: Path | None = Field(
@@ -351,7 +354,7 @@ class Settings(BaseSettings):
     @classmethod
     def _require_credentials(cls, value: object, info: ValidationInfo) -> object:
         needs_proof = str(info.data.get("kafka_security_protocol")).startswith("SASL_")
-        # A file that has an error itself is not in the data. One error is enough.
+        # If the password file itself has an error, pydantic leaves it out of ``info.data``. One error is enough.
         file = info.data.get("kafka_sasl_password_file", "refused")
         has_file = info.field_name == "kafka_sasl_password" and file is not None
         if needs_proof and value is None and not has_file:
@@ -367,7 +370,10 @@ class Settings(BaseSettings):
     def _require_all_of_the_issuer(cls, keys: str | None, info: ValidationInfo) -> str | None:
         given = [info.data.get("token_issuer"), info.data.get("token_audience"), keys]
         if None in given and any(given):
-            raise ValueError("LOYALTY_TOKEN_ISSUER, LOYALTY_TOKEN_AUDIENCE and LOYALTY_TOKEN_KEYS need each other")
+            raise ValueError(
+                "LOYALTY_TOKEN_ISSUER, LOYALTY_TOKEN_AUDIENCE and LOYALTY_TOKEN_KEYS belong together: set all of them, "
+                "or none"
+            )
         return keys
 
     @field_validator("api_certificate_key_file", "api_client_ca_file")
@@ -419,7 +425,7 @@ class Settings(BaseSettings):
         """Raise SettingsError if the API would serve other machines without credentials, or peers cannot reach it."""
         if self.api_access == "loopback" and not is_loopback(self.api_host):
             raise SettingsError(
-                f"LOYALTY_API_HOST: other machines can reach {self.api_host}, and without credentials the API serves "
+                f"LOYALTY_API_HOST: other machines can reach {self.api_host}. Without credentials, the API listens on "
                 "loopback addresses only. Set LOYALTY_API_ACCESS=authenticated and make a key with `loyalty keys "
                 "create`, or set LOYALTY_API_ACCESS=anyone if something else protects the port."
             )
@@ -434,8 +440,8 @@ class Settings(BaseSettings):
         if self.metrics_key_file is None:
             if not is_loopback(self.metrics_host):
                 raise SettingsError(
-                    f"LOYALTY_METRICS_HOST: other machines can reach {self.metrics_host}, and without a key the "
-                    "metrics are served on loopback addresses only. Write a random key into a file, for example with "
+                    f"LOYALTY_METRICS_HOST: other machines can reach {self.metrics_host}. Without a key, a process serves "
+                    "its metrics on loopback addresses only. Write a random key into a file, for example with "
                     "`openssl rand -hex 32`, and set LOYALTY_METRICS_KEY_FILE to the file."
                 )
         elif not lines_of(self.metrics_key_file):
@@ -469,10 +475,9 @@ class SettingsError(ValueError):
 
 
 def read_settings(**overrides: object) -> Settings:
-    """The settings of the environment. Arguments that are not None replace them.
+    """The settings of the environment. Arguments that are not None replace them. An empty variable counts as not set.
 
-    Raises SettingsError, also for a variable LOYALTY_… that is no setting: it may be misspelt. An empty variable counts
-    as not set.
+    Raises SettingsError if a value is wrong, or if a variable LOYALTY_… is no setting, because it may be misspelt.
     """
     prefix = Settings.model_config["env_prefix"]
     known = [f"{prefix}{name.upper()}" for name in Settings.model_fields]

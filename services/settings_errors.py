@@ -1,4 +1,4 @@
-"""Explains errors of settings to users: what is wrong, and which values are possible."""
+"""Error messages for settings: what is wrong, and which values are possible."""
 
 import difflib
 import re
@@ -21,7 +21,7 @@ def without_passwords(text: str) -> str:
 
 def hint(name: str, known: list[str]) -> str:
     """The most similar name, or where all names are listed."""
-    # All names share the prefix, so even different names are similar.
+    # The default cutoff (0.6) is too low: all names have the same prefix, so even very different names are similar.
     near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.75)
     return f" Did you mean {near[0]}?" if near else " docs/reference/settings.md lists all settings."
 

@@ -72,9 +72,9 @@ def test_the_command_runs_without_anything_else() -> None:
 @pytest.mark.parametrize(
     ("image", "command", "message"),
     [
-        (API, (), "without credentials the API serves loopback addresses only"),
-        (API, ("python", "-m", "services.ledger"), "without a key"),
-        (PIPELINE, (), "without a key"),
+        (API, (), "Without credentials, the API listens on loopback addresses only"),
+        (API, ("python", "-m", "services.ledger"), "Without a key"),
+        (PIPELINE, (), "Without a key"),
     ],
     ids=["api", "ledger", "pipeline"],
 )

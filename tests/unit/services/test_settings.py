@@ -201,5 +201,5 @@ def test_an_issuer_needs_all_of_its_settings(missing):
     """An issuer without an audience would accept the tokens of other services."""
     given = {"token_issuer": "https://i.example", "token_audience": "a", "token_keys": "keys.json", missing: None}
 
-    with pytest.raises(SettingsError, match="need each other"):
+    with pytest.raises(SettingsError, match="set all of them, or none"):
         read_settings(**given)
