@@ -98,9 +98,9 @@ class Settings(BaseSettings):
     repeat_horizon: Duration = Field(
         timedelta(days=9),
         description="Time within which a second invoice of the same number is a duplicate (ISO 8601). It must be "
-        "longer than the retention of pos-invoices and hadoop. The pipeline checks this at its start. A query remembers "
-        "a number for at least twice this time, because a duplicate may wait in its topic. If you set more than nine "
-        "days, set the retention of the topic loyalty-decisions to 2.2 times this time.",
+        "longer than the retention of pos-invoices and hadoop. The pipeline checks this at its start. A query "
+        "remembers a number for at least twice this time, because a duplicate may wait in its topic. If you set more "
+        "than nine days, set the retention of the topic loyalty-decisions to 2.2 times this time.",
     )
 
     spark_master: str = Field(
@@ -136,8 +136,8 @@ class Settings(BaseSettings):
     )
     shuffle_partitions: PositiveInt = Field(
         2,
-        description="Number of tasks of each Spark shuffle. Use at most one task for each core. The number is fixed for "
-        "the life of a checkpoint.",
+        description="Number of tasks of each Spark shuffle. Use at most one task for each core. The number is fixed "
+        "for the life of a checkpoint.",
     )
     max_offsets_per_trigger: PositiveInt = Field(
         100_000,
@@ -151,8 +151,8 @@ class Settings(BaseSettings):
     )
     trigger_interval: Duration = Field(
         timedelta(milliseconds=200),
-        description="Shortest time between the starts of two micro-batches (ISO 8601). A query without new records asks "
-        "Kafka for the end offsets once in this time.",
+        description="Shortest time between the starts of two micro-batches (ISO 8601). A query without new records "
+        "asks Kafka for the end offsets once in this time.",
     )
     timer_interval: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=30),
@@ -171,8 +171,8 @@ class Settings(BaseSettings):
     )
     export_interval: Duration = Field(
         timedelta(seconds=60),
-        description="Longest time that the continuous export waits for a full micro-batch (ISO 8601). The export writes "
-        "one file for each date and micro-batch.",
+        description="Longest time that the continuous export waits for a full micro-batch (ISO 8601). The export "
+        "writes one file for each date and micro-batch.",
     )
     stop_timeout: Duration = Field(
         timedelta(seconds=60),
@@ -202,7 +202,7 @@ class Settings(BaseSettings):
         pattern=r"^((pipeline|background|ledger|webhooks)=https?://\S+( |$))*$",
         description="URLs of the parts that run on other hosts, for `loyalty status`, `GET /v1/status` and the "
         "console, for example `pipeline=http://pipeline:9108 ledger=http://ledger:9109`. The parts are pipeline, "
-        "background (the second driver), ledger and webhooks. Default of a part: metrics_host and the port of the part.",
+        "background (the second driver), ledger and webhooks. Default of a part: metrics_host and the part's port.",
     )
 
     api_host: str = Field("127.0.0.1", description="Host on which the API listens.")
@@ -266,8 +266,8 @@ class Settings(BaseSettings):
     instance_secret_file: Path = Field(
         Path("var/instance.secret"),
         description="File with the secret with which instances sign the requests that they forward. All instances need "
-        "the same secret. The file can have several, one in each line: an instance signs with the first one, and accepts "
-        "all of them. A missing file is created.",
+        "the same secret. The file can have several, one in each line: an instance signs with the first one, and "
+        "accepts all of them. A missing file is created.",
     )
     accept_unsigned_forwards: bool = Field(
         default=False,
@@ -440,8 +440,8 @@ class Settings(BaseSettings):
         if self.metrics_key_file is None:
             if not is_loopback(self.metrics_host):
                 raise SettingsError(
-                    f"LOYALTY_METRICS_HOST: other machines can reach {self.metrics_host}. Without a key, a process serves "
-                    "its metrics on loopback addresses only. Write a random key into a file, for example with "
+                    f"LOYALTY_METRICS_HOST: other machines can reach {self.metrics_host}. Without a key, a process "
+                    "serves its metrics on loopback addresses only. Write a random key into a file, for example with "
                     "`openssl rand -hex 32`, and set LOYALTY_METRICS_KEY_FILE to the file."
                 )
         elif not lines_of(self.metrics_key_file):

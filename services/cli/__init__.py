@@ -27,13 +27,13 @@ from services.logging import log_to_stderr
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Loyalty points from invoices: topics, pipeline, API, ledger and tools.",
+    help="Loyalty points from invoices: topics, pipeline, API, ledger and tools for operators.",
 )
 
 
 @app.callback()
 def _before_each_command() -> None:
-    # A program that replaces this process configures its own log.
+    # A program that replaces this process configures its log itself.
     log_to_stderr()
 
 

@@ -29,15 +29,15 @@ def apply(
     *,
     passwords: Annotated[
         Path | None,
-        typer.Option(help="Folder with one password file for each user. Without it the passwords do not change."),
+        typer.Option(help="Folder with one password file for each user. Without this option no password changes."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the users and rights of all services, and remove all other rights of them."""
+    """Set the users and rights of all services, and remove all other rights of these users."""
     settings = read_settings()
     if passwords and settings.kafka_sasl_mechanism not in SCRAM_MECHANISMS:
         stop(
-            f"--passwords: Kafka keeps no passwords of {settings.kafka_sasl_mechanism}; set "
+            f"--passwords: Kafka keeps no passwords of {settings.kafka_sasl_mechanism}: set "
             f"LOYALTY_KAFKA_SASL_MECHANISM to {' or '.join(SCRAM_MECHANISMS)}",
             MISUSED,
         )
@@ -60,9 +60,9 @@ def _password(file: Path) -> str:
     try:
         password = password_in(file)
     except UnicodeDecodeError:
-        stop(f"{file}: is not UTF-8; put the password of the user {file.name} into it", MISUSED)
+        stop(f"{file} is not UTF-8: write the password of the user {file.name} into it", MISUSED)
     if not password:
-        stop(f"{file}: is empty; put the password of the user {file.name} into it", MISUSED)
+        stop(f"{file} is empty: write the password of the user {file.name} into it", MISUSED)
     return password
 
 

@@ -1,4 +1,4 @@
-"""The options of `loyalty audit`, `rebuild` and `returns`. Programs of the pipelines then replace this process."""
+"""The options of `loyalty audit`, `rebuild` and `returns`. A program of the pipelines then replaces this process."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from services.audit.facts import Source
 from services.cli.output import AsJson
-from services.cli.processes import announced, replace_process
+from services.cli.processes import announce_command, replace_process
 from services.cli.status import ApiUrl
 
 SHOWN = 20
@@ -33,7 +33,7 @@ PARTS = {Part.LEDGER: Source.LEDGER, Part.BALANCES: Source.BALANCE, Part.STATE: 
 FromOption = Annotated[
     From,
     typer.Option(
-        "--from", help="parquet: also read the events that the topics no longer have, from LOYALTY_ARCHIVE_DIR."
+        "--from", help="parquet: also read the archive (LOYALTY_ARCHIVE_DIR), which has events that the topics lack."
     ),
 ]
 WithoutOption = Annotated[
@@ -57,7 +57,7 @@ def audit(
     """Compute all accounts from the events, and compare them with the outputs.
 
     The outputs are the topic loyalty, the ledger, the balances of the API and the state of Spark. The exit status is 0
-    if all are equal, 1 if there is a difference, and 2 if a part could not be read. The output contains card numbers.
+    if all are equal, 1 if there is a difference, and 2 if a part cannot be read. The output contains card numbers.
     """
     omitted = [f"--without={part}" for part in without or ()]
     at = [f"--api={api}"] if api else []
@@ -74,7 +74,7 @@ def rebuild(
 
     Stop the pipeline first. The command renames the old checkpoint. The output contains card numbers.
     """
-    announced("rebuild", source=source)
+    announce_command("rebuild", source=source)
     omitted = ["--without-ledger"] * without_ledger
     replace_process("pipelines.reconciliation.rebuild", [f"--from={source}", *omitted, *_json(as_json=as_json)])
 
@@ -82,7 +82,7 @@ def rebuild(
 def returns(*, as_json: AsJson = False) -> None:
     """List the returns whose purchases have not arrived, or belong to customers without an account.
 
-    They settle when the purchases of customers arrive.
+    A return is settled when its purchase arrives, if the purchase belongs to a customer of the programme.
 
     The list is in the state of the loyalty query, so this command needs its checkpoint. The output names no card.
     """

@@ -1,4 +1,4 @@
-"""`loyalty conformance`: what is wrong with the records of a till."""
+"""`loyalty conformance`: report what is wrong with the records of a till."""
 
 import time
 from collections import Counter
@@ -18,33 +18,34 @@ from services.settings import Settings
 def conformance(  # noqa: PLR0913 - each option is a parameter
     *,
     files: Annotated[
-        list[str] | None, typer.Argument(help="Files with values of a till. - reads stdin. Default: the topic.")
+        list[str] | None,
+        typer.Argument(help="Files with values of a till. - reads stdin. Default: the topic pos-invoices."),
     ] = None,
     layout: Annotated[
         Layout,
         typer.Option(
             "--as",
-            help="Layout of the files. lines: one in each line. lengths: each after its length, as "
-            "kcat -f '%R%s' writes them. value: one file is one value.",
+            help="Layout of the files. lines: one value in each line. lengths: the length before each value, as "
+            "kcat -f '%R%s' writes it. value: the whole file is one value.",
         ),
     ] = Layout.LINES,
     store: Annotated[
-        str | None, typer.Option(help="Report only records of this StoreID, in the invoice or as key.")
+        str | None, typer.Option(help="Report only records with this StoreID in the invoice or in the key.")
     ] = None,
     till: Annotated[str | None, typer.Option(help="Report only records of this PosID.")] = None,
     hours: Annotated[
-        float | None, typer.Option(min=0, help="Read only records of the topic that are at most so many hours old.")
+        float | None, typer.Option(min=0, help="Read only the records of the topic from this number of past hours.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this number of records, and count all.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this number of records. All are counted.")] = 50,
     strict: Annotated[bool, typer.Option("--strict", help="The exit status is 1 also for warnings.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is wrong with each record of a till: the pipeline's verdict, and warnings.
+    """Report what is wrong with each record of a till: whether the pipeline refuses it, and warnings.
 
-    The command writes nothing. The exit status is 1 if the pipeline refuses a record.
+    The command writes nothing to Kafka. The exit status is 1 if the pipeline refuses a record.
     """
     if files and hours is not None:
-        stop("--hours needs the time of the broker, and files do not have it: leave out --hours or the files", MISUSED)
+        stop("--hours needs the times of the broker, but files have no times: remove --hours or the files", MISUSED)
     settings = read_settings()
     verdicts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
@@ -76,14 +77,14 @@ def _sent(
     files: list[str] | None, layout: Layout, hours: float | None, settings: Settings, stack: ExitStack
 ) -> Iterable[Sent]:
     if not files:
-        # For Kafka a time before 1970 has another meaning, and `inf` gives no time.
+        # For Kafka, a time before 1970 has another meaning. `--hours inf` has no time at all.
         return of_topic(settings, None if hours is None else int(max(0.0, time.time() - hours * 3600) * 1000))
     opened = [(open_input(name, stack), name) for name in files]
     return (sent for file, name in opened for sent in of_file(file, name, layout))
 
 
 def _is_selected(finding: Finding, sent: Sent, store: str | None, till: str | None) -> bool:
-    # A record that cannot be read has no StoreID. Its key may be that of the store.
+    # A record that cannot be decoded has no StoreID, but its key may be the StoreID.
     is_of_store = store is None or finding.store == store or (not finding.store and sent.key == store.encode())
     return is_of_store and (till is None or finding.till == till)
 

@@ -10,7 +10,7 @@ from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, re
 from services.messaging import dead_letters
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLetters, RecordPosition
 
-app = typer.Typer(no_args_is_help=True, help="Records that could not be read or are not valid.")
+app = typer.Typer(no_args_is_help=True, help="Records that could not be decoded or are not valid.")
 
 Reason = Annotated[
     str | None, typer.Option(help="Only dead letters with this text in their reason. Case does not matter.")
@@ -24,7 +24,7 @@ def list_letters(
     limit: Annotated[int, typer.Option(min=1, help="Show at most this number of the newest dead letters.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show dead letters. With --json also their keys and values."""
+    """Show dead letters. --json also shows their keys and values."""
     settings = read_settings()
     with clear_errors():
         reasons, newest = dead_letters.newest_of(DeadLetters(settings, DeadLetterFilter(reason)), limit)
@@ -72,7 +72,7 @@ def replay(
     if select_all == bool(reason is not None or positions):
         stop("no dead letters are selected: use --reason or --offset or both, or use --all alone", MISUSED)
     if reason is not None and not reason.strip():
-        # Every reason contains the empty text, for example of an unset variable in a script.
+        # Every reason contains the empty text, which an unset variable in a script gives.
         stop("--reason is blank, which would select every dead letter: use --all to select all", MISUSED)
     settings = read_settings()
     letter_filter = DeadLetterFilter(reason, frozenset(positions))
@@ -88,7 +88,7 @@ def replay(
     to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
     text = f"{'would publish' if dry_run else 'published'} {to}"
     if not dry_run and published < found.total():
-        text = f"published {published:,} of {to}: the others are duplicates, or have left the topic meanwhile"
+        text = f"published {published:,} of {to}: the others are duplicates, or the topic no longer has them"
     report(
         {"selected": found.total(), "published": published, "topics": dict(found), "dry_run": dry_run},
         text,

@@ -15,7 +15,7 @@ topics = typer.Typer(no_args_is_help=True, help="The topics of the system.")
 
 @topics.command("create")
 def create(*, as_json: AsJson = False) -> None:
-    """Create missing topics, and check the number of partitions of the others.
+    """Create missing topics, and check the number of partitions of existing ones.
 
     The command raises `max.message.bytes` and the retention of compacted topics if they are too low.
     """
@@ -57,7 +57,7 @@ def list_topics(*, as_json: AsJson = False) -> None:
 
 
 def show_settings(*, as_json: AsJson = False) -> None:
-    """Show all settings: the environment variable, the value and the description."""
+    """Show all settings: environment variable, value and description."""
     settings = read_settings()
     values = settings.shown()
     rows = [(variable(name), values[name], field.description or "") for name, field in Settings.model_fields.items()]

@@ -1,4 +1,4 @@
-"""`loyalty export`: line items and the other tables for analysts, as files."""
+"""`loyalty export`: write line items and other tables for analysts to files."""
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from services.cli.output import FAILED, MISUSED, read_settings, recorded, report, stop, table
-from services.cli.processes import AsJsonLines, announced, exit_status, program, replace_process
+from services.cli.output import FAILED, MISUSED, announce_or_warn, read_settings, report, stop, table
+from services.cli.processes import AsJsonLines, announce_command, exit_status, program, replace_process
 from services.cli.sql import clear_source_errors, warn_of_skipped
 from services.settings import Settings
 from services.start_up import StartUpError, local_folder, require_writable
@@ -33,9 +33,9 @@ def export(
         ExportTask,
         typer.Argument(
             help="run: export the line items of new records. write: compute the other tables and replace their files. "
-            "backfill: write the whole history that the topics and the ledger have, also line items that the files "
-            "lack. maintain: merge small files of the Delta table of line items, and delete files that it has not "
-            "needed for a week."
+            "backfill: write the whole history of the topics and the ledger, also line items that the files do not "
+            "have. maintain: merge small files of the Delta table of line items, and delete files that the table has "
+            "not needed for a week."
         ),
     ] = ExportTask.RUN,
     tables: Annotated[
@@ -44,7 +44,7 @@ def export(
     *,
     to: Annotated[str | None, typer.Option(help="Folder of the exported line items. Any Hadoop URI.")] = None,
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="With run: do not end after the existing records.")
+        bool, typer.Option("--continuous", help="With run: export new records until Ctrl-C or SIGTERM.")
     ] = False,
     as_json: AsJsonLines = False,
 ) -> None:
@@ -55,7 +55,7 @@ def export(
         stop(f"{task} takes no tables: use write or backfill", MISUSED)
     match task:
         case ExportTask.RUN:
-            announced("export", to=settings.export_dir)
+            announce_command("export", to=settings.export_dir)
             replace_process("pipelines", _line_items(settings, continuous=continuous), log_json=as_json)
         case ExportTask.MAINTAIN:
             _maintain(settings, as_json=as_json)
@@ -75,10 +75,10 @@ def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool)
     if names and LINE_ITEMS not in names:
         _write(_writable_tables(others, settings), settings, as_json=as_json)
         return
-    # The other tables read the line items, so they are written afterwards. A backfill can take hours, so wrong names
-    # and folders of the other tables stop the command before it.
+    # The other tables read the line items, so the command writes them afterwards. A backfill can take hours, so the
+    # command checks the names and folders of the other tables first.
     chosen = _writable_tables(others, settings) if others or not names else []
-    announced("export backfill", to=settings.export_dir)
+    announce_command("export backfill", to=settings.export_dir)
     arguments = _line_items(settings, "--backfill")
     if not chosen:
         replace_process("pipelines", arguments, log_json=as_json)
@@ -88,7 +88,7 @@ def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool)
 
 
 def _writable_tables(names: Sequence[str] | None, settings: Settings) -> Sequence[str]:
-    """The tables to write, by default all. Stops with status 2 if one has no such name or no usable folder."""
+    """The tables to write, by default all. Stops with status 2 if a name is unknown or a folder is not usable."""
     with clear_source_errors():
         from services.sql.written import BY_NAME, TableFolderError, default_tables, require_own_folders
     if unknown := [name for name in names or () if name not in BY_NAME]:
@@ -105,11 +105,11 @@ def _writable_tables(names: Sequence[str] | None, settings: Settings) -> Sequenc
 
 
 def _write(chosen: Sequence[str], settings: Settings, *, as_json: bool) -> None:
-    """Write each table. A source that cannot be read stops only the tables that need it."""
+    """Write each table. If a source cannot be read, only the tables that need it fail."""
     with clear_source_errors():
         from services.sql.database import Database
         from services.sql.written import write
-    recorded("loyalty export write", settings, tables=", ".join(chosen), to=settings.tables_dir)
+    announce_or_warn("loyalty export write", settings, tables=", ".join(chosen), to=settings.tables_dir)
     done = []
     for name in chosen:
         with suppress(typer.Exit), clear_source_errors(), closing(Database(settings)) as database:
@@ -126,7 +126,7 @@ def _maintain(settings: Settings, *, as_json: bool) -> None:
     with clear_source_errors():
         from services.sql.maintenance import MaintenanceConflictError, maintain
 
-        recorded("loyalty export maintain", settings, to=settings.export_dir)
+        announce_or_warn("loyalty export maintain", settings, to=settings.export_dir)
         try:
             done = maintain(settings)
         except MaintenanceConflictError as error:

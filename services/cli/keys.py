@@ -22,9 +22,8 @@ app = typer.Typer(no_args_is_help=True, help="The API keys that all API instance
 
 _LONGEST_NAME = 100
 
-
 NameArgument = Annotated[str, typer.Argument(help="Who uses the key, for example: till of shop STR8919.")]
-ScopeOption = Annotated[list[Scope], typer.Option(help="What the key allows. Repeat it for several.")]
+ScopeOption = Annotated[list[Scope], typer.Option(help="What the key allows. Repeat the option for several scopes.")]
 DaysOption = Annotated[int, typer.Option(min=1, max=3650, help="Days until the key expires.")]
 
 
@@ -34,15 +33,16 @@ def create(
     *,
     scope: ScopeOption,
     store: Annotated[
-        list[str] | None, typer.Option(help="StoreID that the key is limited to. Repeat it for several.")
+        list[str] | None,
+        typer.Option(help="StoreID of a shop that the key is limited to. Repeat the option for several shops."),
     ] = None,
     days: DaysOption = 90,
     file: Annotated[
-        Path | None, typer.Option(help="Write the key to this new file, which only you can read, and do not print it.")
+        Path | None, typer.Option(help="Write the key to this new file instead of stdout. Only you can read the file.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key, and show it once: Kafka has only its hash. Every API instance accepts the key a moment later."""
+    """Create a key, and show it once: Kafka has only its hash. Every API instance accepts the key a moment later."""
     made, settings = _new(name, scope, store or [], days), read_settings()
     scopes = " ".join(sorted(scope))
     with clear_errors(), audited("loyalty keys create", settings, key=made.key.key_id, scopes=scopes):
@@ -76,7 +76,7 @@ def ensure(
 ) -> None:
     """Create a new key if the file has no key with these scopes, or if its key expires within 30 days.
 
-    A key that is limited to shops does not count. The previous key stays valid until it expires or you revoke it.
+    A key that is limited to shops is replaced, too. The old key stays valid until it expires or you revoke it.
     """
     made, settings = _new(name, scope, [], days), read_settings()
     with _readable_keys(settings), audited("loyalty keys ensure", settings) as details:
@@ -87,7 +87,7 @@ def ensure(
 
 @app.command("list")
 def show(*, as_json: AsJson = False) -> None:
-    """Show the records of all keys, also of expired and revoked keys. The keys themselves are not stored."""
+    """Show the records of all keys, including expired and revoked keys. The keys themselves are not stored."""
     keys = _read().values()
     rows = (
         (
@@ -113,11 +113,11 @@ def revoke(
     """Revoke keys. Every API instance refuses them as soon as it has read the record."""
     keys = _read()
     if unknown := [key_id for key_id in key_ids if key_id not in keys]:
-        stop(f"no key has the id {', '.join(unknown)}; nothing was revoked. `loyalty keys list` shows the ids", MISUSED)
+        stop(f"no key has the id {', '.join(unknown)}: nothing was revoked. `loyalty keys list` shows the ids", MISUSED)
     settings = read_settings()
     revoked = [keys[key_id].revoked(_now()) for key_id in dict.fromkeys(key_ids)]
     with clear_errors(), audited("loyalty keys revoke", settings, keys=" ".join(key.key_id for key in revoked)):
-        # In one call, because its error says to send all of them again.
+        # All keys in one call, because its error message tells the user to repeat all of them.
         publish_keys(revoked, settings)
     text = f"revoked: {', '.join(key.key_id for key in revoked)}"
     report({"revoked": [_json(key) for key in revoked]}, text, as_json=as_json)
@@ -130,13 +130,11 @@ def _new(name: str, scopes: list[Scope], stores: list[str], days: int) -> NewKey
 
 
 def _write(made: NewKey, file: Path, settings: Settings) -> None:
-    """Write the key as ``write_key`` does. The file stays if it fails, because the broker may have the key's record."""
+    """Write the key as ``write_key`` does. After an error the file stays: the broker may have the record of the key."""
     try:
         write_key(made, file, settings)
     except (PublishError, SchemaRegistryUnavailableError) as error:
-        raise PublishError(
-            f"{error}; {file} has a key that may not be valid: delete this file and try again"
-        ) from error
+        raise PublishError(f"{error}. The key in {file} may not be valid: delete this file and try again") from error
 
 
 def _read() -> dict[str, ApiKey]:

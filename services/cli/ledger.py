@@ -1,4 +1,4 @@
-"""`loyalty ledger`: the process that appends entries, and reports about its database."""
+"""`loyalty ledger`: run the process that appends entries, migrate its database, and report about it."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from services.cli.output import MISUSED, AsJson, read_settings, recorded, report, seconds_text, stop, table
+from services.cli.output import MISUSED, AsJson, announce_or_warn, read_settings, report, seconds_text, stop, table
 from services.cli.processes import AsJsonLines, replace_process
 from services.domain.formats import clamped_time_text
 from services.start_up import StartUpError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from services.ledger.queries import LedgerQueries
 
-# The image of the pipelines has this command but no SQLAlchemy. So each function imports it when it needs it.
+# The image of the pipeline has this command but no SQLAlchemy, so each function imports it when it needs it.
 # ruff: noqa: PLC0415
 
 app = typer.Typer(no_args_is_help=True, help="The ledger: all entries of all accounts in an SQL database.")
@@ -71,7 +71,7 @@ def reread(*, as_json: AsJson = False) -> None:
     """
     from services.ledger.positions import forget_positions
 
-    recorded("loyalty ledger reread", read_settings())
+    announce_or_warn("loyalty ledger reread", read_settings())
     with _clear_errors(), _writing() as engine, engine.begin() as connection:
         partitions = forget_positions(connection)
     report({"partitions": partitions}, f"the ledger reads {partitions} partitions again", as_json=as_json)

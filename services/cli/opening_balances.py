@@ -1,4 +1,4 @@
-"""`loyalty import`: gives cards the points that they had in another system."""
+"""`loyalty import`: give cards the points that they had in another system."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -32,9 +32,9 @@ _NAMESPACE = uuid5(NAMESPACE_URL, "urn:retail-loyalty:import")
 
 def import_balances(
     *,
-    files: Annotated[list[Path], typer.Argument(help="Files: CSV with the suffix .csv, otherwise JSON Lines.")],
-    name: Annotated[str, typer.Option(help="Name of the import. Each import name counts once for each card.")],
-    reason: Annotated[str, typer.Option(help="Reason in the entries. Default: the name.")] = "",
+    files: Annotated[list[Path], typer.Argument(help="CSV files with the suffix .csv, and other files as JSON Lines.")],
+    name: Annotated[str, typer.Option(help="Name of the import. A card takes each import name only once.")],
+    reason: Annotated[str, typer.Option(help="Reason in the entries. Default: the name of the import.")] = "",
     actor: Annotated[str, typer.Option(help="Actor in the entries. Default: your user name on this machine.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all rows and send nothing.")] = False,
     as_json: AsJson = False,
@@ -45,7 +45,10 @@ def import_balances(
     """
     reason, actor = reason or name, actor or user_name()
     if not name.strip() or max(len(name), len(actor)) > LONGEST_TEXT or len(reason) > LONGEST_REASON:
-        stop(f"--name and --actor have 1 to {LONGEST_TEXT} characters, --reason at most {LONGEST_REASON}", MISUSED)
+        stop(
+            f"--name and --actor must have 1 to {LONGEST_TEXT} characters, and --reason at most {LONGEST_REASON}",
+            MISUSED,
+        )
     settings, now = read_settings(), time.time_ns() // 1_000_000
     with clear_errors():
         try:
@@ -59,7 +62,11 @@ def import_balances(
             for line in shown:
                 typer.echo(line, err=True)
             rest = f"; {more:,} more are not shown" if more else ""
-            stop(f"{len(found.errors):,} of {found.rows:,} rows are wrong, and nothing was sent{rest}", MISUSED)
+            stop(
+                f"{len(found.errors):,} of {found.rows:,} rows are wrong, and nothing was sent{rest}: correct them and "
+                "try again",
+                MISUSED,
+            )
         names = _pseudonyms(settings.pseudonym_key_file)
         started = time.monotonic()
         sent = 0
@@ -76,10 +83,10 @@ def import_balances(
 def import_commands(
     found: OpeningBalances, name: str, reason: str, actor: str, names: Pseudonyms
 ) -> Iterator[tuple[str, Import]]:
-    """Yields each card and its command. Equal names and cards give equal ids, so an account takes an import once.
+    """Yields each card and its command. The same name and card give the same id, so an account takes an import once.
 
-    The ledger and the archive keep the id after an erasure. Nobody without the key of the pseudonyms can try cards
-    until one has the id.
+    The ledger and the archive keep the id after an erasure. The id depends on the pseudonym. So nobody without the key
+    of the pseudonyms can find the card by computing the ids of all cards.
     """
     for card in found.cards:
         command_id = str(uuid5(_NAMESPACE, f"{name}\n{names.of(card)}"))
@@ -88,11 +95,11 @@ def import_commands(
 
 
 def _pseudonyms(key_file: Path) -> Pseudonyms:
-    """The pseudonyms of the pipeline. Stops if there is no key: with a new key, a repeated import would count again."""
+    """The pseudonyms of the pipeline. Stops if there is no key: with a new key, cards would take an import again."""
     if not key_file.exists():
         stop(
             f"{key_file} does not exist: set LOYALTY_PSEUDONYM_KEY_FILE to the key file of the pipeline. With another "
-            "key, a card would take a repeated import again",
+            "key, a card would take the same import twice",
             MISUSED,
         )
     try:

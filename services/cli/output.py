@@ -28,6 +28,15 @@ FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
 
+_CLEAR_ERRORS = (
+    PublishError,
+    DeadLettersError,
+    SchemaRegistryUnavailableError,
+    TopicMismatchError,
+    settings.SettingsError,
+)
+"""Errors whose message says what the user can do."""
+
 _NO_LIMIT = 1_000_000
 """Columns of a console that cuts and wraps no text. Rich makes a table only as wide as its content."""
 
@@ -46,9 +55,7 @@ def clear_errors() -> Iterator[None]:
     """Print errors that the user can solve as one line. Other errors are defects and keep their tracebacks."""
     try:
         yield
-    except (
-        *(PublishError, DeadLettersError, SchemaRegistryUnavailableError, TopicMismatchError, settings.SettingsError),
-    ) as error:
+    except _CLEAR_ERRORS as error:
         stop(str(error))
     except KafkaException as error:
         stop(f"Kafka failed: {error.args[0].str()}")
@@ -56,11 +63,12 @@ def clear_errors() -> Iterator[None]:
         stop(f"{error.filename or 'I/O'}: {error.strerror or error}")
 
 
-def recorded(action: str, settings: Settings, **details: str) -> None:
-    """Record in the audit trail that a command begins that can work without Kafka. See ``announce`` for the arguments.
+def announce_or_warn(action: str, settings: Settings, **details: str) -> None:
+    """Record in the audit trail that a command begins. For commands that can work without Kafka.
 
-    If Kafka does not take the record, this prints it to stderr, and the command continues. Its user has the password of
-    the database or the rights on the files, and could do the same without this program (decision 38).
+    See ``announce`` for the arguments. If Kafka does not take the record, this function prints the record to stderr,
+    and the command continues. Its user has the password of the database or the rights on the files, and could do the
+    same without this program (decision 38).
     """
     try:
         announce(action, settings, **details)
@@ -70,16 +78,16 @@ def recorded(action: str, settings: Settings, **details: str) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """The console for results, or for messages. It is wide enough to cut no text if another program reads it.
+    """The console for results, or for messages (``stderr``). If another program reads it, it cuts no text.
 
-    Texts of users are printed as they are. For Rich, ``:a:`` is an emoji and ``[red]`` is a colour.
+    It prints texts of users unchanged. By default Rich prints ``:a:`` as an emoji and ``[red]`` as a colour.
     """
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(stderr=stderr, width=None if is_terminal else _NO_LIMIT, emoji=False, markup=False)
 
 
 def open_input(name: str, opened: ExitStack) -> IO[bytes]:
-    """Open a file for reading; a single hyphen is stdin. The stack closes the file."""
+    """Open a file for reading. The name ``-`` means stdin. The stack closes the file."""
     return sys.stdin.buffer if name == "-" else opened.enter_context(Path(name).open("rb"))
 
 
@@ -113,16 +121,16 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def stdout() -> Iterator[TextIO]:
-    """For writing a result. If stdout takes no more, for example because its disk is full, the command ends."""
+    """The stream for a result. If a write fails, for example because the disk is full, the command ends."""
     try:
         yield sys.stdout
         sys.stdout.flush()
     except BrokenPipeError:
-        raise  # The reader has enough, for example `head`. Typer ends the command without a message.
+        raise  # The reader has closed its end, as `head` does. Typer ends the command without a message.
     except OSError as error:
-        # Python writes what is left when it ends, and would print a second error.
+        # At its end, Python writes the rest of the buffer. That would print a second error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        stop(f"stdout: {error.strerror}: the output is not complete. Free space, or write to another place")
+        stop(f"stdout: {error.strerror}: the output is not complete. Free disk space, or write to another place")
 
 
 def table(*columns: str, rows: Iterable[Iterable[object]], title: str | None = None) -> Table:

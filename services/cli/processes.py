@@ -1,6 +1,6 @@
-"""Commands that replace the process of the CLI by another program, such as `loyalty up`, `demo` or `pipeline`.
+"""Commands that replace the process of the CLI with another program, such as `loyalty up`, `demo` or `pipeline`.
 
-The CLI must not import the pipelines or the API. The new program keeps the process id. So it receives all signals, and
+The CLI must not import the pipelines or the API. The new program keeps the process id, so it receives all signals, and
 a supervisor sees its exit status.
 """
 
@@ -30,11 +30,10 @@ NEEDED = {
     "services.ledger": ("ledger", ("sqlalchemy",)),
     "services.webhooks": ("api", ("httpx",)),
 }
-"""By module or package: the extra with its packages, and packages that show that this extra is installed."""
+"""By module or package: the extra that it needs, and packages of this extra. They show whether it is installed."""
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
-
 
 AsJsonLines = Annotated[bool, typer.Option("--json", help="Write the log as JSON lines (LOYALTY_LOG_FORMAT=json).")]
 Folder = Annotated[
@@ -60,7 +59,7 @@ def down(directory: Folder = None, *, as_json: AsJson = False) -> None:
 
 
 def demo(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """Run a trading day through a stack of its own, and check all results. `loyalty demo --help` shows its options."""
+    """Send a trading day through a separate stack, and check all results. `loyalty demo --help` shows its options."""
     replace_process("infra.demo", [*context.args, *_options(None, as_json=as_json)])
 
 
@@ -76,7 +75,7 @@ def api(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
 
 def archive(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
     """Append the new events of accounts to the Parquet archive, with pseudonyms instead of cards."""
-    announced("archive")
+    announce_command("archive")
     replace_process("pipelines", ["--query", "archive", "--available-now", *context.args], log_json=as_json)
 
 
@@ -97,12 +96,12 @@ def webhooks(
 def doctor(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Check whether this machine can run the system: Java, memory, ports, disk and clock.
 
-    Say how to solve each problem. The exit status is 1 if there is a problem.
+    The output says how to solve each problem. The exit status is 1 if there is a problem.
     """
     replace_process("infra.doctor", _options(directory, as_json=as_json))
 
 
-def announced(command: str, **details: str) -> None:
+def announce_command(command: str, **details: str) -> None:
     """Record in the audit trail that a command begins, before another program replaces this process."""
     with clear_errors():
         announce(f"loyalty {command}", read_settings(), **details)
@@ -113,7 +112,7 @@ def _options(directory: str | None, *, as_json: bool) -> list[str]:
 
 
 def replace_process(module: str, arguments: list[str], *, log_json: bool = False) -> NoReturn:
-    """Replace this process by ``python -m module``. Stops with status 2 if the installation lacks the module."""
+    """Replace this process with ``python -m module``. Stops with status 2 if the installation lacks the module."""
     command = program(module, arguments, log_json=log_json)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -121,7 +120,7 @@ def replace_process(module: str, arguments: list[str], *, log_json: bool = False
 
 
 def exit_status(command: list[str]) -> int:
-    """Run a program to its end. SIGTERM to this process ends it too.
+    """Run a program to its end, and return its exit status. SIGTERM to this process also ends the program.
 
     If a signal ends this process or the program, the status is 128 plus the number of the signal.
     """
@@ -137,7 +136,7 @@ def exit_status(command: list[str]) -> int:
             status = child.wait()
         finally:
             signal.signal(signal.SIGTERM, before)
-    # For Popen, a killed program has a status below 0.
+    # If a signal has ended a program, Popen returns the negative number of the signal.
     number = signals[0] if signals else -status
     return 128 + number if number > 0 else status
 
@@ -169,10 +168,10 @@ def program(module: str, arguments: list[str], *, log_json: bool) -> list[str]:
     Stops with status 2 if the installation lacks the module, or a package that it needs.
     """
     if not _is_installed(module):
-        stop(f"this installation has no {module}: use one that has it, such as another image or a checkout", MISUSED)
+        stop(f"this installation has no {module}: use another image, or a checkout", MISUSED)
     extra, packages = NEEDED.get(module) or NEEDED.get(module.partition(".")[0], ("", ()))
     if missing := [package for package in packages if not _is_installed(package)]:
-        stop(f"{', '.join(missing)} is not installed: type {install_command(extra)}", MISUSED)
+        stop(f"{', '.join(missing)} is not installed: run {install_command(extra)}", MISUSED)
     if log_json:
         os.environ["LOYALTY_LOG_FORMAT"] = "json"
     return [sys.executable, "-m", module, *arguments]

@@ -1,9 +1,9 @@
-"""`loyalty programme`: check a programme file, publish it as the next version, and show the versions."""
+"""`loyalty programme`: check a programme file, publish it as the next version, and show all versions."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.table import Table
@@ -51,17 +51,20 @@ def publish(
     *,
     effective_from: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="ISO 8601 with an offset or Z. Default: as soon as the notice allows."),
+        typer.Option(
+            metavar="TIME",
+            help="Start of the version, in ISO 8601 with an offset or Z. Default: after LOYALTY_PROGRAMME_NOTICE.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a programme file as the next version. It applies to all events from its effective time on."""
+    """Publish a programme file as the next version. The version applies to all events from its start on."""
     text = _text_of(file)
     effective_time = None if effective_from is None else _milliseconds(effective_from)
     settings = read_settings()
     with clear_errors():
         try:
-            parse_programme(text)  # a file with problems is no action
+            parse_programme(text)  # before the audit record: a file with problems changes nothing
             with audited("loyalty programme publish", settings) as details:
                 version = publish_programme(text, settings, effective_time)
                 details["version"] = f"{version.number}"
@@ -132,7 +135,7 @@ def _text_of(file: Path) -> str:
         stop(f"{file}: line {line} is not UTF-8: save the file in UTF-8", MISUSED)
 
 
-def _stop_with_problems(file: Path, error: ProgrammeError) -> None:
+def _stop_with_problems(file: Path, error: ProgrammeError) -> NoReturn:
     """Print one line for each problem, so that the user can correct all of them at once."""
     for problem in error.problems:
         console(stderr=True).print(f"{file}: {problem}", highlight=False, soft_wrap=True)
@@ -145,9 +148,9 @@ def _milliseconds(time: str) -> int:
     try:
         found = datetime.fromisoformat(time)
     except ValueError:
-        stop(f"--effective-from {time!r} is not a time: use for example 2026-12-01T00:00:00+05:30", MISUSED)
+        stop(f"--effective-from {time!r} is not a time: use ISO 8601, such as 2026-12-01T00:00:00+05:30", MISUSED)
     if found.tzinfo is None:
-        stop(f"--effective-from {time} has no offset: add Z, or for example +05:30", MISUSED)
+        stop(f"--effective-from {time} has no offset: add Z for UTC, or an offset such as +05:30", MISUSED)
     return to_milliseconds(found)
 
 

@@ -26,11 +26,11 @@ LARGEST_RANDOM_SEED = 10**6
 def simulate(  # noqa: PLR0913 - each option is a parameter
     *,
     count: Annotated[
-        int, typer.Option(min=1, help="Number of messages, duplicates and broken messages included.")
+        int, typer.Option(min=1, help="Number of messages, including duplicates and broken messages.")
     ] = DEFAULT.count,
     rate: Annotated[float, typer.Option(min=0, help="Messages per second. 0: as fast as possible.")] = 0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="The same seed gives the same invoices. Default: a new seed.")
+        int | None, typer.Option(min=0, help="The same seed gives the same invoices. Default: a random seed.")
     ] = None,
     prime: Annotated[float, typer.Option(min=0, max=1, help="Share of PRIME invoices.")] = DEFAULT.prime,
     home_delivery: Annotated[
@@ -89,7 +89,8 @@ def replay(
 ) -> None:
     """Publish recorded invoices to pos-invoices.
 
-    A line that is no invoice in JSON is published unchanged. The pipeline writes it to the dead letters with a reason.
+    The command also publishes a line that is no invoice in JSON, unchanged. The pipeline writes it to the dead letters,
+    with a reason.
     """
     settings = read_settings()
     written: Counter[str] = Counter()
@@ -100,7 +101,7 @@ def replay(
             yield message.key, message.value
 
     with clear_errors(), ExitStack() as opened:
-        # Open all files before the first line is published, so that a wrong file name publishes nothing.
+        # Open all files before the first line is published: if a file name is wrong, nothing is published.
         inputs = [open_input(name, opened) for name in files]
         published = _publish(counted(lines_of(inputs)), settings, None, rate, quiet=as_json)
     _print_report({**published, **{form: written[form] for form in ("avro", "json", "raw")}}, as_json=as_json)

@@ -14,21 +14,18 @@ app = typer.Typer(no_args_is_help=True, help="The Avro schemas of the topics.")
 
 Files = Annotated[
     list[Path] | None,
-    typer.Argument(help="Changed schemas with the names NAME.avsc. Default: all schemas of this release."),
+    typer.Argument(help="Changed schemas, each named RECORD.avsc. Default: all schemas of this release."),
 ]
 
 
 @app.callback()
 def _group() -> None:
-    """Makes `check` a subcommand.
-
-    Without this function, typer would not need the word `check`, because there is only one command.
-    """
+    """Keeps the word `check` in the command line. Without a callback, Typer drops the name of a single command."""
 
 
 @app.command("check")
 def check(files: Files = None, *, as_json: AsJson = False) -> None:
-    """Check that changed schemas can read all old records, and that all old readers can read new records.
+    """Check that changed schemas can read all old records, and that all old schemas can read new records.
 
     The exit status is 1 if a schema is not compatible. The check includes the schemas of the Schema Registry.
     """
@@ -41,7 +38,7 @@ def check(files: Files = None, *, as_json: AsJson = False) -> None:
     for file, text in drafts:
         name = schemas.record_name(file.name)
         if name not in records:
-            stop(f"{file}: there is no record {name}: use one of {', '.join(records)}", MISUSED)
+            stop(f"{file}: there is no record {name}: name the file after one of {', '.join(records)}", MISUSED)
         with clear_errors():
             problems += [f"{file} {line}" for line in broken_by(name, text, ids)]
     lines = problems or [

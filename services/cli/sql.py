@@ -1,4 +1,4 @@
-"""`loyalty sql`: answers questions from the exported files, the ledger and the topics."""
+"""`loyalty sql`: answer questions from the exported files, the ledger and the topics."""
 
 import base64
 import csv
@@ -18,16 +18,17 @@ from services.cli.output import (
     INTERRUPTED,
     MISUSED,
     AsJson,
+    announce_or_warn,
     clear_errors,
     console,
     print_json,
     read_settings,
-    recorded,
     report,
     stdout,
     stop,
     table,
 )
+from services.cli.processes import install_command
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _SHOWN_ROWS = 500
 
 _A_NAME = re.compile(r"[a-z]+([-_][a-z]+)*")
-"""The form of names of ready questions and tables. A statement that reads a table has more than one word."""
+"""The form of the names of ready questions and tables. A statement that reads a table has several words."""
 
 
 def sql(  # noqa: PLR0913  # one argument for each option
@@ -58,7 +59,7 @@ def sql(  # noqa: PLR0913  # one argument for each option
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV (RFC 4180) with a line of names.")] = False,
     parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result to a Parquet file.")] = None,
 ) -> None:
-    """Answer a question in SQL from the exported files, the ledger and the topics as they are now.
+    """Run an SQL statement on the exported files, the ledger and the topics as they are now.
 
     The command reads a source only if the statement names it. It connects only to Kafka, the Schema Registry, the
     database of the ledger and the object store of the exported files.
@@ -98,13 +99,13 @@ def sql(  # noqa: PLR0913  # one argument for each option
 
 
 def _record(settings: "Settings", table: str) -> None:
-    """Record that a table is read. The record does not have the statement, because it can contain cards."""
+    """Record in the audit trail that a table is read, without the statement, because it can contain card numbers."""
     from schemas import topics
     from services.sql.topics import table_name
 
-    # Without Kafka no topic can be read either, so the command stops.
-    record = announce if table in map(table_name, topics.ALL) else recorded
-    record("loyalty sql", settings, table=table)
+    # A table of a topic needs Kafka anyway, so the command stops if Kafka does not take the record.
+    announce_table = announce if table in map(table_name, topics.ALL) else announce_or_warn
+    announce_table("loyalty sql", settings, table=table)
 
 
 def _statement(text: str, database: "Database") -> str:
@@ -199,7 +200,6 @@ def _write(result: "pa.Table", file: Path) -> None:
 
 
 def _follow(database: "Database", statement: str) -> None:
-    # The user ends it with Ctrl-C.
     with suppress(KeyboardInterrupt):
         for number, result in enumerate(database.follow(statement)):
             if number == 0:
@@ -218,7 +218,7 @@ def warn_of_skipped(database: "Database") -> None:
 
 @contextmanager
 def _clear_interrupt() -> Iterator[None]:
-    """Print one line after Ctrl-C."""
+    """End the command with one line after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:
@@ -227,7 +227,7 @@ def _clear_interrupt() -> Iterator[None]:
 
 @contextmanager
 def clear_source_errors() -> Iterator[None]:
-    """Print the errors of the sources that the user can solve as one line."""
+    """Print errors of the sources that the user can solve as one line."""
     try:
         from sqlalchemy.exc import DBAPIError
 
@@ -239,7 +239,7 @@ def clear_source_errors() -> Iterator[None]:
         from services.sql.ledger import CustomerKeyError
         from services.sql.written import TableFormatError
     except ModuleNotFoundError as error:
-        stop(f"{error.name} is not installed: install retail-loyalty[sql]")
+        stop(f"{error.name} is not installed: run {install_command('sql')}")
     try:
         with clear_errors():
             yield

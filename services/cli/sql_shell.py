@@ -72,8 +72,8 @@ _WORDS = [
 def run_shell(database: "Database", answer: Callable[[str], None], history: Path = HISTORY, **terminal: Any) -> None:
     """Read statements until the end of the input or `quit`, and answer each.
 
-    Enter ends an input that has a semicolon at its end, or that is the name of a ready question. Otherwise it begins a
-    new line.
+    Enter ends an input that has a semicolon at its end, or that is the name of a ready question. Otherwise Enter starts
+    a new line.
     """
     session: PromptSession[str] = PromptSession(
         "loyalty> ",
@@ -100,17 +100,17 @@ def run_shell(database: "Database", answer: Callable[[str], None], history: Path
 
 
 def _history(file: Path) -> History:
-    """The statements in a file that only its owner can read, because they can contain cards."""
+    """The history in a file that only its owner can read, because statements can contain card numbers."""
     try:
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-        file.chmod(0o600)  # an older release created it for all users
+        file.chmod(0o600)  # an older release let all users read it
     except OSError:
         return InMemoryHistory()
     return FileHistory(file)
 
 
 def completer_of(database: "Database") -> Completer:
-    """Completes tables, columns, ready questions and words of SQL."""
+    """Completes the names of tables, columns and ready questions, and keywords of SQL."""
     columns = {column for each in database.columns().values() for column, _ in each}
     words = [*_WORDS, *database.columns(), *sorted(columns), *BY_NAME, "quit"]
     return WordCompleter(words, ignore_case=True, pattern=_WORD)

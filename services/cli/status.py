@@ -1,4 +1,4 @@
-"""`loyalty status`: what runs, and how far each part has read."""
+"""`loyalty status`: show which parts run, and how far each part has read."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def status(
     webhooks: Annotated[str | None, _metrics_of("webhooks'")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what runs, the records and the lag of the topics, the API instances, the dead letters and the freshness.
+    """Show the parts, the records and the lag of the topics, the API instances, the dead letters and the freshness.
 
     The exit status is 1 if a part does not run or is not ready.
     """
@@ -54,12 +54,12 @@ def status(
 
 
 def urls_of(settings: Settings, **given: str | None) -> dict[str, str]:
-    """The URLs of the parts: the given ones, or else those of the settings."""
+    """The URL of each part: the given one, or else the one of the settings."""
     return default_urls(settings) | {name: url for name, url in given.items() if url}
 
 
 def read_status(settings: Settings, urls: Mapping[str, str]) -> Status:
-    with clear_errors():  # LOYALTY_API_CA_FILE can be no certificate
+    with clear_errors():  # LOYALTY_API_CA_FILE may not be a certificate
         return status_of(settings, urls)
 
 

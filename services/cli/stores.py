@@ -1,4 +1,4 @@
-"""`loyalty stores`: the shops in the compacted topic stores."""
+"""`loyalty stores`: publish and remove shops, which are records of the compacted topic `stores`."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def publish(
     with clear_errors():
         shops = [shop for file in files for shop in _shops_of(file)] if files else list(_simulated(stores))
         if not shops:
-            stop(f"{', '.join(map(str, files or ()))}: no shops, so nothing was published", MISUSED)
+            stop(f"{', '.join(map(str, files or ()))}: no shops, so nothing was published: add a shop", MISUSED)
         encode = encoder(topics.STORES, schema_ids(read_settings()))
         _publish("publish", [(shop["StoreID"].encode(), encode(shop)) for shop in shops], as_json=as_json)
 
@@ -68,16 +68,16 @@ def _shops_of(file: Path) -> Iterator[Record]:
         if wrong:
             stop(f"{file}, line {number}: {', '.join(wrong)} must be text in UTF-8 that is not empty", MISUSED)
         store_id = shop["StoreID"]
-        # No invoice could have a longer one, and nobody sees the blanks.
+        # Validation refuses invoices with a longer StoreID. People do not see the blanks.
         if len(store_id) > LONGEST_TEXT:
-            stop(f"{file}, line {number}: StoreID is longer than {LONGEST_TEXT} characters", MISUSED)
+            stop(f"{file}, line {number}: StoreID is longer than {LONGEST_TEXT} characters: shorten it", MISUSED)
         if store_id.strip(BLANKS) != store_id:
-            stop(f"{file}, line {number}: StoreID has blanks at its start or end", MISUSED)
+            stop(f"{file}, line {number}: StoreID has blanks at its start or end: remove them", MISUSED)
         yield {name: shop[name] for name in names}
 
 
 def _is_text(value: object) -> bool:
-    # JSON can name half of a surrogate pair, which is no character.
+    # JSON can contain half of a surrogate pair, which is no character and not valid in UTF-8.
     return isinstance(value, str) and bool(value.strip(BLANKS)) and not re.search("[\ud800-\udfff]", value)
 
 

@@ -1,4 +1,4 @@
-"""`loyalty top`: the overview of the console in a terminal."""
+"""`loyalty top`: the overview page of the console, in a terminal."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def top(
 ) -> None:
     """Show rates, lag, micro-batches, freshness, instances and dead letters, and update them every two seconds.
 
-    With --json it reads the status twice, and prints the second one with the rates since the first.
+    With --json, the command reads the status twice. It prints the second status, with the rates since the first one.
     """
     settings = read_settings()
     urls = urls_of(settings, api=api, pipeline=pipeline)
@@ -40,7 +40,7 @@ def top(
         return
     before, shown, screen = None, 0, console()
     with ExitStack() as stack:
-        # Into a file or another program each update is printed, because there is no screen to change.
+        # If stdout is no terminal, there is no screen to update, so each update is printed after the one before.
         show: Callable[[RenderableType], object] = screen.print
         if screen.is_terminal:
             live = stack.enter_context(Live(console=screen, auto_refresh=False, screen=not count))

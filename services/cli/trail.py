@@ -1,4 +1,4 @@
-"""`loyalty trail`: the audit trail."""
+"""`loyalty trail`: show the audit trail."""
 
 import heapq
 from typing import Annotated
@@ -13,12 +13,12 @@ from services.messaging.schema_ids import UnknownSchemaIdError
 
 def trail(
     *,
-    actor: Annotated[str | None, typer.Option(help="Only this actor, for example key:0123456789ab.")] = None,
-    customer: Annotated[str | None, typer.Option(help="Only the customer with this pseudonym.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Show only this actor, for example key:0123456789ab.")] = None,
+    customer: Annotated[str | None, typer.Option(help="Show only the customer with this pseudonym.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this number of the newest records.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show who did what: commands, erasures, exports, and what operators did with `loyalty`."""
+    """Show who did what and when: commands, erasures, exports, and what operators did with `loyalty`."""
     settings = read_settings()
 
     def is_wanted(record: Record) -> bool:

@@ -114,7 +114,7 @@ def test_a_file_without_a_published_key_is_explained(tmp_path: Path):
     assert (1, 1) == (result.exit_code, result.stderr.count("\n"))
     assert key_id_of(file.read_text().strip())
     assert f"no Kafka broker answers at {NOBODY}" in result.stderr
-    assert f"{file} has a key that may not be valid: delete this file and try again" in result.stderr
+    assert f"The key in {file} may not be valid: delete this file and try again" in result.stderr
 
 
 def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

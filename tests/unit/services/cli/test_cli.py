@@ -48,7 +48,7 @@ def test_an_output_that_cannot_be_written_is_one_clear_line(options: list[str]) 
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-c", "from services.cli import app; app()", "topics", "list", *options]
         result = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    says = "stdout: No space left on device: the output is not complete. Free space, or write to another place"
+    says = "stdout: No space left on device: the output is not complete. Free disk space, or write to another place"
     assert (1, f"error: {says}\n") == (result.returncode, result.stderr)
 
 
@@ -123,8 +123,8 @@ def test_settings_keeps_passwords_to_itself() -> None:
 @pytest.mark.parametrize(
     ("content", "mechanism", "says"),
     [
-        (b"\n", "SCRAM-SHA-512", "admin: is empty; put the password of the user admin into it"),
-        (b"\xff", "SCRAM-SHA-512", "admin: is not UTF-8; put the password of the user admin into it"),
+        (b"\n", "SCRAM-SHA-512", "admin is empty: write the password of the user admin into it"),
+        (b"\xff", "SCRAM-SHA-512", "admin is not UTF-8: write the password of the user admin into it"),
         (b"secret", "PLAIN", "Kafka keeps no passwords of PLAIN"),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_backfill_checks_its_tables_before_it_starts(
 ) -> None:
     """The backfill of the line items can take hours."""
     started: list[list[str]] = []
-    monkeypatch.setattr(export, "announced", lambda *_, **__: None)
+    monkeypatch.setattr(export, "announce_command", lambda *_, **__: None)
     monkeypatch.setattr(export, "exit_status", lambda command: started.append(command) or 1)
     settings = {"LOYALTY_EXPORT_DIR": f"{tmp_path}/export", "LOYALTY_TABLES_DIR": str(tmp_path / folder)}
 
@@ -328,4 +328,4 @@ def test_a_wheel_without_the_stack_says_what_to_type(
 
     result = CliRunner().invoke(app, ["up"])
 
-    assert (2, f"error: pyspark is not installed: type {expected}\n") == (result.exit_code, result.stderr)
+    assert (2, f"error: pyspark is not installed: run {expected}\n") == (result.exit_code, result.stderr)

@@ -90,7 +90,7 @@ def test_a_file_can_be_one_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("-", "--hours", "1"), 2, "leave out --hours or the files"),
+        (("-", "--hours", "1"), 2, "remove --hours or the files"),
         (("nothing.jsonl",), 1, "nothing.jsonl: No such file"),
     ],
 )

@@ -51,7 +51,7 @@ def test_files_without_shops_are_refused(tmp_path: Path) -> None:
 
     result = loyalty("publish", str(file))
 
-    assert (2, f"error: {file}: no shops, so nothing was published\n") == (result.exit_code, result.stderr)
+    assert (2, f"error: {file}: no shops, so nothing was published: add a shop\n") == (result.exit_code, result.stderr)
 
 
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
