@@ -37,11 +37,11 @@ def cpu_seconds(processes: list[psutil.Process]) -> float:
 def start_instance(
     settings: Settings, directory: Path, name: str, standbys: int = 0, checkout: Path = ROOT
 ) -> ApiProcess:
-    own = {"state_dir": settings_dir(directory, name), "standby_replicas": standbys}
+    own = {"state_dir": state_dir_of(directory, name), "standby_replicas": standbys}
     return ApiProcess(settings.model_copy(update=own), directory / f"{name}.log", checkout)
 
 
-def settings_dir(directory: Path, name: str) -> Path:
+def state_dir_of(directory: Path, name: str) -> Path:
     return directory / "instances" / name
 
 

@@ -62,7 +62,7 @@ _WATCHED_A_SECOND = 5.0
 _REDEMPTIONS_A_SECOND = 2.0
 REDEEMING_CARDS = [f"REDEEMS{number}" for number in range(20)]
 _WATCHERS = 64
-_PATIENCE_SECONDS = 300.0
+_TIMEOUT_SECONDS = 300.0
 _IDS = FolderSchemaIds()
 _FACTOR = Decimal("0.02")
 
@@ -291,7 +291,7 @@ class _Run:
     def _answered(self, card: str, sequence: int) -> float:
         """The time of the first response with this sequence number. Raises HTTPStatusError if there is none in time."""
         parameters = {"minSequence": sequence, "timeout": LONGEST_TIMEOUT_SECONDS}
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while True:
             answer = self._client.get(f"/v1/customers/{card}/balance", params=parameters)
             if answer.is_success:

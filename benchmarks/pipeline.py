@@ -170,7 +170,7 @@ class Watch:
     def peak_bytes(self) -> int:
         return max((seen.memory_bytes for seen in self.history), default=0)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         size = 0
         for member in [self.process, *_descendants(self.process)]:
             try:
@@ -188,7 +188,7 @@ class Watch:
 
     def until(self, ended: threading.Event) -> None:
         while not ended.wait(self.every):
-            self.look()
+            self.sample()
 
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:

@@ -28,7 +28,7 @@ from benchmarks.instances import (
     per_core,
     process_of,
     served_by,
-    settings_dir,
+    state_dir_of,
     start_instance,
 )
 from benchmarks.machine import machine
@@ -44,7 +44,7 @@ from tests.support.read_load import Load, Writer
 from tests.support.waiting import wait_for
 
 REPORT = Path("var/reports/queries.json")
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 STANDBY_CARDS = [f"CARD{number}" for number in range(45)]
 
 
@@ -139,7 +139,7 @@ def _restore_and_leave(
     with ExitStack() as stack:
         restored, first = _restore(stack, settings, directory, options.balances)
         first.terminate()
-    shutil.rmtree(settings_dir(directory, "first"))
+    shutil.rmtree(state_dir_of(directory, "first"))
     return restored, restores.read_into_nothing(settings)
 
 
@@ -159,7 +159,7 @@ def _restore(
         begun, before = time.monotonic(), sum(each["applied"] for each in _balances(report))
         cpu_before = sum(process_of(first).cpu_times()[:2])
     while not _is_ready(first):  # poll rarely, because a response takes processor time from the restore
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     seconds = time.monotonic() - begun
     process = process_of(first)
     return {
@@ -167,7 +167,7 @@ def _restore(
         "restore_seconds": seconds,
         "restore_cpu_microseconds": (sum(process.cpu_times()[:2]) - cpu_before) / (balances - before) * 1e6,
         "bytes_per_key": (process.memory_info().rss - resident_empty) / balances,
-        "disk_bytes_per_key": _size(settings_dir(directory, "first")) / balances,
+        "disk_bytes_per_key": _size(state_dir_of(directory, "first")) / balances,
     }, first
 
 

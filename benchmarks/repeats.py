@@ -85,7 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.step:
         query, remembered, folder = options.step
-        print(json.dumps(Step(query, Path(folder), walks=options.native).run(int(remembered))))
+        print(json.dumps(Step(query, Path(folder), native=options.native).run(int(remembered))))
         return
     rows = []
     with tempfile.TemporaryDirectory() as directory:
@@ -100,8 +100,8 @@ def main() -> None:
         try:
             create_topics(settings)
             variants = (False, True) if options.walk else (False,)
-            for query, number, walks in itertools.product(options.queries, options.remembered, variants):
-                rows.append(measure(settings, Path(directory), query, number, walks=walks))
+            for query, number, native in itertools.product(options.queries, options.remembered, variants):
+                rows.append(measure(settings, Path(directory), query, number, native=native))
                 compare(rows[-1], rows)
                 print(json.dumps(rows[-1]), flush=True)
                 write(rows)
@@ -114,14 +114,14 @@ def write(rows: list[dict[str, Any]]) -> None:
     write_report(REPORT, {"machine": machine(), "load": load, "rows_a_batch": ROWS, "rows": rows})
 
 
-def measure(settings: Settings, directory: Path, query: str, remembered: int, *, walks: bool) -> dict[str, Any]:
+def measure(settings: Settings, directory: Path, query: str, remembered: int, *, native: bool) -> dict[str, Any]:
     """A row of the report: one step in a process of its own. Raises RuntimeError with the end of its log."""
-    folder = directory / f"{query}-{walks}"
+    folder = directory / f"{query}-{native}"
     command = [sys.executable, "-m", "benchmarks.repeats", "--step", query, str(remembered), str(folder)]
     environment = environment_of(settings) | {"PYTHONPATH": str(jars.ROOT)}
     with (directory / "step.log").open("wb") as log:
         result = subprocess.run(
-            command + ["--native"] * walks,
+            command + ["--native"] * native,
             env=environment,
             cwd=jars.ROOT,
             stdout=subprocess.PIPE,
@@ -130,7 +130,7 @@ def measure(settings: Settings, directory: Path, query: str, remembered: int, *,
         )
     if result.returncode:
         raise RuntimeError((directory / "step.log").read_text(encoding="utf-8", errors="replace")[-3000:])
-    name = f"{query} (Spark's own)" if walks else query
+    name = f"{query} (Spark's own)" if native else query
     return {"query": name, "remembered": remembered, **json.loads(result.stdout.splitlines()[-1])}
 
 
@@ -159,10 +159,10 @@ class FolderContext(QueryContext):
 class Step:
     """One process: restart on a checkpoint, fill the memory, and measure micro-batches."""
 
-    def __init__(self, query: str, folder: Path, *, walks: bool) -> None:
+    def __init__(self, query: str, folder: Path, *, native: bool) -> None:
         self._query = QUERIES[query]
         self._folder = folder
-        self._walks = walks
+        self._native = native
         self._topic = topics.HADOOP if query == "export" else topics.POS_INVOICES
         self._watch = Watch(psutil.Process())
         self._files = len(list(folder.glob(f"{self._topic.name}/*.parquet")))
@@ -196,7 +196,7 @@ class Step:
             FolderSchemaIds(),
             settings,
             timedelta(0),
-            {} if self._walks else self._query.formats,
+            {} if self._native else self._query.formats,
             self._folder,
         )
         writer = self._query.build(context).format("noop").queryName(self._query.name)
@@ -239,7 +239,7 @@ class Step:
         return round(median(costs[WARM_UP:]), 3)
 
     def _cpu_seconds(self) -> float:
-        self._watch.look()
+        self._watch.sample()
         return self._watch.history[-1].cpu_seconds
 
     def _sizes(self, spark: SparkSession, query: StreamingQuery) -> dict[str, int]:

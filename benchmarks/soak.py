@@ -39,7 +39,7 @@ MEASURES = ("memory_mib", "threads", "descriptors")
 
 DISK = "disk_mib"
 REDEMPTIONS_A_SECOND = 2.0
-_LOOK_SECONDS = 20.0
+_SAMPLE_SECONDS = 20.0
 """Sample rarely, because the kernel walks through all pages to compute shared memory."""
 
 _LONGEST_AUDIT_SECONDS = 4 * 3600.0
@@ -59,7 +59,7 @@ class Resources:
     times: list[float] = field(default_factory=list)
     values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         found: dict[tuple[str, str], float] = {("all", DISK): _disk_bytes(self.stack.directory) / _MIB}
         for part in self.stack.processes:
             found |= {(part.name, name): value for name, value in zip(MEASURES, _used(part.pid), strict=True)}
@@ -75,12 +75,12 @@ class Resources:
     @contextmanager
     def sampled(self) -> Iterator[None]:
         """Sample until the end of the block, then write a report and a picture. A failure must not lose hours."""
-        self.look()
+        self.sample()
         ended = threading.Event()
 
         def until_the_end() -> None:
-            while not ended.wait(_LOOK_SECONDS):
-                self.look()
+            while not ended.wait(_SAMPLE_SECONDS):
+                self.sample()
 
         thread = threading.Thread(target=until_the_end, daemon=True)
         thread.start()
@@ -131,7 +131,7 @@ def _until_lapsed(stack: LocalStack) -> None:
     with httpx.Client(base_url=stack.api_url, trust_env=False) as client:
         for card in REDEEMING_CARDS:
             while client.get(f"/v1/customers/{card}/balance").json()["ReservedLoyaltyPoints"] != "0.00":
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_SAMPLE_SECONDS)
 
 
 def rows(resources: Resources, samples: Samples) -> Iterator[dict[str, Any]]:

@@ -28,7 +28,7 @@ from tests.support.processes import ApiProcess
 STREAMS, FAUST, BARE = "Kafka Streams, interactive query", "Faust, table route", "Starlette, constant answer"
 _GOALS = {BARE: "≥ 0.6"}
 _ASKED = 2_000
-_PATIENCE_SECONDS = 300.0
+_TIMEOUT_SECONDS = 300.0
 _RATE, _PER_CORE = "requests_per_second", "requests_per_cpu_second"
 
 
@@ -94,7 +94,7 @@ def _our_server(stack: ExitStack, workload: Workload, settings: Settings, direct
 
 def _wait_for_balances(url: str, points: Mapping[str, str]) -> None:
     """Poll every customer until all balances agree with the oracle. Raises TimeoutError."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     left = dict(points)
     with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
         while left:

@@ -21,10 +21,10 @@ WARM_UP = 0.25
 _QUIET_SECONDS = 5.0
 """A contender that writes nothing for this time has finished."""
 
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 """Poll rarely, because polls cost processor time. The broker's append times give the end of a run."""
 
-_PATIENCE_SECONDS = 240.0
+_TIMEOUT_SECONDS = 240.0
 _STOP_SECONDS = 60.0
 _LOG_BYTES = 2_000
 
@@ -106,9 +106,9 @@ def _wait_for_outputs(workload: Workload, branch: str, watches: Sequence[Watch],
     """
     due, there, moved = workload.records(branch), 0, time.monotonic()
     while there < due or time.monotonic() - moved < _QUIET_SECONDS:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
         ended = any(watch.process.status() == psutil.STATUS_ZOMBIE for watch in watches)
-        if ended or time.monotonic() - moved > _PATIENCE_SECONDS:
+        if ended or time.monotonic() - moved > _TIMEOUT_SECONDS:
             state = "has ended" if ended else "stands still"
             raise PeerFailedError(f"{directory.name} {state} with {there} of {due} records:\n{_last_lines(directory)}")
         if (now := workload.ends(branch)) != there:

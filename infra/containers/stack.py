@@ -19,7 +19,7 @@ PARTS = ("kafka", "postgres", "pipeline", "ledger", "api")
 """The services that always run. Services of a profile are not checked here."""
 
 _START_TIMEOUT = 900.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _METRICS_PORT, _API_PORT = 9108, 8080
 _PARQUET = "/data/parquet"
 
@@ -101,7 +101,7 @@ class ContainerStack:
             self.check()
             if time.monotonic() > deadline:
                 raise ProcessFailedError(f"not ready after {_START_TIMEOUT:.0f} s. {self.last_lines()}")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def is_ready(self) -> bool:
         """Whether the queries run and all API instances are ready."""

@@ -33,7 +33,7 @@ QUERIES = {
 }
 """The queries of the pipeline by their names in the metrics, and their input topics."""
 
-PATIENCE_SECONDS = 480.0
+PROGRESS_TIMEOUT_SECONDS = 480.0
 """The longest time without progress. Also on a slow machine the first batches need much less."""
 
 WATCHED = 200
@@ -41,7 +41,7 @@ WATCHED = 200
 
 _READ = (*OUTPUTS, topics.STORE_SALES)
 _STEP_SECONDS = 0.1
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _STRANGERS = 20
 _NOBODY = "nobody-has-this-card"
 _FOLDER_TYPES: dict[str, pa.DataType] = {"date": pa.string(), "batch": pa.int64()}
@@ -104,7 +104,7 @@ class Demo:
         )
         self._progress = progress
         self._published = 0
-        self._looked = 0.0
+        self._polled = 0.0
         self._api_positions: dict[int, int] = {}
         self._exported: dict[int, int] = {}
         rows = expected.hadoop.total()
@@ -155,7 +155,7 @@ class Demo:
         self._until("the API", lambda: reached(self._api_positions, balances))
         if ledger := self._ledger:
             self._until("the ledger", lambda: reached(ledger.positions(), outputs[topics.LOYALTY]))
-        self._look()
+        self._poll()
 
     def latencies(self) -> list[float]:
         """Seconds from the publication of each measured invoice to its balance, ascending."""
@@ -195,10 +195,10 @@ class Demo:
             self._step(_STEP_SECONDS)
             if self._state() != state:
                 state, moved = self._state(), time.monotonic()
-            elif time.monotonic() - moved > PATIENCE_SECONDS:
+            elif time.monotonic() - moved > PROGRESS_TIMEOUT_SECONDS:
                 logs = self._stack.last_lines()
                 raise DemoFailedError(
-                    f"no progress for {PATIENCE_SECONDS:.0f} s while waiting for {awaited}. Read the logs:\n{logs}"
+                    f"no progress for {PROGRESS_TIMEOUT_SECONDS:.0f} s while waiting for {awaited}. Read the logs:\n{logs}"
                 )
 
     def _state(self) -> tuple[object, ...]:
@@ -209,10 +209,10 @@ class Demo:
 
     def _step(self, seconds: float) -> None:
         self._topics.read(seconds)
-        if time.monotonic() - self._looked > _LOOK_SECONDS:
-            self._look()
+        if time.monotonic() - self._polled > _POLL_SECONDS:
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Read all positions, and check that all parts run."""
         self._stack.check()
         self._pipeline.read()
@@ -224,7 +224,7 @@ class Demo:
         if (exported := dict(self._positions(EXPORT))) != self._exported:
             self._show("parquet rows", count_parquet_rows(self._stack.parquet()))
             self._exported = exported
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
 
     def _show(self, bar: str, done: int) -> None:
         self._progress.update(self._bars[bar], completed=done)

@@ -24,7 +24,7 @@ from tests.support.programs import loyalty
 BACKLOG_BYTES = 2_000_000_000
 
 _ENDLESS = 100_000_000
-_PATIENCE_SECONDS = 2 * 3600.0
+_TIMEOUT_SECONDS = 2 * 3600.0
 """The longest time for the whole backlog, and for its audit."""
 
 
@@ -45,7 +45,7 @@ def backlog(name: str, environment: Environment, seed: int) -> Row:
     memory = _largest_process(pipeline.process.pid)
     found, shipped, again = _outputs(settings)
     exported, distinct = _exported(settings)
-    audited = loyalty(settings, "audit", timeout=_PATIENCE_SECONDS).returncode
+    audited = loyalty(settings, "audit", timeout=_TIMEOUT_SECONDS).returncode
     rows = lines.total()
     evidence = (
         f"{len(lines):,} invoices; {exported:,} rows exported, {distinct:,} distinct, {rows:,} expected; exit status "
@@ -121,7 +121,7 @@ def _largest_process(pid: int | None) -> int:
 _STACK = partial(
     Environment,
     api_instances=1,
-    patience_seconds=_PATIENCE_SECONDS,
+    timeout_seconds=_TIMEOUT_SECONDS,
     max_offsets_per_trigger=Settings.model_fields["max_offsets_per_trigger"].default,
     spark_java_options="",
 )

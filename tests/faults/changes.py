@@ -29,10 +29,10 @@ _OTHER_SEED = 5_000
 
 def wrong_clocks(name: str, environment: Environment, seed: int) -> Row:
     """Tills whose clocks are years slow or fast publish among the others."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     invoices = _other_invoices(environment.settings, seed)
     for each in invoices:
-        each["CreatedTime"] += chance.choice(_WRONG_YEARS) * _MS_PER_YEAR
+        each["CreatedTime"] += rng.choice(_WRONG_YEARS) * _MS_PER_YEAR
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY)
         publish_invoices(environment.settings, *invoices)

@@ -23,7 +23,7 @@ from tests.faults.load import read_balance
 from tests.support.threads import BackgroundThreads
 
 _PAUSE_SECONDS = 0.5
-_PATIENCE_SECONDS = 16.0
+_TIMEOUT_SECONDS = 16.0
 """Timeout of one request, longer than an instance waits for a decision or a forward (15 s)."""
 
 _NOT_YET = {"command-in-flight", "redemption-pending"}
@@ -97,7 +97,7 @@ class Clerks(BackgroundThreads):
         """Send one request to the next instance, and add its response to ``tries``. None if it must be repeated."""
         try:
             url, headers = self._next_url() + path, {"Idempotency-Key": key}
-            answer = self._http.post(url, json=body, headers=headers, timeout=_PATIENCE_SECONDS)
+            answer = self._http.post(url, json=body, headers=headers, timeout=_TIMEOUT_SECONDS)
         except httpx.HTTPError as error:
             tries.append(type(error).__name__)
             return None
@@ -111,7 +111,7 @@ class Clerks(BackgroundThreads):
     def read(self, card: str, least: int | None) -> None:
         """Read a balance once from the next instance. ``least`` is the sequence number to wait for."""
         parameters = {} if least is None else {"minSequence": least, "timeout": 5}
-        answer = read_balance(self._http, _PATIENCE_SECONDS, self._next_url(), card, self.histories, **parameters)
+        answer = read_balance(self._http, _TIMEOUT_SECONDS, self._next_url(), card, self.histories, **parameters)
         if answer is None or least is None:
             return
         if answer.status_code != httpx.codes.OK or answer.json()["Sequence"] < least:
@@ -139,20 +139,20 @@ class Clerks(BackgroundThreads):
 class _Clerk:
     def __init__(self, clerks: Clerks, name: str) -> None:
         self._clerks, self._name = clerks, name
-        self._dice = random.Random(f"clerk {name}")
+        self._rng = random.Random(f"clerk {name}")
         self._given = 0
 
     def run_random_command(self) -> None:
-        card = self._dice.choice(self._clerks._cards)
-        match self._dice.randrange(10):
+        card = self._rng.choice(self._clerks._cards)
+        match self._rng.randrange(10):
             case 0 | 1 | 2 | 3 | 4:
                 self._redeem(card)
             case 5 | 6 | 7:
-                points = f"{self._dice.choice((-2_000, 500, 1_000, 3_000)) / 100:.2f}"
+                points = f"{self._rng.choice((-2_000, 500, 1_000, 3_000)) / 100:.2f}"
                 body = {"points": points, "reason": "a correction", "actor": self._name}
                 self._give(card, Action("adjust", points=Decimal(points)), f"/v1/customers/{card}/adjustments", body)
             case _:
-                to, points = self._dice.choice(self._clerks._cards), self._points()
+                to, points = self._rng.choice(self._clerks._cards), self._points()
                 action = Action("transfer", points=Decimal(points), possible=to != card)
                 self._give(card, action, "/v1/transfers", {"from": card, "to": to, "points": points})
 
@@ -162,7 +162,7 @@ class _Clerk:
         action = Action("reserve", points=Decimal(points))
         reserved = self._give(card, action, f"/v1/customers/{card}/redemptions", {"points": points})
         if reserved.status == httpx.codes.CREATED:
-            for end in self._dice.choice(([], ["capture"], ["capture"], ["void"], ["capture", "void"])):
+            for end in self._rng.choice(([], ["capture"], ["capture"], ["void"], ["capture", "void"])):
                 if self._clerks.stopping.is_set():
                     return
                 redemption_id = str(reserved.body["RedemptionID"])
@@ -170,7 +170,7 @@ class _Clerk:
                 self._give(card, action, f"/v1/redemptions/{redemption_id}/{end}", None)
 
     def _points(self) -> str:
-        return f"{self._dice.choice((1, 250, 1_000, 4_000, 20_000)) / 100:.2f}"
+        return f"{self._rng.choice((1, 250, 1_000, 4_000, 20_000)) / 100:.2f}"
 
     def _give(self, card: str, action: Action, path: str, body: Mapping[str, Any] | None) -> Answer:
         self._given += 1
@@ -189,9 +189,9 @@ class _Clerk:
         if "AccountSequence" in answer.body:
             received = command_response(answer.body)
             histories.add_command(card, action._replace(received=received), start, end)
-            for least in self._dice.choice(([], [None], [None, received.sequence])):
+            for least in self._rng.choice(([], [None], [None, received.sequence])):
                 self._clerks.read(card, least)
-        if self._dice.random() < 0.2:
+        if self._rng.random() < 0.2:
             # Repeat the request, like a client that lost the response.
             self._clerks.compare(answer, self._clerks.ask(path, body, key))
         return answer

@@ -34,14 +34,14 @@ def damaged_checkpoint(name: str, environment: Environment, seed: int) -> Row:
     Then `loyalty rebuild` makes a new checkpoint. `loyalty audit` also checks the result, because it recomputes all
     accounts with the rules of the domain.
     """
-    chance, kind = random.Random(seed), in_turn(_KINDS, seed)
+    rng, kind = random.Random(seed), in_turn(_KINDS, seed)
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 40)
     environment.settle()
     environment.halt(environment.stack.pipeline)
     with Tills(environment.stack, seed + 1_000, RATE):
         environment.until_written(topics.POS_INVOICES, 40)
-    _damage_all(Path(environment.settings.checkpoint_dir, "loyalty"), kind, chance)
+    _damage_all(Path(environment.settings.checkpoint_dir, "loyalty"), kind, rng)
     start = run_module("pipelines", environment.settings, "--query=loyalty", "--available-now")
     is_detected = start.returncode != 0 and any(word in start.stdout for word in _DAMAGE_WORDS)
     rebuilt = loyalty(environment.settings, "rebuild").returncode
@@ -55,16 +55,16 @@ def damaged_checkpoint(name: str, environment: Environment, seed: int) -> Row:
     return replace(row, wrong_answers=row.wrong_answers + wrong, evidence=seen)
 
 
-def _damage_all(checkpoint: Path, kind: str, chance: random.Random) -> None:
+def _damage_all(checkpoint: Path, kind: str, rng: random.Random) -> None:
     for file in sorted(checkpoint.glob(kind)):
         # Keep the checksums, because they reveal the damage.
         if file.is_file() and not file.name.endswith(".crc"):
-            damage(file, chance)
+            damage(file, rng)
 
 
 def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
     """Damage all files of RocksDB of each API instance. The instance must detect this at its start, and restore."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 40)
     environment.settle()
@@ -73,7 +73,7 @@ def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
         environment.halt(api)
         for pattern in ("*.sst", "*.log", "MANIFEST*"):
             for file in sorted(api.settings.state_dir.rglob(pattern)):
-                damage(file, chance)
+                damage(file, rng)
                 damaged += 1
         environment.resume(api)
     row = audited_row(environment, name, observations, environment.recovered(), f"{damaged} files damaged")
@@ -113,15 +113,15 @@ def _cards(environment: Environment) -> list[str]:
     return sorted({bytes(each.key() or b"").decode() for each in records})
 
 
-def damage(file: Path, chance: random.Random) -> None:
+def damage(file: Path, rng: random.Random) -> None:
     """Flip a byte, or truncate the file."""
     content = bytearray(file.read_bytes())
     if not content:
         return
-    if chance.random() < 0.5:
-        del content[chance.randrange(len(content)) :]
+    if rng.random() < 0.5:
+        del content[rng.randrange(len(content)) :]
     else:
-        place = chance.randrange(len(content))
+        place = rng.randrange(len(content))
         content[place] ^= 0xFF
     file.write_bytes(content)
 

@@ -28,7 +28,7 @@ from tests.faults.histories import Histories
 from tests.support.builders import invoice
 from tests.support.processes import SMALL_JVM
 
-_PATIENCE_SECONDS = 900.0
+_TIMEOUT_SECONDS = 900.0
 """The longest wait for one condition: several times the restart on a busy machine."""
 
 PROBE = "PROBE-"
@@ -49,7 +49,7 @@ class Environment:
     """A stack in a directory with a supervisor that restarts processes that end, as systemd does.
 
     Args:
-        patience_seconds: the longest wait for one condition.
+        timeout_seconds: the longest wait for one condition.
         changes: settings that differ from those of the other faults.
 
     Attributes:
@@ -63,7 +63,7 @@ class Environment:
         self,
         directory: Path,
         api_instances: int = 2,
-        patience_seconds: float = _PATIENCE_SECONDS,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
         **changes: object,
     ) -> None:
         self.settings = private_settings(
@@ -78,7 +78,7 @@ class Environment:
             },
         )
         self.directory, self.histories = directory, Histories()
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self.stack = LocalStack(directory, self.settings, api_instances)
         self._consumer = self._new_consumer()
         self.http = httpx.Client(limits=httpx.Limits(), trust_env=False)
@@ -116,11 +116,11 @@ class Environment:
 
     def until(self, awaited: str, condition: Callable[[], bool]) -> None:
         """Poll a condition, and supervise the processes meanwhile. Raises NoEvidenceError."""
-        deadline = time.monotonic() + self._patience_seconds
+        deadline = time.monotonic() + self._timeout_seconds
         while not condition():
             if time.monotonic() > deadline:
                 logs = "\n".join(process.last_lines() for process in self.stack.processes)
-                seconds = self._patience_seconds
+                seconds = self._timeout_seconds
                 raise NoEvidenceError(f"the condition did not hold within {seconds:.0f} s: {awaited}\n{logs}")
             self.supervise()
             time.sleep(_POLL_SECONDS)

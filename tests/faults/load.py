@@ -23,7 +23,7 @@ _WATCH_SECONDS = 1.0
 _CALLER_SECONDS = 2.0
 """A caller then asks the next instance, as a load balancer does. No instance can answer for one that is paused."""
 
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 """Longer than an instance is paused."""
 
 
@@ -149,16 +149,16 @@ class Watchers(BackgroundThreads):
 
     def _watch(self, url: str, card: str) -> None:
         while not self.stopping.wait(_WATCH_SECONDS):
-            read_balance(self._http, _PATIENCE_SECONDS, url, card, self._histories)
+            read_balance(self._http, _TIMEOUT_SECONDS, url, card, self._histories)
 
 
 def read_balance(
-    http: httpx.Client, patience: float, url: str, card: str, histories: Histories, **parameters: int
+    http: httpx.Client, client_timeout: float, url: str, card: str, histories: Histories, **parameters: int
 ) -> httpx.Response | None:
     """Read a balance once, and add a response of 200 or 404 to the histories. None for any other response."""
     start = time.monotonic()
     try:
-        answer = http.get(f"{url}/v1/customers/{card}/balance", params=parameters, timeout=patience)
+        answer = http.get(f"{url}/v1/customers/{card}/balance", params=parameters, timeout=client_timeout)
     except httpx.HTTPError:
         return None
     if answer.status_code not in {httpx.codes.OK, httpx.codes.NOT_FOUND}:

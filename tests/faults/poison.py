@@ -85,19 +85,19 @@ def _fits_avro(each: dict[str, Any]) -> bool:
 
 def fuzzed(seed: int, count: int) -> Iterator[Message]:
     """Valid values in every format with changed, removed or inserted bytes, and random bytes."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     good = [message.value for message in Simulation(Options(count=200, seed=seed + 7_000)).messages()]
     for _ in range(count):
-        value = bytearray(chance.choice(good))
-        for _ in range(chance.randint(1, 4)):
-            place = chance.randrange(len(value)) if value else 0
-            match chance.randrange(4):
+        value = bytearray(rng.choice(good))
+        for _ in range(rng.randint(1, 4)):
+            place = rng.randrange(len(value)) if value else 0
+            match rng.randrange(4):
                 case 0:
-                    value[place : place + 1] = chance.randbytes(1)
+                    value[place : place + 1] = rng.randbytes(1)
                 case 1:
                     del value[place:]
                 case 2:
-                    value[place:place] = chance.randbytes(chance.randint(1, 8))
+                    value[place:place] = rng.randbytes(rng.randint(1, 8))
                 case 3:
-                    value[place : place + chance.randint(1, 8)] = b""
-        yield b"STR1", bytes(value) if chance.random() < 0.95 else chance.randbytes(chance.randint(0, 64))
+                    value[place : place + rng.randint(1, 8)] = b""
+        yield b"STR1", bytes(value) if rng.random() < 0.95 else rng.randbytes(rng.randint(0, 64))

@@ -23,7 +23,7 @@ from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 _CARDS = [f"ROTATED-{number}" for number in range(12)]
 _PAUSE_SECONDS = 0.05
-_LOOK_SECONDS = 2.5
+_RELOAD_SECONDS = 2.5
 """The time after which each instance has read the file of the secrets again. It looks once a second."""
 
 _REFUSED = {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS}
@@ -172,7 +172,7 @@ def _rotate_secret(environment: Environment, file: Path) -> None:
     old, new = file.read_text(encoding="ascii").strip(), secrets.token_urlsafe(32)
     for lines in ([old, new], [new, old], [new]):
         file.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
-        _wait(environment, _LOOK_SECONDS)
+        _wait(environment, _RELOAD_SECONDS)
 
 
 def _wait(environment: Environment, seconds: float) -> None:

@@ -65,12 +65,12 @@ def delete_newest_commits(environment: Environment, _: random.Random) -> None:
     environment.stack.pipeline.start()
 
 
-def kill_python_worker(environment: Environment, chance: random.Random) -> None:
+def kill_python_worker(environment: Environment, rng: random.Random) -> None:
     def killed() -> bool:
         workers = environment.python_workers()
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             if workers:
-                chance.choice(workers).kill()
+                rng.choice(workers).kill()
                 return True
         return False
 
@@ -87,13 +87,13 @@ def bounce_broker(environment: Environment, _: random.Random) -> None:
     environment.stack.broker.start()
 
 
-def kill_api(environment: Environment, chance: random.Random) -> None:
-    environment.restart(chance.choice(environment.stack.apis))
+def kill_api(environment: Environment, rng: random.Random) -> None:
+    environment.restart(rng.choice(environment.stack.apis))
 
 
-def kill_restoring_api(environment: Environment, chance: random.Random) -> None:
+def kill_restoring_api(environment: Environment, rng: random.Random) -> None:
     """Kill an instance, and again as soon as it has begun to restore."""
-    api = chance.choice(environment.stack.apis)
+    api = rng.choice(environment.stack.apis)
     api.process.kill()
     shutil.rmtree(api.settings.state_dir)
     # Wait until it is alive, not ready, so that the kill hits the restore.
@@ -101,12 +101,12 @@ def kill_restoring_api(environment: Environment, chance: random.Random) -> None:
     environment.restart(api)
 
 
-def pause_api(environment: Environment, chance: random.Random) -> None:
+def pause_api(environment: Environment, rng: random.Random) -> None:
     """Pause an instance for longer than its session.
 
     The other takes its partitions, and the paused one must notice that later.
     """
-    api = chance.choice(environment.stack.apis)
+    api = rng.choice(environment.stack.apis)
     others = [each for each in environment.stack.apis if each is not api]
     with paused(api.process.pid or 0):
         environment.until("another owner of all partitions", lambda: _owns_all(environment, others))
@@ -147,10 +147,10 @@ FAULTS = (
 
 def run(fault: Fault, _name: str, environment: Environment, seed: int) -> Row:
     """Inject a fault, wait until all readers have caught up, and audit."""
-    chance = random.Random(f"{seed}/{fault.name}")
+    rng = random.Random(f"{seed}/{fault.name}")
     with load(environment, seed) as observations:
-        environment.until_written(fault.progress, chance.randint(1, 20))
-        fault.inject(environment, chance)
+        environment.until_written(fault.progress, rng.randint(1, 20))
+        fault.inject(environment, rng)
         recovery = environment.recovered()
     return audited_row(environment, fault.name, observations, recovery)
 

@@ -54,18 +54,18 @@ def _paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield from _paths(each, (*path, name))
 
 
-def arguments(chance: Random) -> Iterator[list[str]]:
+def arguments(rng: Random) -> Iterator[list[str]]:
     """Words of a command, options that it has and does not have, and odd texts."""
     paths = [*_paths(_group())]
     while True:
-        path, options = chance.choice(paths)
+        path, options = rng.choice(paths)
         words = [*path]
-        for _ in range(chance.randrange(6)):
-            words.append(chance.choice(options) if options and chance.random() < 0.5 else chance.choice(_TEXTS))
-            if chance.random() < 0.1:
-                words[-1] += "=" + chance.choice(_TEXTS)
-        if chance.random() < 0.05:
-            chance.shuffle(words)
+        for _ in range(rng.randrange(6)):
+            words.append(rng.choice(options) if options and rng.random() < 0.5 else rng.choice(_TEXTS))
+            if rng.random() < 0.1:
+                words[-1] += "=" + rng.choice(_TEXTS)
+        if rng.random() < 0.05:
+            rng.shuffle(words)
         yield words
 
 
@@ -110,15 +110,13 @@ def _parse(command: Any, words: list[str]) -> None:
         name, command, words = command.resolve_command(context, rest)
 
 
-def local_arguments(chance: Random) -> Iterator[list[str]]:
+def local_arguments(rng: Random) -> Iterator[list[str]]:
     """Arguments of commands that need no broker."""
     known = dict(_paths(_group()))
     while True:
-        path = chance.choice(_LOCAL)
+        path = rng.choice(_LOCAL)
         options = known.get(path, [])
-        words = [
-            chance.choice(_TEXTS if chance.random() < 0.7 else options or _TEXTS) for _ in range(chance.randrange(4))
-        ]
+        words = [rng.choice(_TEXTS if rng.random() < 0.7 else options or _TEXTS) for _ in range(rng.randrange(4))]
         yield [*path, *(word for word in words if "\0" not in word)]
 
 

@@ -28,19 +28,19 @@ Values = Mapping[str, Callable[[Random], Any]]
 """By the name of a field, what gives its values. Other fields get values by their types."""
 
 
-def framed(chance: Random, name: str, values: Values) -> bytes:
+def framed(rng: Random, name: str, values: Values) -> bytes:
     """A record in one of the schemas of its name, in the Confluent framing. Half of them are damaged."""
-    schema_id = chance.choice(_ids_of(name))
-    value = header(schema_id) + _body(chance, schema_id, values)
-    return damaged(value, AVRO_MUTATIONS, chance) if chance.random() < 0.5 else value
+    schema_id = rng.choice(_ids_of(name))
+    value = header(schema_id) + _body(rng, schema_id, values)
+    return damaged(value, AVRO_MUTATIONS, rng) if rng.random() < 0.5 else value
 
 
-def _body(chance: Random, schema_id: int, values: Values) -> bytes:
+def _body(rng: Random, schema_id: int, values: Values) -> bytes:
     declared, parsed = _schema(schema_id)
     while True:
         buffer = io.BytesIO()
         try:
-            fastavro.schemaless_writer(buffer, parsed, _value(chance, declared, values))
+            fastavro.schemaless_writer(buffer, parsed, _value(rng, declared, values))
         except AVRO_ERRORS:
             continue  # this value has no bytes in the schema
         return buffer.getvalue()
@@ -57,33 +57,33 @@ def _schema(schema_id: int) -> tuple[Any, Any]:
     return json.loads(text), fastavro.parse_schema(json.loads(text))
 
 
-def _value(chance: Random, of: Any, values: Values) -> Any:
+def _value(rng: Random, of: Any, values: Values) -> Any:
     if isinstance(of, list):
-        return _value(chance, chance.choice(of), values)
+        return _value(rng, rng.choice(of), values)
     if isinstance(of, str):
-        return _PRIMITIVES[of](chance)
+        return _PRIMITIVES[of](rng)
     if of.get("logicalType") == "decimal":
-        return Decimal(chance.choice(LONGS)).scaleb(-int(of.get("scale", 0)))
+        return Decimal(rng.choice(LONGS)).scaleb(-int(of.get("scale", 0)))
     if of["type"] == "record":
-        return {field["name"]: _field(chance, field, values) for field in of["fields"]}
+        return {field["name"]: _field(rng, field, values) for field in of["fields"]}
     if of["type"] == "array":
-        return [_value(chance, of["items"], values) for _ in range(chance.randrange(_MOST_ITEMS))]
-    return _value(chance, of["type"], values)
+        return [_value(rng, of["items"], values) for _ in range(rng.randrange(_MOST_ITEMS))]
+    return _value(rng, of["type"], values)
 
 
-def _field(chance: Random, field: Mapping[str, Any], values: Values) -> Any:
+def _field(rng: Random, field: Mapping[str, Any], values: Values) -> Any:
     # A value by its type is rare, so that some records have no flaw.
-    if (given := values.get(field["name"])) and chance.random() < 0.97:
-        return given(chance)
-    return _value(chance, field["type"], values)
+    if (given := values.get(field["name"])) and rng.random() < 0.97:
+        return given(rng)
+    return _value(rng, field["type"], values)
 
 
 _PRIMITIVES: Mapping[str, Callable[[Random], Any]] = {
-    "string": lambda chance: chance.choice(TEXTS),
-    "int": lambda chance: chance.choice(INTS),
-    "long": lambda chance: chance.choice(LONGS),
-    "double": lambda chance: chance.choice(FLOATS),
-    "boolean": lambda chance: chance.random() < 0.5,
-    "bytes": lambda chance: chance.randbytes(chance.randrange(20)),
+    "string": lambda rng: rng.choice(TEXTS),
+    "int": lambda rng: rng.choice(INTS),
+    "long": lambda rng: rng.choice(LONGS),
+    "double": lambda rng: rng.choice(FLOATS),
+    "boolean": lambda rng: rng.random() < 0.5,
+    "bytes": lambda rng: rng.randbytes(rng.randrange(20)),
     "null": lambda _: None,
 }

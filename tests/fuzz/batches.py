@@ -21,12 +21,12 @@ class Framed(NamedTuple):
     value: bytes
 
 
-def framed_values(chance: Random) -> Iterator[Framed]:
+def framed_values(rng: Random) -> Iterator[Framed]:
     """Values of pos-invoices and hadoop in Avro."""
-    invoices = endless_damaged_invoices(chance, chance.randrange(2**31))
+    invoices = endless_damaged_invoices(rng, rng.randrange(2**31))
     while True:
-        name = chance.choice(("PosInvoice", "HadoopRecord"))
-        yield Framed(name, framed(chance, name, {}))
+        name = rng.choice(("PosInvoice", "HadoopRecord"))
+        yield Framed(name, framed(rng, name, {}))
         if (value := next(invoices)).startswith(b"\0"):
             yield Framed("PosInvoice", value)
 

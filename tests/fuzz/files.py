@@ -82,15 +82,15 @@ _PIECES = [
 ]
 
 
-def _insert(value: bytes, chance: Random) -> bytes:
-    place = chance.randrange(len(value) + 1)
-    return value[:place] + chance.choice(_PIECES) + value[place + chance.choice((0, 0, 1, 4)) :]
+def _insert(value: bytes, rng: Random) -> bytes:
+    place = rng.randrange(len(value) + 1)
+    return value[:place] + rng.choice(_PIECES) + value[place + rng.choice((0, 0, 1, 4)) :]
 
 
-def _swap_lines(value: bytes, chance: Random) -> bytes:
+def _swap_lines(value: bytes, rng: Random) -> bytes:
     lines = value.splitlines(keepends=True)
     if len(lines) > 1:
-        lines[chance.randrange(len(lines))] = chance.choice(lines)
+        lines[rng.randrange(len(lines))] = rng.choice(lines)
     return b"".join(lines)
 
 
@@ -104,22 +104,22 @@ class File(NamedTuple):
     suffix: str = ""
 
 
-def _damaged(samples: list[bytes], chance: Random) -> Iterator[File]:
+def _damaged(samples: list[bytes], rng: Random) -> Iterator[File]:
     while True:
-        value = chance.choice(samples)
-        if chance.random() < 0.3:
+        value = rng.choice(samples)
+        if rng.random() < 0.3:
             lines = value.splitlines(keepends=True)
-            value = b"".join(line for line in lines if chance.random() < 0.6)
-        yield File(damaged(value, _MUTATIONS, chance))
+            value = b"".join(line for line in lines if rng.random() < 0.6)
+        yield File(damaged(value, _MUTATIONS, rng))
 
 
-def programmes(chance: Random) -> Iterator[File]:
+def programmes(rng: Random) -> Iterator[File]:
     """The example with fewer lines, and with damage."""
     example = (_DOCUMENTS / "programme-example.yaml").read_bytes()
     least = b"loyalty-factor: 0.02\n"
     campaign = b"campaigns:\n  - {name: a, multiplier: 2, hours: 9:00-10:00, weekdays: [monday]}\n"
     return _damaged(
-        [example, least, least + campaign, least + b"tier-period: year\ntiers:\n- {name: a, points: 1}\n"], chance
+        [example, least, least + campaign, least + b"tier-period: year\ntiers:\n- {name: a, points: 1}\n"], rng
     )
 
 
@@ -154,13 +154,13 @@ def _use_programme(file: Path) -> Outcome:
     return Outcome.ACCEPTED
 
 
-def endpoints(chance: Random) -> Iterator[File]:
+def endpoints(rng: Random) -> Iterator[File]:
     """The example of the documentation, with fewer lines and with damage."""
     document = (_DOCUMENTS / "webhooks.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```yaml\n(endpoints:.*?)```", document, re.DOTALL)
     example = re.sub("secrets/[a-z]*", "secret", example)
     least = "endpoints:\n- {name: crm, url: 'https://crm.example/hooks?a=b', secret-file: secret, timeout: PT2S}\n"
-    return _damaged([example.encode(), least.encode()], chance)
+    return _damaged([example.encode(), least.encode()], rng)
 
 
 def _use_endpoints(file: Path) -> Outcome:
@@ -184,15 +184,15 @@ _ROWS = (
 )
 
 
-def balances(chance: Random) -> Iterator[File]:
+def balances(rng: Random) -> Iterator[File]:
     """Opening balances as CSV and as JSON Lines, with damage."""
     rows = "".join(f'{{"card":"{card}","points":{points},"expires":"{time}"}}\n' for card, points, time in _ROWS[:4])
     table = "card,points,expires\n" + "".join(f'"{card}",{points},{time}\n' for card, points, time in _ROWS[:4])
     whole = {".csv": table.encode(), ".jsonl": rows.encode()}
     while True:
-        suffix = chance.choice([*whole])
+        suffix = rng.choice([*whole])
         mutations = [*_MUTATIONS, *(JSON_MUTATIONS if suffix == ".jsonl" else ())]
-        yield File(damaged(whole[suffix], mutations, chance), suffix)
+        yield File(damaged(whole[suffix], mutations, rng), suffix)
 
 
 _encode = encoder(topics.LOYALTY_COMMANDS, IDS)
@@ -209,11 +209,11 @@ def _use_balances(file: Path) -> Outcome:
     return Outcome.REFUSED if found.errors else Outcome.ACCEPTED
 
 
-def shops(chance: Random) -> Iterator[File]:
+def shops(rng: Random) -> Iterator[File]:
     """Shops as JSON Lines, with damage."""
     line = b'{"StoreID": "STR1", "Name": "One", "City": "Gonda", "State": "UP"}\n'
     while True:
-        yield File(damaged(line * chance.choice((1, 3)), [*_MUTATIONS, *JSON_MUTATIONS], chance))
+        yield File(damaged(line * rng.choice((1, 3)), [*_MUTATIONS, *JSON_MUTATIONS], rng))
 
 
 _encode_shop = encoder(topics.STORES, IDS)

@@ -54,14 +54,14 @@ class KafkaRecord(NamedTuple):
     headers: list[tuple[str, str | bytes | None]] = []  # noqa: RUF012 - nobody changes it
 
 
-def _keys(chance: Random) -> bytes | None:
-    return chance.choice((b"STR1", b"", None, b"\xff\xfe", b"A", chance.randbytes(8)))
+def _keys(rng: Random) -> bytes | None:
+    return rng.choice((b"STR1", b"", None, b"\xff\xfe", b"A", rng.randbytes(8)))
 
 
-def _soup(chance: Random) -> bytes:
+def _soup(rng: Random) -> bytes:
     """Bytes without sense, and pieces of JSON in any order."""
-    if chance.random() < 0.3:
-        return chance.randbytes(chance.randrange(64))
+    if rng.random() < 0.3:
+        return rng.randbytes(rng.randrange(64))
     pieces = (
         b"{",
         b"}",
@@ -79,14 +79,14 @@ def _soup(chance: Random) -> bytes:
         b" ",
         b"\xff",
     )
-    return b"{" + b"".join(chance.choice(pieces) for _ in range(chance.randrange(40)))
+    return b"{" + b"".join(rng.choice(pieces) for _ in range(rng.randrange(40)))
 
 
-def invoices(chance: Random) -> Iterator[KafkaRecord]:
+def invoices(rng: Random) -> Iterator[KafkaRecord]:
     """Values of pos-invoices. One of ten has no sense, and one of a hundred none."""
-    for value in endless_damaged_invoices(chance, chance.randrange(2**31)):
-        kind = chance.random()
-        yield KafkaRecord(_keys(chance), None if kind < 0.01 else _soup(chance) if kind < 0.1 else value)
+    for value in endless_damaged_invoices(rng, rng.randrange(2**31)):
+        kind = rng.random()
+        yield KafkaRecord(_keys(rng), None if kind < 0.01 else _soup(rng) if kind < 0.1 else value)
 
 
 @contextmanager
@@ -103,32 +103,32 @@ def invoices_opened() -> Iterator[Enter]:
     yield enter
 
 
-def commands(chance: Random) -> Iterator[KafkaRecord]:
+def commands(rng: Random) -> Iterator[KafkaRecord]:
     """Values of loyalty-commands. Most keys are that of the card."""
     known = [f"command-{number}" for number in range(30)]
     part = encode_account(Account(1))
 
-    def payload(chance: Random) -> bytes | None:
-        return chance.choice((None, b"", damaged(part, ANY_MUTATIONS, chance)))
+    def payload(rng: Random) -> bytes | None:
+        return rng.choice((None, b"", damaged(part, ANY_MUTATIONS, rng)))
 
     while True:
-        card = chance.choice(("A", "B", "C"))
+        card = rng.choice(("A", "B", "C"))
         values: Values = {
-            "CommandID": lambda chance: chance.choice(known),
-            "RedemptionID": lambda chance: chance.choice(known),
+            "CommandID": lambda rng: rng.choice(known),
+            "RedemptionID": lambda rng: rng.choice(known),
             "CustomerCardNo": lambda _, card=card: card,  # type: ignore[misc]
-            "Counterparty": lambda chance: chance.choice(("A", "B", "other")),
-            "OriginID": lambda chance: chance.choice(("", *known)),
-            "Kind": lambda chance: chance.choice(command_rules.KINDS),
-            "Points": lambda chance: Decimal(chance.choice((1, 100, 1250, -100, 99_999_999_999_99))).scaleb(-2),
-            "IssuedTime": lambda chance: chance.choice(INTS),
+            "Counterparty": lambda rng: rng.choice(("A", "B", "other")),
+            "OriginID": lambda rng: rng.choice(("", *known)),
+            "Kind": lambda rng: rng.choice(command_rules.KINDS),
+            "Points": lambda rng: Decimal(rng.choice((1, 100, 1250, -100, 99_999_999_999_99))).scaleb(-2),
+            "IssuedTime": lambda rng: rng.choice(INTS),
             "Payload": payload,
-            "InvoiceNumber": lambda chance: chance.choice(known),
-            "TotalAmount": lambda chance: chance.choice((0.0, 1.0, -7.25, 12.5)),
+            "InvoiceNumber": lambda rng: rng.choice(known),
+            "TotalAmount": lambda rng: rng.choice((0.0, 1.0, -7.25, 12.5)),
             **dict.fromkeys(("RequestHash", "Reason", "Actor"), lambda _: "x"),
         }
-        value = framed(chance, "LoyaltyCommand", values)
-        yield KafkaRecord(card.encode() if chance.random() < 0.95 else _keys(chance), value)
+        value = framed(rng, "LoyaltyCommand", values)
+        yield KafkaRecord(card.encode() if rng.random() < 0.95 else _keys(rng), value)
 
 
 @contextmanager
@@ -202,17 +202,17 @@ _GOOD_HEADERS = (
 )
 
 
-def headers(chance: Random) -> Iterator[KafkaRecord]:
+def headers(rng: Random) -> Iterator[KafkaRecord]:
     """Headers that the system reads, and others, with any values and damaged ones."""
     while True:
-        found: list[tuple[str, str | bytes | None]] = [*_GOOD_HEADERS] if chance.random() < 0.5 else []
-        for _ in range(chance.randrange(6)):
-            value = chance.choice(_HEADER_VALUES)
-            if value and chance.random() < 0.3:
-                value = damaged(value, ANY_MUTATIONS, chance)
-            found.append((chance.choice(_HEADERS), value))
-        chance.shuffle(found)
-        yield KafkaRecord(_keys(chance), chance.randbytes(4), found)
+        found: list[tuple[str, str | bytes | None]] = [*_GOOD_HEADERS] if rng.random() < 0.5 else []
+        for _ in range(rng.randrange(6)):
+            value = rng.choice(_HEADER_VALUES)
+            if value and rng.random() < 0.3:
+                value = damaged(value, ANY_MUTATIONS, rng)
+            found.append((rng.choice(_HEADERS), value))
+        rng.shuffle(found)
+        yield KafkaRecord(_keys(rng), rng.randbytes(4), found)
 
 
 @contextmanager
@@ -254,15 +254,15 @@ class Change(NamedTuple):
 _CHANGELOGS = {each.changelog.name: each.changelog for each in (*catalogue.stores(IDS), catalogue.api_keys(IDS))}
 
 
-def changes(chance: Random) -> Iterator[Change]:
+def changes(rng: Random) -> Iterator[Change]:
     """Records of all changelogs. Most keys are those of their values."""
     while True:
-        topic = chance.choice([*_CHANGELOGS.values()])
-        subject, number = chance.choice(("A", "B", "STR1", "\u00e9")), chance.choice((1, 2, 3, 60_000))
+        topic = rng.choice([*_CHANGELOGS.values()])
+        subject, number = rng.choice(("A", "B", "STR1", "\u00e9")), rng.choice((1, 2, 3, 60_000))
         values: Values = {
             **dict.fromkeys(("CustomerCardNo", "CommandID", "StoreID", "KeyID"), lambda _, subject=subject: subject),  # type: ignore[misc]
             **dict.fromkeys(("WindowStart", "Version"), lambda _, number=number: number),  # type: ignore[misc]
-            **dict.fromkeys(("Sequence", "Count"), lambda chance: chance.choice((1, 2, 3))),
+            **dict.fromkeys(("Sequence", "Count"), lambda rng: rng.choice((1, 2, 3))),
             **dict.fromkeys(
                 (
                     "UpdatedTime",
@@ -273,14 +273,12 @@ def changes(chance: Random) -> Iterator[Change]:
                     "ExpiresTime",
                     "CreatedTime",
                 ),
-                lambda chance: chance.choice((0, 1_790_000_000_000)),
+                lambda rng: rng.choice((0, 1_790_000_000_000)),
             ),
         }
         key = {"StoreID@WindowStart": f"{subject}@{number}", "Version": str(number)}.get(topic.key, subject).encode()
-        value = (
-            framed(chance, str(topic.value), values) if chance.random() < 0.97 else chance.choice((None, b"", b"{}"))
-        )
-        yield Change(topic.name, key if chance.random() < 0.95 else _keys(chance), value)
+        value = framed(rng, str(topic.value), values) if rng.random() < 0.97 else rng.choice((None, b"", b"{}"))
+        yield Change(topic.name, key if rng.random() < 0.95 else _keys(rng), value)
 
 
 @contextmanager
@@ -316,18 +314,18 @@ def changes_opened() -> Iterator[Enter]:
     yield enter
 
 
-def notifications(chance: Random) -> Iterator[Change]:
+def notifications(rng: Random) -> Iterator[Change]:
     """Records of the topic loyalty, which the ledger and the webhooks read."""
     while True:
         values: Values = {
             "CustomerCardNo": lambda _: "A",
-            "Kind": lambda chance: chance.choice(("earned", "redeemed", "reserved", "erased", "moved", "expired")),
-            "Sequence": lambda chance: chance.choice((1, 2, 3)),
+            "Kind": lambda rng: rng.choice(("earned", "redeemed", "reserved", "erased", "moved", "expired")),
+            "Sequence": lambda rng: rng.choice((1, 2, 3)),
             "TotalAmount": lambda _: 1.0,
-            **dict.fromkeys(_TIMES, lambda chance: chance.choice((0, 1_790_000_000_000))),
+            **dict.fromkeys(_TIMES, lambda rng: rng.choice((0, 1_790_000_000_000))),
         }
-        key = b"A" if chance.random() < 0.95 else _keys(chance)
-        yield Change(topics.LOYALTY.name, key, framed(chance, "Notification", values))
+        key = b"A" if rng.random() < 0.95 else _keys(rng)
+        yield Change(topics.LOYALTY.name, key, framed(rng, "Notification", values))
 
 
 @contextmanager

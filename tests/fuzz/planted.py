@@ -11,9 +11,9 @@ _TEN_MIB = 10 * 2**20
 _LEAK: list[bytearray] = []
 
 
-def _inputs(chance: Random) -> Iterator[bool]:
+def _inputs(rng: Random) -> Iterator[bool]:
     while True:
-        yield chance.random() < 0.5
+        yield rng.random() < 0.5
 
 
 def _door(name: str, harm: Callable[[], None]) -> Door:

@@ -87,9 +87,9 @@ def _hang(*_: object) -> None:
 
 def run_chunk(door: Door, number: int, count: int) -> Chunk:
     """The first inputs of a chunk, in this process."""
-    chance = Random(f"{door.name}/{number}")
+    rng = Random(f"{door.name}/{number}")
     with door.opened() as enter:
-        return run_inputs(islice(door.inputs(chance), count), enter)
+        return run_inputs(islice(door.inputs(rng), count), enter)
 
 
 _Work = Callable[[int, int], Chunk]

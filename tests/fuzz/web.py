@@ -35,7 +35,7 @@ from tests.support.ledger import Ledger
 from tests.support.mutations import ANY_MUTATIONS, JSON_MUTATIONS, damaged
 from tests.support.secured import SecuredGroup
 
-_PATIENCE_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 _QUIET_SECONDS = 0.01
 """A client that receives nothing for so long sends no more."""
 
@@ -164,33 +164,31 @@ def _operations() -> list[tuple[str, str, list[str]]]:
     ]
 
 
-def requests(chance: Random) -> Iterator[HttpRequest]:
+def requests(rng: Random) -> Iterator[HttpRequest]:
     """Requests of all operations with odd values, damaged bodies, and paths that do not exist."""
     operations = _operations()
     while True:
-        method, path, parameters = chance.choice(operations)
+        method, path, parameters = rng.choice(operations)
         parts = path.split("/")
-        target = b"/".join(chance.choice(_TARGET_TEXTS) if part[:1] == "{" else part.encode() for part in parts)
-        query = {name: chance.choice(_TARGET_TEXTS) for name in parameters if chance.random() < 0.4}
+        target = b"/".join(rng.choice(_TARGET_TEXTS) if part[:1] == "{" else part.encode() for part in parts)
+        query = {name: rng.choice(_TARGET_TEXTS) for name in parameters if rng.random() < 0.4}
         if "timeout" in parameters:
-            query["timeout"] = chance.choice(_SECONDS)
-        if chance.random() < 0.05:
+            query["timeout"] = rng.choice(_SECONDS)
+        if rng.random() < 0.05:
             query["unknown"] = b"1"
         if query:
             target += b"?" + b"&".join(name.encode() + b"=" + value for name, value in query.items())
-        if chance.random() < 0.05:
-            target = b"/" + damaged(target, ANY_MUTATIONS, chance).replace(b" ", b"")
+        if rng.random() < 0.05:
+            target = b"/" + damaged(target, ANY_MUTATIONS, rng).replace(b" ", b"")
         headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
-        if chance.random() < 0.9:
-            headers.append((b"idempotency-key", b"k%d" % chance.randrange(10_000)))
-        headers += [
-            (chance.choice(_HEADERS), chance.choice(_HEADER_VALUES)) for _ in range(chance.choice((0, 0, 1, 2)))
-        ]
-        has_body = method == "POST" or chance.random() < 0.05
-        body = damaged(chance.choice(_BODIES), JSON_MUTATIONS, chance) if has_body else b""
-        if chance.random() < 0.03:
-            method = chance.choice(("PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "GET", "x"))
-        yield HttpRequest(method, target, headers, body, chance.random() < 0.5)
+        if rng.random() < 0.9:
+            headers.append((b"idempotency-key", b"k%d" % rng.randrange(10_000)))
+        headers += [(rng.choice(_HEADERS), rng.choice(_HEADER_VALUES)) for _ in range(rng.choice((0, 0, 1, 2)))]
+        has_body = method == "POST" or rng.random() < 0.05
+        body = damaged(rng.choice(_BODIES), JSON_MUTATIONS, rng) if has_body else b""
+        if rng.random() < 0.03:
+            method = rng.choice(("PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "GET", "x"))
+        yield HttpRequest(method, target, headers, body, rng.random() < 0.5)
 
 
 @contextmanager
@@ -230,7 +228,7 @@ async def _call(app: FastAPI, request: HttpRequest) -> Outcome:
         if not any(message.get("body") for message in sent):
             # A stream of events ends when its client goes; other responses end before.
             with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), 0.002 if path.endswith(b"/events") else _PATIENCE_SECONDS)
+                await asyncio.wait_for(ended.wait(), 0.002 if path.endswith(b"/events") else _TIMEOUT_SECONDS)
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
@@ -253,7 +251,7 @@ async def _call(app: FastAPI, request: HttpRequest) -> Outcome:
         "server": ("127.0.0.1", 8080),
         "state": {},
     }
-    await asyncio.wait_for(app(scope, receive, send), _PATIENCE_SECONDS)
+    await asyncio.wait_for(app(scope, receive, send), _TIMEOUT_SECONDS)
     start = sent[0]
     body = b"".join(message.get("body", b"") for message in sent[1:])
     return judged(start["status"], dict(start["headers"]), body, has_body=request.method != "HEAD")
@@ -277,11 +275,11 @@ def judged(status: int, headers: dict[bytes, bytes], body: bytes, *, has_body: b
 _CASES = 50
 
 
-def cases(chance: Random) -> Iterator[tuple[str, str, GenerationMode, int]]:
+def cases(rng: Random) -> Iterator[tuple[str, str, GenerationMode, int]]:
     """An operation, valid or invalid, and a seed from which Schemathesis makes a number of requests."""
     operations = [(method, path) for method, path, _ in _operations() if not path.endswith("/events")]
     while True:
-        yield *chance.choice(operations), chance.choice([*GenerationMode]), chance.randrange(2**31)
+        yield *rng.choice(operations), rng.choice([*GenerationMode]), rng.randrange(2**31)
 
 
 @contextmanager
@@ -321,21 +319,21 @@ _SOCKET_PIECES = [
 ]
 
 
-def streams(chance: Random) -> Iterator[bytes]:
+def streams(rng: Random) -> Iterator[bytes]:
     """Bytes of one connection: whole requests, damaged ones, several in a row, and bytes without sense."""
-    for request in requests(chance):
-        if chance.random() < 0.05:
-            yield chance.randbytes(chance.randrange(200))
+    for request in requests(rng):
+        if rng.random() < 0.05:
+            yield rng.randbytes(rng.randrange(200))
             continue
         headers = [*request.headers, (b"content-length", b"%d" % len(request.body))]
         head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         whole = request.method.encode() + b" " + request.target + b" HTTP/1.1\r\n" + head + b"\r\n" + request.body
-        for _ in range(chance.choice((0, 1, 1, 2, 3))):
-            place = chance.randrange(len(whole) + 1)
-            piece = chance.choice(_SOCKET_PIECES)
-            whole = whole[:place] + piece + whole[place + chance.randrange(3) :]
-        whole = damaged(whole, ANY_MUTATIONS, chance) if chance.random() < 0.3 else whole
-        yield whole * chance.choice((1, 1, 1, 2)) if not request.target.endswith(b"/events") else whole
+        for _ in range(rng.choice((0, 1, 1, 2, 3))):
+            place = rng.randrange(len(whole) + 1)
+            piece = rng.choice(_SOCKET_PIECES)
+            whole = whole[:place] + piece + whole[place + rng.randrange(3) :]
+        whole = damaged(whole, ANY_MUTATIONS, rng) if rng.random() < 0.3 else whole
+        yield whole * rng.choice((1, 1, 1, 2)) if not request.target.endswith(b"/events") else whole
 
 
 @contextmanager
@@ -368,13 +366,13 @@ def exchanged(address: tuple[str, int], stream: bytes) -> Outcome:
 
 def _received(address: tuple[str, int], stream: bytes) -> bytes:
     received = bytearray()
-    with socket.create_connection(address, timeout=_PATIENCE_SECONDS) as connection, suppress(ConnectionError):
+    with socket.create_connection(address, timeout=_TIMEOUT_SECONDS) as connection, suppress(ConnectionError):
         connection.sendall(stream)
         connection.settimeout(_QUIET_SECONDS)
         with suppress(TimeoutError):
             while data := connection.recv(65_536):
                 received += data
-        connection.settimeout(_PATIENCE_SECONDS)
+        connection.settimeout(_TIMEOUT_SECONDS)
         with suppress(OSError):  # the server may have closed the connection
             connection.shutdown(socket.SHUT_WR)
         while data := connection.recv(65_536):

@@ -62,17 +62,17 @@ def damaged_invoices(count: int, seed: int) -> list[bytes]:
     return [*found]
 
 
-def endless_damaged_invoices(chance: Random, seed: int) -> Iterator[bytes]:
+def endless_damaged_invoices(rng: Random, seed: int) -> Iterator[bytes]:
     """Values as of ``damaged_invoices``, without end. Some are equal."""
     invoices = [*_invoices(seed)]
     for write, mutations in cycle([(_as_json, JSON_MUTATIONS), (_as_avro, AVRO_MUTATIONS)]):
-        yield damaged(write(chance.choice(invoices), chance), mutations, chance)
+        yield damaged(write(rng.choice(invoices), rng), mutations, rng)
 
 
-def damaged(value: bytes, mutations: list[Mutation], chance: Random) -> bytes:
+def damaged(value: bytes, mutations: list[Mutation], rng: Random) -> bytes:
     """A value with up to three mutations. Some get none."""
-    for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
-        value = chance.choice(mutations)(value, chance)
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
+        value = rng.choice(mutations)(value, rng)
     return value
 
 
@@ -86,12 +86,12 @@ def _invoices(seed: int) -> Iterator[dict[str, Any]]:
         yield from (flawed(invoice, flaw) for flaw in flaws)
 
 
-def _as_json(invoice: dict[str, Any], chance: Random) -> bytes:
-    return json.dumps(invoice, ensure_ascii=chance.random() < 0.5, indent=chance.choice((None, None, 1))).encode()
+def _as_json(invoice: dict[str, Any], rng: Random) -> bytes:
+    return json.dumps(invoice, ensure_ascii=rng.random() < 0.5, indent=rng.choice((None, None, 1))).encode()
 
 
-def _as_avro(invoice: dict[str, Any], chance: Random) -> bytes:
-    schema_id = chance.choice([*IDS.known(topics.POS_INVOICES)])
+def _as_avro(invoice: dict[str, Any], rng: Random) -> bytes:
+    schema_id = rng.choice([*IDS.known(topics.POS_INVOICES)])
     schema = json.loads(schemas.schema_text(schemas.ids()[schema_id]))
     body = io.BytesIO()
     complete = {field["name"]: _present(field["type"], invoice.get(field["name"])) for field in schema["fields"]}
@@ -108,65 +108,65 @@ def _present(of: Any, value: Any) -> Any:
     )
 
 
-def _place(value: bytes, chance: Random) -> int:
-    return chance.randrange(len(value) + 1)
+def _place(value: bytes, rng: Random) -> int:
+    return rng.randrange(len(value) + 1)
 
 
-def _cut(value: bytes, chance: Random) -> bytes:
-    return value[: _place(value, chance)]
+def _cut(value: bytes, rng: Random) -> bytes:
+    return value[: _place(value, rng)]
 
 
-def _flip(value: bytes, chance: Random) -> bytes:
+def _flip(value: bytes, rng: Random) -> bytes:
     if not value:
         return value
-    place = chance.randrange(len(value))
-    return value[:place] + bytes([value[place] ^ 1 << chance.randrange(8)]) + value[place + 1 :]
+    place = rng.randrange(len(value))
+    return value[:place] + bytes([value[place] ^ 1 << rng.randrange(8)]) + value[place + 1 :]
 
 
-def _remove(value: bytes, chance: Random) -> bytes:
-    place = _place(value, chance)
-    return value[:place] + value[place + chance.choice((1, 1, 2, 5, 30)) :]
+def _remove(value: bytes, rng: Random) -> bytes:
+    place = _place(value, rng)
+    return value[:place] + value[place + rng.choice((1, 1, 2, 5, 30)) :]
 
 
-def _repeat(value: bytes, chance: Random) -> bytes:
-    start, end = sorted((_place(value, chance), _place(value, chance)))
+def _repeat(value: bytes, rng: Random) -> bytes:
+    start, end = sorted((_place(value, rng), _place(value, rng)))
     return value[:end] + value[start:]
 
 
 def _insert(tokens: list[bytes]) -> Mutation:
-    def insert(value: bytes, chance: Random) -> bytes:
-        place = _place(value, chance)
-        return value[:place] + chance.choice(tokens) + value[place + chance.randrange(2) :]
+    def insert(value: bytes, rng: Random) -> bytes:
+        place = _place(value, rng)
+        return value[:place] + rng.choice(tokens) + value[place + rng.randrange(2) :]
 
     return insert
 
 
-def _odd_value(value: bytes, chance: Random) -> bytes:
+def _odd_value(value: bytes, rng: Random) -> bytes:
     """Replace the value of a field."""
     if not (found := [*_SCALAR.finditer(value)]):
         return value
-    match = chance.choice(found)
-    return value[: match.start()] + chance.choice(_ODD_JSON).encode() + value[match.end() :]
+    match = rng.choice(found)
+    return value[: match.start()] + rng.choice(_ODD_JSON).encode() + value[match.end() :]
 
 
-def _other_name(value: bytes, chance: Random) -> bytes:
+def _other_name(value: bytes, rng: Random) -> bytes:
     """Give a field the name of another, which is then given twice or has the wrong type."""
     names = [*re.finditer(rb'"\w+"(?=: )', value)]
     if not names:
         return value
-    match, other = chance.choice(names), chance.choice(names)
+    match, other = rng.choice(names), rng.choice(names)
     return value[: match.start()] + other[0] + value[match.end() :]
 
 
-def _wrapped(value: bytes, chance: Random) -> bytes:
-    before, after = chance.choice(
+def _wrapped(value: bytes, rng: Random) -> bytes:
+    before, after = rng.choice(
         [(b"[", b"]"), (b" \n", b" "), (b"", b"\n{}"), (b"", b',{"end":"here"}'), (b"\xef\xbb\xbf", b""), (b"", b"]")]
     )
     return before + value + after
 
 
-def _other_schema(value: bytes, chance: Random) -> bytes:
-    return header(chance.choice([*IDS.known(topics.POS_INVOICES), 7, 4_000_000_000])) + value[5:]
+def _other_schema(value: bytes, rng: Random) -> bytes:
+    return header(rng.choice([*IDS.known(topics.POS_INVOICES), 7, 4_000_000_000])) + value[5:]
 
 
 ANY_MUTATIONS: list[Mutation] = [_cut, _flip, _flip, _remove, _repeat]

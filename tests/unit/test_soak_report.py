@@ -26,7 +26,7 @@ def resources(directory: Path, *parts: tuple[str, int | None]) -> Resources:
 def test_a_sample_includes_child_processes_and_the_disk(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(2**20))
     found = resources(tmp_path, ("me", os.getpid()), ("ended", None))
-    found.look()
+    found.sample()
     # The child opens 200 files, which are descriptors of the part.
     waiting = "import sys; files = [open('/dev/null') for _ in range(200)]; print(1, flush=True); sys.stdin.read()"
     pipe = subprocess.PIPE
@@ -34,7 +34,7 @@ def test_a_sample_includes_child_processes_and_the_disk(tmp_path: Path) -> None:
         assert child.stdout
         assert child.stdin
         child.stdout.readline()
-        found.look()
+        found.sample()
         child.stdin.close()
     before, after = found.values["me", "descriptors"]
     assert after - before >= 200
