@@ -90,8 +90,8 @@ test-object-store: object-store-jars ## test the export to S3 against S3Proxy
 faults: test-tools ## inject faults into a stack under load, and audit all accounts after each (ONLY="broker", TIMES=20)
 	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)") $(if $(TIMES),--times $(TIMES))
 
-fuzz: setup ## give bad inputs to every door: Kafka, HTTP, files, arguments (N=1000000 for each door, ONLY="kafka", STACK=3000: to a running stack)
-	$(BIN)/python -m tests.fuzz $(if $(N),--inputs $(N)) $(if $(STACK),--stack $(STACK)) $(foreach door,$(ONLY),--only $(door))
+fuzz: setup ## feed bad inputs to every fuzz target: Kafka, HTTP, files, arguments (N=1000000 for each target, ONLY="kafka", STACK=3000: to a running stack)
+	$(BIN)/python -m tests.fuzz $(if $(N),--inputs $(N)) $(if $(STACK),--stack $(STACK)) $(foreach target,$(ONLY),--only $(target))
 
 lint: setup ## run ruff, mypy and import-linter
 	$(BIN)/ruff check

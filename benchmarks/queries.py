@@ -28,8 +28,8 @@ from benchmarks.instances import (
     per_core,
     process_of,
     served_by,
-    state_dir_of,
     start_instance,
+    state_dir_of,
 )
 from benchmarks.machine import machine
 from benchmarks.reports import publish_report

@@ -196,9 +196,9 @@ class Demo:
             if self._state() != state:
                 state, moved = self._state(), time.monotonic()
             elif time.monotonic() - moved > PROGRESS_TIMEOUT_SECONDS:
-                logs = self._stack.last_lines()
                 raise DemoFailedError(
-                    f"no progress for {PROGRESS_TIMEOUT_SECONDS:.0f} s while waiting for {awaited}. Read the logs:\n{logs}"
+                    f"no progress for {PROGRESS_TIMEOUT_SECONDS:.0f} s while waiting for {awaited}. Read the logs:\n"
+                    f"{self._stack.last_lines()}"
                 )
 
     def _state(self) -> tuple[object, ...]:

@@ -1,6 +1,6 @@
-"""``make fuzz``: give bad inputs to every door, and write what happened to var/reports/fuzz.json.
+"""``make fuzz``: feed bad inputs to every fuzz target, and write the results to var/reports/fuzz.json.
 
-A run continues the one before it at the same commit. The exit status is 0 if nothing crashed and nothing hung.
+A run continues the earlier runs of the same commit. The exit status is 0 if nothing crashed and nothing hung.
 """
 
 import os
@@ -13,9 +13,9 @@ from rich.console import Console
 from infra.local import jars
 from infra.local.interruption import interrupt_on_signals
 from tests.fuzz import report
-from tests.fuzz.door import Door
-from tests.fuzz.doors import DOORS, door_named
 from tests.fuzz.runner import process_for, run_chunk, save
+from tests.fuzz.target import FuzzTarget
+from tests.fuzz.targets import TARGETS, target_named
 from tests.support.checkout import commit
 
 FAILURES = jars.ROOT / "var" / "reports" / "fuzz"
@@ -27,12 +27,12 @@ def main(
     inputs: Annotated[
         int,
         typer.Option(
-            help="The number of inputs of each door, with those of earlier runs. Slow doors get a share of it."
+            help="Number of inputs of each target, including earlier runs of this commit. Slow targets get fewer."
         ),
     ] = 10_000,
-    only: Annotated[list[str] | None, typer.Option(help="Only doors whose name contains this text.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run only targets whose name contains this text.")] = None,
     chunk: Annotated[
-        int | None, typer.Option(help="Run only this chunk, in this process: makes a failure again.")
+        int | None, typer.Option(help="Run only this chunk, in this process, to reproduce a failure.")
     ] = None,
     stack: Annotated[
         int | None, typer.Option(help="Send this number of records and of connections to a running stack instead.")
@@ -40,27 +40,27 @@ def main(
     *,
     document: Annotated[bool, typer.Option("--document", help="Write the last results into docs/lab/fuzz.md.")] = False,
 ) -> None:
-    """Give bad inputs to the doors."""
+    """Feed bad inputs to the fuzz targets."""
     if document:
         report.into_document()
         return
-    wanted = [door for door in DOORS.values() if any(part in door.name for part in only or [""])]
+    wanted = [target for target in TARGETS.values() if any(part in target.name for part in only or [""])]
     if not wanted:
-        raise typer.BadParameter(f"no door has such a name: choose from {', '.join(DOORS)}", param_hint="--only")
+        raise typer.BadParameter(f"no target has such a name: choose from {', '.join(TARGETS)}", param_hint="--only")
     if chunk is not None:
-        for door in wanted:
-            console.print(run_chunk(door_named(door.name), chunk, door.chunk))
+        for target in wanted:
+            console.print(run_chunk(target_named(target.name), chunk, target.chunk))
         return
     now = commit()
     if stack is not None:
-        # It imports Spark's clients and brokers.
+        # Only this run needs the imports of a whole stack.
         from tests.fuzz import stack as running
 
         for row in running.run(stack, now, FAILURES):
             report.write(row)
         wanted = []
-    for door in wanted:
-        _run(door, int(inputs * door.share), now)
+    for target in wanted:
+        _run(target, int(inputs * target.share), now)
     rows = [row for row in report.rows() if row.commit == now]
     report.show(console, rows)
     if any(row.crashes or row.hangs for row in rows):
@@ -68,21 +68,21 @@ def main(
         raise typer.Exit(1)
 
 
-def _run(door: Door, inputs: int, now: str) -> None:
-    row = report.row_of(door.name, now)
-    with process_for(partial(door_named, door.name)) as work:
+def _run(target: FuzzTarget, inputs: int, now: str) -> None:
+    row = report.row_of(target.name, now)
+    with process_for(partial(target_named, target.name)) as work:
         first_rss = None
         while row.inputs < inputs:
-            number = row.inputs // door.chunk
-            console.print(f"{door.name}: {row.inputs:,} of {inputs:,} inputs", highlight=False)
-            found = work(number, door.chunk)
-            save(FAILURES, door.name, number, found)
+            number = row.inputs // target.chunk
+            console.print(f"{target.name}: {row.inputs:,} of {inputs:,} inputs", highlight=False)
+            found = work(number, target.chunk)
+            save(FAILURES, target.name, number, found)
             if found.rss is None:
                 first_rss = None
             elif first_rss is None:
                 first_rss = found.rss
             grown = 0 if found.rss is None or first_rss is None else found.rss - first_rss
-            row = row.after(found, door.chunk, grown)
+            row = row.after(found, target.chunk, grown)
             report.write(row)
 
 

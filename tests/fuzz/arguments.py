@@ -1,6 +1,6 @@
-"""The door of the command line: arguments of all commands, in the process and in processes of their own.
+"""The targets for the command line: arguments of all commands, in this process and in new processes.
 
-All arguments are parsed. Commands that need no broker then run.
+The first target only parses the arguments. The second one also runs commands that need no broker.
 """
 
 import io
@@ -19,7 +19,7 @@ import typer
 
 from infra.local import jars
 from services.cli import app
-from tests.fuzz.door import DefectError, Door, Enter, Outcome
+from tests.fuzz.target import DefectError, Feed, FuzzTarget, Outcome
 
 _TEXTS = (
     *("", " ", "-", "--", "---", "-h", "--help", "--json", "--no-such", "--name=", "=", "--=", "-1", "0", "1", "1e3"),
@@ -38,7 +38,7 @@ _UsageError: Any = typer.BadParameter.__base__
 """Typer has no public name for it."""
 
 _NOBODY = "127.0.0.1:9"
-"""No broker is there."""
+"""An address at which no broker answers."""
 
 
 @cache
@@ -47,7 +47,7 @@ def _group() -> Any:
 
 
 def _paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """The words of each command, with its options. Not those of completion, which change the files of the user."""
+    """The words of each command, with its options. Without those of completion, which change files of the user."""
     options = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
     yield path, [name for name in options if name.startswith("-") and not name.endswith("-completion")]
     for name, each in getattr(command, "commands", {}).items():
@@ -55,7 +55,7 @@ def _paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def arguments(rng: Random) -> Iterator[list[str]]:
-    """Words of a command, options that it has and does not have, and odd texts."""
+    """The words of a command, then its options and odd texts."""
     paths = [*_paths(_group())]
     while True:
         path, options = rng.choice(paths)
@@ -70,21 +70,21 @@ def arguments(rng: Random) -> Iterator[list[str]]:
 
 
 @contextmanager
-def arguments_opened() -> Iterator[Enter]:
-    """Arguments are parsed as the process does it. No command runs."""
+def prepare_arguments() -> Iterator[Feed]:
+    """Parses arguments as the command line does. Runs no command."""
     group = _group()
 
-    # Typer keeps each stream that stderr ever was.
+    # One stream for all inputs, because Typer keeps a reference to each stream that was stderr.
     printed = io.StringIO()
 
-    def enter(words: list[str]) -> Outcome:
+    def feed(words: list[str]) -> Outcome:
         printed.seek(0)
         printed.truncate()
         with redirect_stdout(printed), redirect_stderr(printed):
             try:
                 _parse(group, words)
             except _UsageError as error:
-                # Without any words the error is the help, which it prints itself.
+                # Without arguments the message is empty, and ``show`` prints the help.
                 if not error.format_message():
                     error.show()
                     if not printed.getvalue():
@@ -95,7 +95,7 @@ def arguments_opened() -> Iterator[Enter]:
                     raise DefectError(f"exit status {end.exit_code} with {printed.getvalue()!r}") from end
         return Outcome.ACCEPTED
 
-    yield enter
+    yield feed
 
 
 def _parse(command: Any, words: list[str]) -> None:
@@ -121,8 +121,8 @@ def local_arguments(rng: Random) -> Iterator[list[str]]:
 
 
 @contextmanager
-def processes_opened() -> Iterator[Enter]:
-    """Each input is a new process of the command. It prints an error of one line, and no traceback."""
+def prepare_processes() -> Iterator[Feed]:
+    """Runs each input in a new process. The command may fail only with an error message, and without a traceback."""
     with TemporaryDirectory(prefix="fuzz-") as folder:
         Path(folder, "file.yaml").write_text("loyalty-factor: 0.02\n", encoding="utf-8")
         Path(folder, "file.csv").write_text("card,points,expires\n4711,1,\n", encoding="utf-8")
@@ -134,24 +134,21 @@ def processes_opened() -> Iterator[Enter]:
             "PYTHONPATH": str(jars.ROOT),
         }
 
-        def enter(words: list[str]) -> Outcome:
+        def feed(words: list[str]) -> Outcome:
             command = [sys.executable, "-c", "from services.cli import app; app(prog_name='loyalty')", *words]
             run: Any = subprocess.run(
                 command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
             )
             text = run.stderr.decode(errors="replace")
-            if (
-                run.returncode not in _STATUSES
-                or "Traceback" in text
-                or (run.returncode and not text + run.stdout.decode())
-            ):
+            is_silent = run.returncode and not text + run.stdout.decode()
+            if run.returncode not in _STATUSES or "Traceback" in text or is_silent:
                 raise DefectError(f"exit status {run.returncode}: {text[-1_500:]}")
             return Outcome.REFUSED if run.returncode else Outcome.ACCEPTED
 
-        yield enter
+        yield feed
 
 
-DOORS = (
-    Door("arguments", arguments, arguments_opened, chunk=5_000),
-    Door("processes", local_arguments, processes_opened, chunk=20, share=0.001),
+TARGETS = (
+    FuzzTarget("arguments", arguments, prepare_arguments, chunk=5_000),
+    FuzzTarget("processes", local_arguments, prepare_processes, chunk=20, share=0.001),
 )

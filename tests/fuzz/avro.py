@@ -1,4 +1,4 @@
-"""Records of any Avro schema with odd values, and their bytes as they are and damaged."""
+"""Encoded records of any Avro schema with odd values. Half of them are damaged."""
 
 import io
 import json
@@ -25,11 +25,11 @@ FLOATS = (0.0, -0.0, 1.0, 12.5, -7.25, 0.005, 99_999_999_999.99, 1e11, 1e308, -1
 _MOST_ITEMS = 3
 
 Values = Mapping[str, Callable[[Random], Any]]
-"""By the name of a field, what gives its values. Other fields get values by their types."""
+"""By name of a field, the generator of its values. Other fields get values of their types."""
 
 
 def framed(rng: Random, name: str, values: Values) -> bytes:
-    """A record in one of the schemas of its name, in the Confluent framing. Half of them are damaged."""
+    """A record of this name in any version of its schema, in the Confluent framing. Half of the values are damaged."""
     schema_id = rng.choice(_ids_of(name))
     value = header(schema_id) + _body(rng, schema_id, values)
     return damaged(value, AVRO_MUTATIONS, rng) if rng.random() < 0.5 else value
@@ -42,7 +42,7 @@ def _body(rng: Random, schema_id: int, values: Values) -> bytes:
         try:
             fastavro.schemaless_writer(buffer, parsed, _value(rng, declared, values))
         except AVRO_ERRORS:
-            continue  # this value has no bytes in the schema
+            continue  # this value cannot be encoded
         return buffer.getvalue()
 
 
@@ -72,7 +72,7 @@ def _value(rng: Random, of: Any, values: Values) -> Any:
 
 
 def _field(rng: Random, field: Mapping[str, Any], values: Values) -> Any:
-    # A value by its type is rare, so that some records have no flaw.
+    # Most values come from the given generator, so that some records are valid.
     if (given := values.get(field["name"])) and rng.random() < 0.97:
         return given(rng)
     return _value(rng, field["type"], values)

@@ -1,4 +1,4 @@
-"""The door of the reader of batches: Avro values of tills and of hadoop."""
+"""The target for the batch reader: Avro values of pos-invoices and hadoop."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from pipelines.columns.batch_reader import BatchReader
 from schemas import topics
 from services.messaging.avro import body_encoder, decoder
 from tests.fuzz.avro import framed
-from tests.fuzz.door import DefectError, Door, Enter, Outcome
+from tests.fuzz.target import DefectError, Feed, FuzzTarget, Outcome
 from tests.support.builders import IDS
 from tests.support.mutations import endless_damaged_invoices
 
@@ -32,14 +32,14 @@ def framed_values(rng: Random) -> Iterator[Framed]:
 
 
 @contextmanager
-def framed_values_opened() -> Iterator[Enter]:
-    """The reader of batches. It reads as fastavro does, or leaves the value to fastavro."""
+def prepare_framed_values() -> Iterator[Feed]:
+    """The batch reader must decode a value as fastavro does, or leave the value to fastavro."""
     topic_of = {str(topic.value): topic for topic in (topics.POS_INVOICES, topics.HADOOP)}
     readers = {name: BatchReader(name, IDS.known(topic), fewest=1) for name, topic in topic_of.items()}
     decoders = {name: decoder(topic, IDS) for name, topic in topic_of.items()}
     encoders = {name: body_encoder(name) for name in topic_of}
 
-    def enter(given: Framed) -> Outcome:
+    def feed(given: Framed) -> Outcome:
         name, value = given
         (record,) = readers[name].read([value])
         if record is None:
@@ -51,7 +51,7 @@ def framed_values_opened() -> Iterator[Enter]:
             raise DefectError("fastavro writes other bytes")
         return Outcome.ACCEPTED
 
-    yield enter
+    yield feed
 
 
-DOORS = (Door("kafka-batches", framed_values, framed_values_opened),)
+TARGETS = (FuzzTarget("kafka-batches", framed_values, prepare_framed_values),)

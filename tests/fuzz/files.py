@@ -1,4 +1,4 @@
-"""The doors of files: programmes, endpoints of webhooks, opening balances and shops."""
+"""The targets for files: programmes, endpoints of webhooks, opening balances and shops."""
 
 import base64
 import io
@@ -24,7 +24,7 @@ from services.opening_balances.file import read_files
 from services.programmes.file import ProgrammeError, parse_programme
 from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.webhooks.endpoints import EndpointsError, load
-from tests.fuzz.door import DefectError, Door, Enter, Outcome
+from tests.fuzz.target import DefectError, Feed, FuzzTarget, Outcome
 from tests.support.builders import IDS
 from tests.support.mutations import ANY_MUTATIONS, JSON_MUTATIONS, Mutation, damaged
 
@@ -33,52 +33,11 @@ _DOCUMENTS = jars.ROOT / "docs" / "reference"
 
 _PIECES = [
     *(bytes([byte]) for byte in b"\0\t\n\r \"#%&'*,-.:;?@[]{}|!~\x7f\x85\xff"),
-    *(
-        b"\r\n",
-        b"- ",
-        b": ",
-        b"{}",
-        b"[]",
-        b"null",
-        b"&a",
-        b"*a",
-        b"!!python/object:os.system",
-        b"<<: ",
-        b"---\n",
-        b"...\n",
-    ),
-    *(
-        b"\xef\xbb\xbf",
-        b"\xff\xfe",
-        b"\\ud800",
-        b"\xed\xa0\x80",
-        b"\xe2\x80\xa8",
-        b"P1D",
-        b"PT0S",
-        b"P" + b"9" * 400 + b"D",
-    ),
-    *(
-        b"2026-02-30",
-        b"9999-12-31",
-        b"0001-01-01T00:00:00+23:59",
-        b"24:00-25:00",
-        b"-1",
-        b"0.005",
-        b"1e999999999",
-        b"9" * 400,
-    ),
-    *(
-        b"NaN",
-        b"Infinity",
-        b"[" * 2_000,
-        b"{a: " * 400,
-        b'"',
-        b'""',
-        b"x" * 300,
-        b"x" * 140_000,
-        b"Europe/../Berlin",
-        b"\xd9\xa0",
-    ),
+    *(b"\r\n", b"- ", b": ", b"{}", b"[]", b"null", b"&a", b"*a", b"!!python/object:os.system", b"<<: "),
+    *(b"---\n", b"...\n", b"\xef\xbb\xbf", b"\xff\xfe", b"\\ud800", b"\xed\xa0\x80", b"\xe2\x80\xa8"),
+    *(b"P1D", b"PT0S", b"P" + b"9" * 400 + b"D", b"2026-02-30", b"9999-12-31", b"0001-01-01T00:00:00+23:59"),
+    *(b"24:00-25:00", b"-1", b"0.005", b"1e999999999", b"9" * 400, b"NaN", b"Infinity", b"[" * 2_000, b"{a: " * 400),
+    *(b'"', b'""', b"x" * 300, b"x" * 140_000, b"Europe/../Berlin", b"\xd9\xa0"),
 ]
 
 
@@ -124,12 +83,12 @@ def programmes(rng: Random) -> Iterator[File]:
 
 
 @contextmanager
-def _opened(use: Callable[[Path], Outcome]) -> Iterator[Enter]:
-    """Write each input into a file, and use it. What is printed is part of the answer."""
+def _prepare(use: Callable[[Path], Outcome]) -> Iterator[Feed]:
+    """Write each input into a file, and use the file. A command must print why it refuses the file."""
     with TemporaryDirectory(prefix="fuzz-") as folder:
         (Path(folder) / "secret").write_text(f"whsec_{base64.b64encode(bytes(32)).decode()}", encoding="utf-8")
 
-        def enter(given: File) -> Outcome:
+        def feed(given: File) -> Outcome:
             file = Path(folder) / f"file{given.suffix}"
             file.write_bytes(given.content)
             with redirect_stderr(io.StringIO()) as printed:
@@ -140,7 +99,7 @@ def _opened(use: Callable[[Path], Outcome]) -> Iterator[Enter]:
                         raise DefectError(f"no error, but {printed.getvalue()!r}") from None
                     return Outcome.REFUSED
 
-        yield enter
+        yield feed
 
 
 def _use_programme(file: Path) -> Outcome:
@@ -226,9 +185,9 @@ def _use_shops(file: Path) -> Outcome:
     return Outcome.ACCEPTED
 
 
-DOORS = (
-    Door("programme-files", programmes, partial(_opened, _use_programme), chunk=2_000),
-    Door("webhook-files", endpoints, partial(_opened, _use_endpoints), chunk=2_000),
-    Door("import-files", balances, partial(_opened, _use_balances), chunk=5_000),
-    Door("shop-files", shops, partial(_opened, _use_shops), chunk=5_000),
+TARGETS = (
+    FuzzTarget("programme-files", programmes, partial(_prepare, _use_programme), chunk=2_000),
+    FuzzTarget("webhook-files", endpoints, partial(_prepare, _use_endpoints), chunk=2_000),
+    FuzzTarget("import-files", balances, partial(_prepare, _use_balances), chunk=5_000),
+    FuzzTarget("shop-files", shops, partial(_prepare, _use_shops), chunk=5_000),
 )

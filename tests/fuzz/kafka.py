@@ -1,6 +1,6 @@
-"""The doors of Kafka: values, keys and headers of tills and of commands, and of the topics that the system reads back.
+"""The targets for Kafka: values, keys and headers of invoices and commands, and of topics that the system reads back.
 
-An invoice or a command that is valid goes on: its event changes an account, and the output records are made.
+If an invoice or a command is valid, its event changes an account, and the output records are made.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,13 +37,13 @@ from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.verdicts import FAULT, judge_with_body
 from services.webhooks.message import Message as Notified
 from tests.fuzz.avro import INTS, Values, framed
-from tests.fuzz.door import DefectError, Door, Enter, Outcome
+from tests.fuzz.target import DefectError, Feed, FuzzTarget, Outcome
 from tests.support.builders import IDS
 from tests.support.mutations import ANY_MUTATIONS, damaged, endless_damaged_invoices
 
 _PROGRAMMES = Programmes.of([Programme()])
 _FORGOTTEN_AFTER = 200
-"""Accounts begin anew after this number of inputs. Otherwise each would grow, and be slower than any real one."""
+"""After this number of inputs all accounts start empty again. Otherwise they would become larger than any real one."""
 
 
 class KafkaRecord(NamedTuple):
@@ -58,53 +58,40 @@ def _keys(rng: Random) -> bytes | None:
     return rng.choice((b"STR1", b"", None, b"\xff\xfe", b"A", rng.randbytes(8)))
 
 
-def _soup(rng: Random) -> bytes:
-    """Bytes without sense, and pieces of JSON in any order."""
+def _garbage(rng: Random) -> bytes:
+    """Random bytes, or pieces of JSON in random order."""
     if rng.random() < 0.3:
         return rng.randbytes(rng.randrange(64))
     pieces = (
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b":",
-        b",",
-        b'"',
-        b'"StoreID"',
-        b"1",
-        b"-",
-        b"e5",
-        b"\\u0000",
-        b"null",
-        b" ",
+        *(b"{", b"}", b"[", b"]", b":", b",", b'"', b'"StoreID"', b"1", b"-", b"e5", b"\\u0000", b"null", b" "),
         b"\xff",
     )
     return b"{" + b"".join(rng.choice(pieces) for _ in range(rng.randrange(40)))
 
 
 def invoices(rng: Random) -> Iterator[KafkaRecord]:
-    """Values of pos-invoices. One of ten has no sense, and one of a hundred none."""
+    """Values of pos-invoices. About 9 % are garbage, and 1 % are None."""
     for value in endless_damaged_invoices(rng, rng.randrange(2**31)):
         kind = rng.random()
-        yield KafkaRecord(_keys(rng), None if kind < 0.01 else _soup(rng) if kind < 0.1 else value)
+        yield KafkaRecord(_keys(rng), None if kind < 0.01 else _garbage(rng) if kind < 0.1 else value)
 
 
 @contextmanager
-def invoices_opened() -> Iterator[Enter]:
+def prepare_invoices() -> Iterator[Feed]:
     known = IDS.known(topics.POS_INVOICES)
     judge, find, accounts = judge_with_body(topics.POS_INVOICES, known), find_in_invoices(known, {PRIME}), _Accounts()
 
-    def enter(record: KafkaRecord) -> Outcome:
+    def feed(record: KafkaRecord) -> Outcome:
         found = find(record.value, record.key)
         if found.reason != judge(record.value, record.key).reason:
             raise DefectError("the loyalty query and the fan-out do not decide alike")
-        return _entered(found, accounts)
+        return _process_found(found, accounts)
 
-    yield enter
+    yield feed
 
 
 def commands(rng: Random) -> Iterator[KafkaRecord]:
-    """Values of loyalty-commands. Most keys are that of the card."""
+    """Values of loyalty-commands. The key of most records is the card."""
     known = [f"command-{number}" for number in range(30)]
     part = encode_account(Account(1))
 
@@ -132,13 +119,13 @@ def commands(rng: Random) -> Iterator[KafkaRecord]:
 
 
 @contextmanager
-def commands_opened() -> Iterator[Enter]:
+def prepare_commands() -> Iterator[Feed]:
     find, accounts = find_in_commands(IDS.known(topics.LOYALTY_COMMANDS)), _Accounts()
-    yield lambda record: _entered(find(record.value, record.key), accounts)
+    yield lambda record: _process_found(find(record.value, record.key), accounts)
 
 
-def _entered(found: Found, accounts: "_Accounts") -> Outcome:
-    """Sets aside a record that the query refuses, and processes the others."""
+def _process_found(found: Found, accounts: "_Accounts") -> Outcome:
+    """Process the event of a record, unless the query refuses the record."""
     if found.reason is not None:
         if found.reason.startswith(FAULT):
             raise DefectError(found.reason)
@@ -176,23 +163,11 @@ _HEADERS = (
     *("dead_letter_reason", "", "\u00e9", "content-type"),
 )
 _HEADER_VALUES = (
-    *(
-        None,
-        b"",
-        b"\xff\xfe",
-        b"0",
-        b"-1",
-        b"1e5",
-        b"9" * 5_000,
-        "\u0660".encode(),
-        b"pos-invoices",
-        b"\0",
-        b"x" * 10_000,
-    ),
+    *(None, b"", b"\xff\xfe", b"0", b"-1", b"1e5", b"9" * 5_000, "\u0660".encode(), b"pos-invoices", b"\0"),
+    b"x" * 10_000,
     *(b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-0" + flags for flags in (b"0", b"1", b"f")),
     *(b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01", b"ff-", b"a=b,c=d" * 600, b"x" * 10_000),
 )
-
 
 _GOOD_HEADERS = (
     ("traceparent", b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"),
@@ -203,7 +178,7 @@ _GOOD_HEADERS = (
 
 
 def headers(rng: Random) -> Iterator[KafkaRecord]:
-    """Headers that the system reads, and others, with any values and damaged ones."""
+    """Records with headers that the system reads, and with others. Their values are odd or damaged."""
     while True:
         found: list[tuple[str, str | bytes | None]] = [*_GOOD_HEADERS] if rng.random() < 0.5 else []
         for _ in range(rng.randrange(6)):
@@ -216,12 +191,12 @@ def headers(rng: Random) -> Iterator[KafkaRecord]:
 
 
 @contextmanager
-def headers_opened() -> Iterator[Enter]:
-    """Who reads headers: the reader of dead letters, and the traces of each consumer."""
+def prepare_headers() -> Iterator[Feed]:
+    """Reads the headers as the reader of dead letters does, and as the traces of each consumer do."""
     exporter = InMemorySpanExporter()
     spans = Spans(SimpleSpanProcessor(exporter))
 
-    def enter(record: KafkaRecord) -> Outcome:
+    def feed(record: KafkaRecord) -> Outcome:
         message = Message(
             "dead-letters", 0, 1, record.key, record.value, headers=record.headers, timestamp=(1, 1_790_000_000_000)
         )
@@ -237,10 +212,10 @@ def headers_opened() -> Iterator[Enter]:
             raise DefectError(f"{len(letters)} dead letters")
         return Outcome.ACCEPTED if named else Outcome.SET_ASIDE
 
-    yield enter
+    yield feed
 
 
-_TIMES = (*("UpdatedTime", "OpenedTime", "WindowEnd", "EffectiveTime", "PublishedTime", "ExpiresTime", "CreatedTime"),)
+_TIMES = ("UpdatedTime", "OpenedTime", "WindowEnd", "EffectiveTime", "PublishedTime", "ExpiresTime", "CreatedTime")
 
 
 class Change(NamedTuple):
@@ -255,7 +230,7 @@ _CHANGELOGS = {each.changelog.name: each.changelog for each in (*catalogue.store
 
 
 def changes(rng: Random) -> Iterator[Change]:
-    """Records of all changelogs. Most keys are those of their values."""
+    """Records of all changelogs. Most of them have the key that belongs to their value."""
     while True:
         topic = rng.choice([*_CHANGELOGS.values()])
         subject, number = rng.choice(("A", "B", "STR1", "\u00e9")), rng.choice((1, 2, 3, 60_000))
@@ -263,18 +238,7 @@ def changes(rng: Random) -> Iterator[Change]:
             **dict.fromkeys(("CustomerCardNo", "CommandID", "StoreID", "KeyID"), lambda _, subject=subject: subject),  # type: ignore[misc]
             **dict.fromkeys(("WindowStart", "Version"), lambda _, number=number: number),  # type: ignore[misc]
             **dict.fromkeys(("Sequence", "Count"), lambda rng: rng.choice((1, 2, 3))),
-            **dict.fromkeys(
-                (
-                    "UpdatedTime",
-                    "OpenedTime",
-                    "WindowEnd",
-                    "EffectiveTime",
-                    "PublishedTime",
-                    "ExpiresTime",
-                    "CreatedTime",
-                ),
-                lambda rng: rng.choice((0, 1_790_000_000_000)),
-            ),
+            **dict.fromkeys(_TIMES, lambda rng: rng.choice((0, 1_790_000_000_000))),
         }
         key = {"StoreID@WindowStart": f"{subject}@{number}", "Version": str(number)}.get(topic.key, subject).encode()
         value = framed(rng, str(topic.value), values) if rng.random() < 0.97 else rng.choice((None, b"", b"{}"))
@@ -282,7 +246,7 @@ def changes(rng: Random) -> Iterator[Change]:
 
 
 @contextmanager
-def changes_opened() -> Iterator[Enter]:
+def prepare_changes() -> Iterator[Feed]:
     stores: dict[str, list[StateStore]] = {}
     state: dict[str, Any] = {"offset": 0}
 
@@ -295,7 +259,7 @@ def changes_opened() -> Iterator[Enter]:
 
     restart()
 
-    def enter(change: Change) -> Outcome:
+    def feed(change: Change) -> Outcome:
         state["offset"] += 1
         if state["offset"] % _FORGOTTEN_AFTER == 0:
             restart()
@@ -311,7 +275,7 @@ def changes_opened() -> Iterator[Enter]:
                 orjson.loads(found.body)
         return Outcome.SET_ASIDE if skipped else Outcome.ACCEPTED
 
-    yield enter
+    yield feed
 
 
 def notifications(rng: Random) -> Iterator[Change]:
@@ -329,10 +293,10 @@ def notifications(rng: Random) -> Iterator[Change]:
 
 
 @contextmanager
-def notifications_opened() -> Iterator[Enter]:
+def prepare_notifications() -> Iterator[Feed]:
     decode: Callable[[bytes], dict[str, Any]] = decoder(topics.LOYALTY, IDS)
 
-    def enter(change: Change) -> Outcome:
+    def feed(change: Change) -> Outcome:
         found = Outcome.ACCEPTED
         try:
             record = decode(change.value or b"")
@@ -348,13 +312,13 @@ def notifications_opened() -> Iterator[Enter]:
             found = Outcome.SET_ASIDE
         return found
 
-    yield enter
+    yield feed
 
 
-DOORS = (
-    Door("kafka-invoices", invoices, invoices_opened),
-    Door("kafka-commands", commands, commands_opened),
-    Door("kafka-headers", headers, headers_opened),
-    Door("changelogs", changes, changes_opened),
-    Door("notifications", notifications, notifications_opened),
+TARGETS = (
+    FuzzTarget("kafka-invoices", invoices, prepare_invoices),
+    FuzzTarget("kafka-commands", commands, prepare_commands),
+    FuzzTarget("kafka-headers", headers, prepare_headers),
+    FuzzTarget("changelogs", changes, prepare_changes),
+    FuzzTarget("notifications", notifications, prepare_notifications),
 )

@@ -1,11 +1,11 @@
-"""Doors with planted defects. The tests of the runner show that it finds them."""
+"""Fuzz targets with planted defects. The tests of the runner prove that it finds them."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
-from tests.fuzz.door import Door, Enter, Outcome
+from tests.fuzz.target import Feed, FuzzTarget, Outcome
 
 _TEN_MIB = 10 * 2**20
 _LEAK: list[bytearray] = []
@@ -16,24 +16,24 @@ def _inputs(rng: Random) -> Iterator[bool]:
         yield rng.random() < 0.5
 
 
-def _door(name: str, harm: Callable[[], None]) -> Door:
+def _target(name: str, harm: Callable[[], None]) -> FuzzTarget:
     @contextmanager
-    def opened() -> Iterator[Enter]:
-        def enter(is_harmful: bool) -> Outcome:  # noqa: FBT001 - the input
+    def prepare() -> Iterator[Feed]:
+        def feed(is_harmful: bool) -> Outcome:  # noqa: FBT001 - the input
             if is_harmful:
                 harm()
             return Outcome.ACCEPTED
 
-        yield enter
+        yield feed
 
-    return Door(name, _inputs, opened)
+    return FuzzTarget(name, _inputs, prepare)
 
 
-def dying() -> Door:
+def dying() -> FuzzTarget:
     """Ends the process."""
-    return _door("dying", lambda: os._exit(1))
+    return _target("dying", lambda: os._exit(1))
 
 
-def growing() -> Door:
+def growing() -> FuzzTarget:
     """Keeps memory."""
-    return _door("growing", lambda: _LEAK.append(bytearray(_TEN_MIB)))
+    return _target("growing", lambda: _LEAK.append(bytearray(_TEN_MIB)))

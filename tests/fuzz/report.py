@@ -1,4 +1,4 @@
-"""The report: a row for each door in var/reports/fuzz.json, on the screen and in docs/lab/fuzz.md."""
+"""The report: one row for each fuzz target in var/reports/fuzz.json, on the screen and in docs/lab/fuzz.md."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.local import jars
-from tests.fuzz.door import Outcome
 from tests.fuzz.runner import Chunk
+from tests.fuzz.target import Outcome
 
 REPORT = jars.ROOT / "var" / "reports" / "fuzz.json"
 DOCUMENT = jars.ROOT / "docs" / "lab" / "fuzz.md"
@@ -18,21 +18,21 @@ BEGIN, END = "<!-- fuzz -->", "<!-- /fuzz -->"
 
 @dataclass(frozen=True)
 class Row:
-    """What a door did with its inputs.
+    """The results of one target.
 
     Attributes:
         seconds: the time for all inputs.
-        crashes: number of inputs that raised an error, ended the process, or got an answer that they must not get.
+        crashes: number of inputs that raised an error, ended the process, or got a wrong answer.
         hangs: number of inputs that took too long.
         answered: number of inputs that took effect, or got an error that says what is wrong.
         accepted: number of answered inputs that took effect.
         set_aside: number of inputs that became dead letters, or were skipped and counted.
         rss_growth: the largest growth of the memory of a process after its first chunk, in bytes.
         slowest_seconds: the longest time for one input.
-        commit: the code. A plus means that files were changed.
+        commit: the commit of the code. ``+`` marks uncommitted changes.
     """
 
-    door: str
+    target: str
     commit: str
     inputs: int = 0
     seconds: float = 0.0
@@ -66,20 +66,20 @@ def rows(path: Path = REPORT) -> list[Row]:
     return [Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
-def row_of(door: str, commit: str, path: Path = REPORT) -> Row:
-    """The row of a door at this commit. A row of another commit begins anew."""
-    return next((row for row in rows(path) if (row.door, row.commit) == (door, commit)), Row(door, commit))
+def row_of(target: str, commit: str, path: Path = REPORT) -> Row:
+    """The row of a target at this commit, or an empty row."""
+    return next((row for row in rows(path) if (row.target, row.commit) == (target, commit)), Row(target, commit))
 
 
 def write(row: Row, path: Path = REPORT) -> None:
-    """Write a row into the file. It replaces the row of its door."""
+    """Write a row into the file. It replaces the row of its target."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = {each.door: asdict(each) for each in rows(path)}
-    path.write_text(json.dumps([*(kept | {row.door: asdict(row)}).values()], indent=2) + "\n", encoding="utf-8")
+    kept = {each.target: asdict(each) for each in rows(path)}
+    path.write_text(json.dumps([*(kept | {row.target: asdict(row)}).values()], indent=2) + "\n", encoding="utf-8")
 
 
 HEADINGS = (
-    *("door", "inputs", "seconds", "crashes", "hangs", "accepted", "answered", "set aside"),
+    *("target", "inputs", "seconds", "crashes", "hangs", "accepted", "answered", "set aside"),
     *("memory", "slowest", "commit"),
 )
 
@@ -101,16 +101,16 @@ def _cells(row: Row) -> list[str]:
     counts = [row.crashes, row.hangs, row.accepted, row.answered, row.set_aside]
     grown = f"+{row.rss_growth / 2**20:.0f} MiB"
     return [
-        *(row.door, f"{row.inputs:,}", f"{row.seconds:,.0f}"),
+        *(row.target, f"{row.inputs:,}", f"{row.seconds:,.0f}"),
         *(f"{each:,}" for each in counts),
         *(grown, f"{row.slowest_seconds:.2f} s", row.commit),
     ]
 
 
 def into_document() -> None:
-    """Write the rows into the document, sorted by door."""
+    """Write the rows into the document, sorted by target."""
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     DOCUMENT.write_text(
-        f"{before}{BEGIN}\n\n{markdown(sorted(rows(), key=lambda row: row.door))}\n{END}{after}", encoding="utf-8"
+        f"{before}{BEGIN}\n\n{markdown(sorted(rows(), key=lambda row: row.target))}\n{END}{after}", encoding="utf-8"
     )

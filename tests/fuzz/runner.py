@@ -1,6 +1,6 @@
-"""Runs the inputs of a door in chunks. The number of a chunk is its seed, so each input can be made again.
+"""Runs the inputs of a target in chunks. The number of a chunk is its seed, so each input can be reproduced.
 
-A chunk runs in its own process. So the end of the process is found too, and memory is measured.
+The chunks of a target run in a separate process. So the runner survives the end of that process, and measures memory.
 """
 
 import faulthandler
@@ -23,20 +23,20 @@ from typing import Any
 
 import psutil
 
-from tests.fuzz.door import Door, Enter
+from tests.fuzz.target import Feed, FuzzTarget
 
 HANG_SECONDS = 20.0
-"""An input that takes longer is a hang. A thousand times as long as the slowest, also on a busy machine."""
+"""An input that takes longer is a hang. This is far more than the slowest input needs, also on a busy machine."""
 
 _LONGEST_CHUNK_SECONDS = 1200.0
-"""A process whose chunk takes longer hangs where no signal ends it. It prints its stack and ends."""
+"""If a chunk takes longer, the process hangs in code that no signal interrupts. It then prints its stack and ends."""
 
 _KEPT = 20
 """The largest number of failures of a chunk that are saved."""
 
 
 class _HangError(BaseException):
-    """The input took too long. It is no Exception, because a handler for all of them must not catch it."""
+    """The input took too long. It is not an Exception, so that ``except Exception`` does not catch it."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Chunk:
 
     Attributes:
         outcomes: number of inputs by outcome; ``crash`` and ``hang`` besides those of Outcome.
-        failures: the input and the error of the first crashes and hangs.
+        failures: the inputs and errors of the first crashes and hangs.
         slowest_seconds: the longest time for one input.
         rss: the memory of the process after the chunk, in bytes. None if the process has ended.
     """
@@ -57,8 +57,8 @@ class Chunk:
     rss: int | None = None
 
 
-def run_inputs(inputs: Iterator[Any], enter: Enter, hang_seconds: float = HANG_SECONDS) -> Chunk:
-    """Give inputs to a door. Only the main thread can call it, because it uses a signal."""
+def run_inputs(inputs: Iterator[Any], feed: Feed, hang_seconds: float = HANG_SECONDS) -> Chunk:
+    """Feed inputs to a target. Only the main thread can call this, because it uses a signal."""
     chunk, started = Chunk(), time.perf_counter()
     before = signal.signal(signal.SIGALRM, _hang)
     try:
@@ -66,7 +66,7 @@ def run_inputs(inputs: Iterator[Any], enter: Enter, hang_seconds: float = HANG_S
             begin = time.perf_counter()
             signal.setitimer(signal.ITIMER_REAL, hang_seconds)
             try:
-                outcome = str(enter(each))
+                outcome = str(feed(each))
             except (Exception, SystemExit, _HangError) as error:  # noqa: BLE001 - every error is a result here
                 outcome = "hang" if isinstance(error, _HangError) else "crash"
                 if len(chunk.failures) < _KEPT:
@@ -85,33 +85,35 @@ def _hang(*_: object) -> None:
     raise _HangError
 
 
-def run_chunk(door: Door, number: int, count: int) -> Chunk:
-    """The first inputs of a chunk, in this process."""
-    rng = Random(f"{door.name}/{number}")
-    with door.opened() as enter:
-        return run_inputs(islice(door.inputs(rng), count), enter)
+def run_chunk(target: FuzzTarget, number: int, count: int) -> Chunk:
+    """Run the first inputs of a chunk in this process."""
+    rng = Random(f"{target.name}/{number}")
+    with target.prepare() as feed:
+        return run_inputs(islice(target.inputs(rng), count), feed)
 
 
 _Work = Callable[[int, int], Chunk]
 
 
 @contextmanager
-def process_for(door: Callable[[], Door]) -> Iterator[_Work]:
-    """A process that runs chunks of a door: number and count. It starts again after it has ended.
+def process_for(target: Callable[[], FuzzTarget]) -> Iterator[_Work]:
+    """A process that runs chunks of a target. Yields a function that takes the number of the chunk and of its inputs.
+
+    If the process ends, the next chunk gets a new one.
 
     Args:
-        door: finds the door. A new process can import it.
+        target: returns the target. The new process must be able to import this function.
     """
     context = get_context("spawn")
     pools = [ProcessPoolExecutor(1, context)]
 
     def run(number: int, count: int) -> Chunk:
-        future: Future[Chunk] = pools[-1].submit(partial(_in_process, door), number, count)
+        future: Future[Chunk] = pools[-1].submit(partial(_in_process, target), number, count)
         try:
             return future.result()
         except BrokenProcessPool:
             pools.append(ProcessPoolExecutor(1, context))
-            text = "the process ended. The last lines of its output name the place; the chunk makes it again\n"
+            text = "the process ended: its last lines of output name the place. Run the chunk again to reproduce it\n"
             return Chunk(Counter({"crash": 1}), [text])
 
     try:
@@ -121,19 +123,19 @@ def process_for(door: Callable[[], Door]) -> Iterator[_Work]:
             pool.shutdown()
 
 
-def _in_process(door: Callable[[], Door], number: int, count: int) -> Chunk:
+def _in_process(target: Callable[[], FuzzTarget], number: int, count: int) -> Chunk:
     faulthandler.enable()
     faulthandler.dump_traceback_later(_LONGEST_CHUNK_SECONDS, exit=True)
-    chunk = run_chunk(door(), number, count)
+    chunk = run_chunk(target(), number, count)
     faulthandler.cancel_dump_traceback_later()
     gc.collect()
     chunk.rss = psutil.Process().memory_info().rss
     return chunk
 
 
-def save(folder: Path, door: str, number: int, chunk: Chunk) -> None:
-    """Write the failures of a chunk into a file, each with its input."""
+def save(folder: Path, target: str, number: int, chunk: Chunk) -> None:
+    """Write the failures of a chunk, with their inputs, into a file."""
     if chunk.failures:
         folder.mkdir(parents=True, exist_ok=True)
-        text = f"door {door}, chunk {number}\n\n" + "\n".join(chunk.failures)
-        (folder / f"{door}-{number}.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+        text = f"target {target}, chunk {number}\n\n" + "\n".join(chunk.failures)
+        (folder / f"{target}-{number}.txt").write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -1,7 +1,7 @@
 """Bad inputs through a running stack: records through Kafka and real queries, and bytes over sockets to a real API.
 
-Each record must become a dead letter exactly if the verdict in this process refuses it. Then no process may have ended,
-and a new invoice must still be served.
+A record must become a dead letter if, and only if, the verdict in this process refuses it. At the end no process may
+have ended, and the stack must still process a new invoice.
 """
 
 import time
@@ -57,7 +57,7 @@ def run(count: int, commit: str, failures: Path) -> list[Row]:
 
 
 def _through_kafka(environment: Environment, count: int) -> Chunk:
-    """Publish records, half of them on each topic, with headers. Wait until all that must be set aside is set aside."""
+    """Publish records with headers, half of them on each topic. Wait for the dead letters of all refused records."""
     settings, started = environment.settings, time.perf_counter()
     client = producer(settings, "fuzz", log_level=0)
     for topic, inputs in zip(_TOPICS, (kafka.invoices, kafka.commands), strict=True):
@@ -96,6 +96,6 @@ def _over_sockets(api: Service, count: int) -> Chunk:
 
 
 def _memory(service: Service) -> int:
-    """The memory of a process and of those that it has started, in bytes."""
+    """The memory of a process and its descendants, in bytes."""
     leader = psutil.Process(service.process.pid)
     return sum(each.memory_info().rss for each in (leader, *leader.children(recursive=True)))

@@ -1,4 +1,4 @@
-"""The doors of HTTP: requests in the process, requests that Schemathesis makes, and bytes over sockets."""
+"""The targets for HTTP: requests in the process, requests that Schemathesis makes, and bytes over sockets."""
 
 import asyncio
 import socket
@@ -28,7 +28,7 @@ from services.commands.log import mark_of
 from services.ledger.queries import LedgerQueries
 from services.messaging.avro import Record
 from services.settings import Settings
-from tests.fuzz.door import DefectError, Door, Enter, Outcome
+from tests.fuzz.target import DefectError, Feed, FuzzTarget, Outcome
 from tests.support.builders import balance, sales, shop
 from tests.support.clusters import Instance
 from tests.support.ledger import Ledger
@@ -37,7 +37,7 @@ from tests.support.secured import SecuredGroup
 
 _TIMEOUT_SECONDS = 10.0
 _QUIET_SECONDS = 0.01
-"""A client that receives nothing for so long sends no more."""
+"""A client that has received nothing for this time closes its half of the connection."""
 
 _UNAVAILABLE = (502, 503, 504)
 
@@ -78,7 +78,7 @@ def _instance(*, secured: bool) -> Iterator[tuple[FastAPI, dict[str, bytes]]]:
 
 
 def _decide_commands(instance: Instance) -> None:
-    """Refuse each command at once. It changes no balance, so no request waits for one."""
+    """Refuse each command at once, so that no request waits for a decision or a balance."""
     log = instance.command_log
 
     def mark(record: Record) -> None:
@@ -97,45 +97,18 @@ def _decide_commands(instance: Instance) -> None:
 _TARGET_TEXTS = (
     *(b"A", b"A", b"STR1", b"customer-balances", b"store-sales", b"stores", b"decisions", b"0", b"1", b"-1", b"1e3"),
     *(b"%00", b"%2F", b"%2e%2e", b"%zz", b"%C3%A9", b"%ff", b"%ED%A0%80", b"%E2%80%8B", b"%20", b"+", b"*", b"x" * 129),
-    *(
-        b"9" * 400,
-        b"nan",
-        b"inf",
-        b"1_0",
-        b"%D9%A0",
-        b"2026-01-31",
-        b"2026-02-30",
-        b"2026-01-31T09:30:00Z",
-        b"0001-01-01",
-    ),
-    *(
-        b"9999-12-31T23:59:59.999999Z",
-        b"true",
-        b"false",
-        b"null",
-        b"",
-        b"x" * 5_000,
-        b"%F0%9F%9B%92",
-        b"a=b",
-        b"%0d%0aX:1",
-    ),
+    *(b"9" * 400, b"nan", b"inf", b"1_0", b"%D9%A0", b"2026-01-31", b"2026-02-30", b"2026-01-31T09:30:00Z"),
+    *(b"0001-01-01", b"9999-12-31T23:59:59.999999Z", b"true", b"false", b"null", b"", b"x" * 5_000),
+    *(b"%F0%9F%9B%92", b"a=b", b"%0d%0aX:1"),
 )
 _SECONDS = (b"0", b"0", b"0.001", b"-1", b"x", b"nan", b"inf", b"30.0001", b"1e9", b"%30", b"")
-"""Values of ``timeout``. None is a long wait."""
+"""Values of ``timeout``. None of them makes a request wait for long."""
 
 _HEADER_VALUES = (
     *(b"", b"x", b"k1", b"k2", b"\xff", b"x" * 256, b'"1.2.3"', b"*", b"application/json", b"text/plain", b"0", b"-1"),
     *(b"Bearer ", b"Bearer x.y.z", b"Basic YTpi", b"1767373451000.3.117", b"9" * 400, b"00-" + b"a" * 32, b"1", b"nan"),
-    *(
-        b"http://one:8080",
-        b"application/json; charset=utf-16",
-        b"chunked",
-        b"127.0.0.1",
-        b"gzip",
-        b"\x0b",
-        b"1,2",
-        b"e30.e30.e30",
-    ),
+    *(b"http://one:8080", b"application/json; charset=utf-16", b"chunked", b"127.0.0.1", b"gzip", b"\x0b", b"1,2"),
+    b"e30.e30.e30",
 )
 _HEADERS = (
     *(b"idempotency-key", b"content-type", b"loyalty-deadline", b"if-none-match", b"last-event-id", b"accept", b"host"),
@@ -192,7 +165,7 @@ def requests(rng: Random) -> Iterator[HttpRequest]:
 
 
 @contextmanager
-def requests_opened() -> Iterator[Enter]:
+def prepare_requests() -> Iterator[Feed]:
     """An app without credentials, and one that demands them."""
     with ExitStack() as stack:
         loop = asyncio.new_event_loop()
@@ -206,13 +179,13 @@ def requests_opened() -> Iterator[Enter]:
             stack.callback(lambda each: loop.run_until_complete(each.__aexit__(None, None, None)), lifespan)
             credentials = [(b"authorization", b"Bearer " + keys["all"])]
 
-        def enter(request: HttpRequest) -> Outcome:
+        def feed(request: HttpRequest) -> Outcome:
             # If the input has credentials, the app gets two. It must refuse them.
             more = credentials if request.is_keyed else []
             sent = request._replace(headers=[*request.headers, *more])
             return loop.run_until_complete(_call(apps[request.is_keyed], sent))
 
-        yield enter
+        yield feed
 
 
 async def _call(app: FastAPI, request: HttpRequest) -> Outcome:
@@ -226,7 +199,7 @@ async def _call(app: FastAPI, request: HttpRequest) -> Outcome:
         if messages:
             return messages.pop()
         if not any(message.get("body") for message in sent):
-            # A stream of events ends when its client goes; other responses end before.
+            # A stream of events ends when its client disconnects. Other responses end earlier.
             with suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), 0.002 if path.endswith(b"/events") else _TIMEOUT_SECONDS)
         return {"type": "http.disconnect"}
@@ -276,18 +249,18 @@ _CASES = 50
 
 
 def cases(rng: Random) -> Iterator[tuple[str, str, GenerationMode, int]]:
-    """An operation, valid or invalid, and a seed from which Schemathesis makes a number of requests."""
+    """An operation, whether its requests are valid, and a seed from which Schemathesis makes many requests."""
     operations = [(method, path) for method, path, _ in _operations() if not path.endswith("/events")]
     while True:
         yield *rng.choice(operations), rng.choice([*GenerationMode]), rng.randrange(2**31)
 
 
 @contextmanager
-def cases_opened() -> Iterator[Enter]:
+def prepare_cases() -> Iterator[Feed]:
     with _instance(secured=False) as (app, _), TestClient(app, raise_server_exceptions=False):
         document = schemathesis.openapi.from_asgi("/openapi.json", app)
 
-        def enter(given_case: tuple[str, str, GenerationMode, int]) -> Outcome:
+        def feed(given_case: tuple[str, str, GenerationMode, int]) -> Outcome:
             method, path, mode, number = given_case
             outcomes = []
 
@@ -307,7 +280,7 @@ def cases_opened() -> Iterator[Enter]:
                 each()
             return Outcome.ACCEPTED if Outcome.ACCEPTED in outcomes else Outcome.REFUSED
 
-        yield enter
+        yield feed
 
 
 _SOCKET_PIECES = [
@@ -320,7 +293,7 @@ _SOCKET_PIECES = [
 
 
 def streams(rng: Random) -> Iterator[bytes]:
-    """Bytes of one connection: whole requests, damaged ones, several in a row, and bytes without sense."""
+    """Bytes of one connection: whole and damaged requests, several requests in a row, and random bytes."""
     for request in requests(rng):
         if rng.random() < 0.05:
             yield rng.randbytes(rng.randrange(200))
@@ -337,7 +310,7 @@ def streams(rng: Random) -> Iterator[bytes]:
 
 
 @contextmanager
-def streams_opened() -> Iterator[Enter]:
+def prepare_streams() -> Iterator[Feed]:
     """A server with its own thread. A client that has sent its bytes closes its half of the connection."""
     with _instance(secured=False) as (app, _):
         server = server_of(app, Settings(api_host=HOST, api_port=free_port()), None, 1)
@@ -353,7 +326,7 @@ def streams_opened() -> Iterator[Enter]:
 
 
 def exchanged(address: tuple[str, int], stream: bytes) -> Outcome:
-    """Send bytes over a new connection and read to its end. Then a good request must be answered."""
+    """Send bytes over a new connection and read to its end. Then the server must answer a valid request."""
     received = _received(address, stream)
     alive = _received(address, b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
     if not alive.startswith(b"HTTP/1.1 200 "):
@@ -380,8 +353,8 @@ def _received(address: tuple[str, int], stream: bytes) -> bytes:
     return bytes(received)
 
 
-DOORS = (
-    Door("http-requests", requests, requests_opened, chunk=5_000),
-    Door("http-schemathesis", cases, cases_opened, chunk=20, share=1 / _CASES),
-    Door("http-sockets", streams, streams_opened, chunk=2_000),
+TARGETS = (
+    FuzzTarget("http-requests", requests, prepare_requests, chunk=5_000),
+    FuzzTarget("http-schemathesis", cases, prepare_cases, chunk=20, share=1 / _CASES),
+    FuzzTarget("http-sockets", streams, prepare_streams, chunk=2_000),
 )

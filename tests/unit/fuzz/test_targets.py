@@ -1,4 +1,4 @@
-"""The first inputs of each door of ``make fuzz``: each is answered or set aside, and a defect would be found."""
+"""The first inputs of each target of ``make fuzz``: each is answered or set aside, and a defect would be found."""
 
 import json
 import time
@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from tests.fuzz import planted, report, stack
-from tests.fuzz.door import Outcome
-from tests.fuzz.doors import DOORS, door_named
 from tests.fuzz.runner import Chunk, process_for, run_chunk, run_inputs, save
+from tests.fuzz.target import Outcome
+from tests.fuzz.targets import TARGETS, target_named
 from tests.support.examples import examples
 
-SLOW_DOORS = {
+SLOW_TARGETS = {
     "http-sockets": 50,
     "http-requests": 200,
     "programme-files": 150,
@@ -20,16 +20,16 @@ SLOW_DOORS = {
     "import-files": 200,
     "shop-files": 200,
 }
-"""The number of inputs of doors that need milliseconds for each."""
+"""The number of inputs of targets that need milliseconds for each."""
 
-QUICK_DOORS = sorted({*DOORS} - {"http-schemathesis", "processes"})
+QUICK_TARGETS = sorted({*TARGETS} - {"http-schemathesis", "processes"})
 """An input of the others needs seconds. Other tests use Schemathesis."""
 
 
-@pytest.mark.parametrize("name", QUICK_DOORS)
+@pytest.mark.parametrize("name", QUICK_TARGETS)
 def test_each_input_is_answered_or_set_aside(name: str) -> None:
-    count = examples(SLOW_DOORS.get(name, 1_000))
-    chunk = run_chunk(door_named(name), 0, count)
+    count = examples(SLOW_TARGETS.get(name, 1_000))
+    chunk = run_chunk(target_named(name), 0, count)
     assert [] == chunk.failures
     assert count == chunk.outcomes.total()
     if count >= 100:
@@ -38,8 +38,8 @@ def test_each_input_is_answered_or_set_aside(name: str) -> None:
 
 
 def test_a_chunk_has_the_same_inputs_each_time() -> None:
-    for door in DOORS.values():
-        first, again = (door.inputs(Random("x")) for _ in range(2))
+    for target in TARGETS.values():
+        first, again = (target.inputs(Random("x")) for _ in range(2))
         assert [repr(next(first)) for _ in range(20)] == [repr(next(again)) for _ in range(20)]
 
 
@@ -60,7 +60,7 @@ def test_an_error_is_a_crash_that_names_its_input() -> None:
 
 
 def test_an_endless_input_is_a_hang_even_if_the_code_catches_every_error() -> None:
-    def enter(given: int) -> Outcome:
+    def feed(given: int) -> Outcome:
         try:
             while given == 1:
                 pass
@@ -68,7 +68,7 @@ def test_an_endless_input_is_a_hang_even_if_the_code_catches_every_error() -> No
             return Outcome.ACCEPTED
         return Outcome.REFUSED
 
-    chunk = run_inputs(iter(range(3)), enter, hang_seconds=0.05)
+    chunk = run_inputs(iter(range(3)), feed, hang_seconds=0.05)
     assert {"hang": 1, "refused": 2} == chunk.outcomes
 
 
@@ -99,14 +99,14 @@ def test_the_report_adds_chunks_and_begins_anew_with_another_commit(tmp_path) ->
         *(found.inputs, found.crashes, found.hangs),
         *(found.set_aside, found.answered, found.rss_growth),
     )
-    assert ["kafka", "http"] == [each["door"] for each in json.loads(path.read_text())]
+    assert ["kafka", "http"] == [each["target"] for each in json.loads(path.read_text())]
     assert report.Row("kafka", "c2") == report.row_of("kafka", "c2", path)
 
 
-def test_the_document_has_a_row_for_each_door() -> None:
+def test_the_document_has_a_row_for_each_target() -> None:
     lines = report.DOCUMENT.read_text(encoding="utf-8").splitlines()
     rows = [line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")]
-    assert {*DOORS, *stack.NAMES} <= {*rows}
+    assert {*TARGETS, *stack.NAMES} <= {*rows}
 
 
 def test_failures_are_saved_with_their_inputs(tmp_path) -> None:
