@@ -1,4 +1,4 @@
-"""``loyalty doctor`` checks whether this machine can run the system, and says what to do if it cannot."""
+"""``loyalty doctor`` checks whether this machine can run the system, and says how to solve each problem."""
 
 import ctypes
 import math
@@ -22,9 +22,10 @@ from services.settings import Settings
 from services.start_up import StartUpError, local_folder, require_port, require_writable
 
 MEMORY = {1: 3.5, 2: 5.5}
-"""GiB by the number of Spark drivers: a machine with 4 or 6 GB, after the part that the kernel keeps (docs/lab)."""
+"""GiB by number of Spark drivers: what the kernel leaves of 4 GB and of 6 GB (docs/lab)."""
+
 DISK = 2.0
-"""GiB for logs of Kafka, checkpoints and stores of some days of experiments."""
+"""GiB for the Kafka logs, checkpoints and stores of some days of experiments."""
 
 _GIB = 2**30
 _CLOCK_NOT_SYNCHRONISED = 5
@@ -32,7 +33,7 @@ _CLOCK_NOT_SYNCHRONISED = 5
 
 
 class State(StrEnum):
-    """The result of a check. Only with a problem the system cannot run."""
+    """The result of a check. The system cannot run only if there is a problem."""
 
     GOOD = "good"
     WARNING = "warning"
@@ -49,7 +50,7 @@ class Check(NamedTuple):
 
 
 def examine(settings: Settings) -> Iterator[Check]:
-    """All checks. None of them changes anything."""
+    """Run all checks. None of them changes anything."""
     yield java()
     yield memory(settings.pipeline_drivers)
     yield from ports(settings)
@@ -65,7 +66,7 @@ def java() -> Check:
 
 
 def memory(drivers: int, facts: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> Check:
-    """Compare the memory with the needs of that many drivers. In a container its limit counts (cgroups 2), too."""
+    """Compare the memory with the needs of this number of drivers. Respects the limit of a container (cgroups 2)."""
     try:
         kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", facts.read_text(encoding="ascii"), re.MULTILINE))
     except OSError as error:
@@ -73,7 +74,7 @@ def memory(drivers: int, facts: Path = Path("/proc/meminfo"), limit: Path = Path
             "memory",
             State.WARNING,
             f"cannot read {facts}: {error.strerror}",
-            f"check that there are {_gigabytes(drivers)} GB",
+            f"check that the machine has {_gigabytes(drivers)} GB",
         )
     total, available = (int(kilobytes.get(name, 0)) * 1024 for name in ("MemTotal", "MemAvailable"))
     allowed = limit.read_text(encoding="ascii").strip() if limit.exists() else "max"
@@ -93,7 +94,7 @@ def _gigabytes(drivers: int) -> int:
 
 
 def ports(settings: Settings) -> Iterator[Check]:
-    """Each port is free, or a part of the system uses it already."""
+    """Check that each port is free, or that its part of the system already uses it."""
     metrics = settings.metrics_host
     kafka_host, _, kafka_port = settings.kafka_bootstrap_servers.rpartition(":")
     if kafka_host in {"127.0.0.1", "localhost"}:
@@ -118,7 +119,7 @@ def _port(name: str, host: str, port: int, variable: str, is_own: Callable[[], b
     except StartUpError as error:
         if is_own():
             return Check(f"port of {name}", State.GOOD, f"{host}:{port} is in use: {name} runs already")
-        return Check(f"port of {name}", State.PROBLEM, *_parted(error))
+        return Check(f"port of {name}", State.PROBLEM, *_cause_and_advice(error))
     return Check(f"port of {name}", State.GOOD, f"{host}:{port} is free")
 
 
@@ -131,13 +132,13 @@ def _is_kafka(settings: Settings) -> bool:
 
 
 def disks(settings: Settings) -> Iterator[Check]:
-    """Each folder of data can be written and has DISK free. It checks local folders only."""
-    folders = {
+    """Check that each local folder of data can be written and has DISK free."""
+    data_folders = {
         "LOYALTY_CHECKPOINT_DIR": settings.checkpoint_dir,
         "LOYALTY_EXPORT_DIR": settings.export_dir,
         "LOYALTY_STATE_DIR": str(settings.state_dir),
     }
-    for variable, text in folders.items():
+    for variable, text in data_folders.items():
         folder = local_folder(text)
         if folder is None:
             continue
@@ -145,7 +146,7 @@ def disks(settings: Settings) -> Iterator[Check]:
         try:
             require_writable(folder, variable)
         except StartUpError as error:
-            yield Check(name, State.PROBLEM, *_parted(error))
+            yield Check(name, State.PROBLEM, *_cause_and_advice(error))
             continue
         present = next(each for each in (folder, *folder.parents) if each.exists())
         free = shutil.disk_usage(present).free
@@ -155,24 +156,24 @@ def disks(settings: Settings) -> Iterator[Check]:
 
 
 def clock() -> Check:
-    """Whether the clock is synchronised, by the kernel. Times of entries, tokens and signatures depend on it."""
+    """Ask the kernel whether the clock is synchronised. Times of entries, tokens and signatures depend on the clock."""
     try:
         # A structure of zeros changes nothing. 512 bytes are more than struct timex has.
         answer = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
     except (AttributeError, OSError):
         answer = -1
     if answer == _CLOCK_NOT_SYNCHRONISED:
-        advice = "start a time service, for example chrony or systemd-timesyncd: entries and tokens have times"
+        advice = "start a time service, such as chrony or systemd-timesyncd: entries and tokens contain times"
         return Check("clock", State.WARNING, "not synchronised", advice)
     if answer < 0:
         return Check("clock", State.WARNING, "not known", "check that a time service sets the clock")
     return Check("clock", State.GOOD, "synchronised")
 
 
-def _parted(error: StartUpError) -> tuple[str, str]:
-    """Splits a message of StartUpError into what happened and what to do."""
-    found, _, advice = str(error).partition("): ")
-    return f"{found})", advice
+def _cause_and_advice(error: StartUpError) -> tuple[str, str]:
+    """Split the message of a StartUpError into what happened and what to do."""
+    cause, _, advice = str(error).partition("): ")
+    return f"{cause})", advice
 
 
 def main(

@@ -1,4 +1,4 @@
-"""A Compose project: the containers of one run of the compose files."""
+"""A Compose project: the containers that one run of the compose files starts."""
 
 import json
 import os
@@ -45,10 +45,10 @@ class Container:
 
 @dataclass(frozen=True)
 class ComposeProject:
-    """One run of the compose files with its own name.
+    """One run of the compose files under its own name.
 
     Attributes:
-        environment: the variables of the compose files. LOYALTY_ and COMPOSE_ variables of the caller are ignored.
+        environment: the variables for the compose files. LOYALTY_ and COMPOSE_ variables of the caller are ignored.
         profiles: optional groups of services.
     """
 
@@ -71,7 +71,7 @@ class ComposeProject:
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "10")
 
     def containers(self, *services: str) -> list[Container]:
-        """The containers of all or of these services, sorted by service and number."""
+        """The containers of these services (default: all services), sorted by service and number."""
         filters = ["--filter", f"label={_LABEL}.project={self.name}"]
         if not (ids := engine("ps", "--all", "--quiet", "--no-trunc", *filters).split()):
             return []
@@ -117,7 +117,7 @@ def log_of(container: Container, *options: str) -> str:
 
 
 def last_lines(container: Container) -> str:
-    """The last lines of the log of a container, for an error message."""
+    """The end of the log of a container, for an error message."""
     lines = log_of(container, "--tail", str(_LOG_LINES)).splitlines()
     return "\n  ".join([f"The end of the log of {container.service} ({container.id[:12]}):", *lines])
 
@@ -141,7 +141,7 @@ def compose_command() -> tuple[str, ...]:
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
     try:
-        # Only this command receives Ctrl-C. It ends its child itself.
+        # In its own session the child does not receive Ctrl-C. This process ends it.
         run = subprocess.run(
             command, cwd=jars.ROOT, env=environment, capture_output=True, text=True, check=False, start_new_session=True
         )

@@ -16,7 +16,7 @@ from infra.security.folder import SecurityFolder
 from services.settings import Settings
 
 PARTS = ("kafka", "postgres", "pipeline", "ledger", "api")
-"""The services that always run. Services of a profile are not checked here."""
+"""The services that always run. Services of a profile are not checked."""
 
 _START_TIMEOUT = 900.0
 _POLL_SECONDS = 0.5
@@ -28,9 +28,9 @@ class ContainerStack:
     """Kafka, PostgreSQL, the pipeline and API instances in containers. Only the images stay after the stop.
 
     Attributes:
-        directory: contains the files that are copied from the containers.
+        directory: the folder for files that are copied from the containers.
         settings: the settings of readers on this machine. The containers get the settings of the compose files.
-        security: Kafka is secured with it; None: unsecured.
+        security: the certificates and passwords of a secured Kafka; None for an unsecured Kafka.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ContainerStack:
         # Each API instance gets a free port, so that there can be many instances.
         ports = {"KAFKA_PORT": settings.kafka_bootstrap_servers.rpartition(":")[2], "API_PORTS": ""}
         ports |= {f"{each}_PORT": str(free_port()) for each in ("POSTGRES", "SPARK", "PROMETHEUS", "GRAFANA")}
-        # An instance in a container listens on other addresses than loopback ones.
+        # An instance in a container listens on addresses that are not loopback, so the API requires credentials.
         own = {**variables_of(settings), "LOYALTY_API_ACCESS": "authenticated", **ports, **(environment or {})}
         if security:
             files = [*files, SECURED_FILE]
@@ -81,7 +81,7 @@ class ContainerStack:
     def start(self, on_part: Callable[[str], None] = lambda name: None) -> None:
         """Build the images, start all parts and wait until they are ready. If a part fails, remove all of them.
 
-        Raises ContainersError, and ProcessFailedError with the end of the log of what failed.
+        Raises ContainersError, or ProcessFailedError with the end of the log of the failed part.
         """
         try:
             on_part("images")
@@ -127,11 +127,11 @@ class ContainerStack:
 
     @property
     def key_file(self) -> Path:
-        """A copy of the API key of the operator."""
+        """The file with a copy of the operator's API key."""
         return self.directory / "operator.key"
 
     def _copy_keys(self) -> None:
-        """Copy the keys that the service `keys` has made."""
+        """Copy the keys that the service `keys` has made from the containers."""
         scraper = self.directory / "prometheus.key"
         self.directory.mkdir(parents=True, exist_ok=True)
         engine("cp", f"{self.project.container('api').id}:/data/keys/operator.key", str(self.key_file))
@@ -139,7 +139,7 @@ class ContainerStack:
         self.settings = self.settings.model_copy(update={"metrics_key_file": scraper})
 
     def parquet(self) -> Path:
-        """A copy of the current Parquet files from the container of the pipeline."""
+        """Copy the current Parquet files from the container of the pipeline. Returns the folder."""
         incoming, folder = self.directory / "parquet.incoming", self.directory / "parquet"
         shutil.rmtree(incoming, ignore_errors=True)
         incoming.mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""Writes the contracts after a change of the code: ``python -m infra.contracts``.
+"""``python -m infra.contracts`` writes the contracts after a change of the code.
 
-With ``--release``, they also become the contracts that later changes are compared with.
+With ``--release`` it also writes them as the contracts of the last release, with which it compares later changes.
 """
 
 import json
@@ -23,7 +23,7 @@ COMPARISONS = {"openapi.json": http_changes, "asyncapi.json": topic_changes}
 def documents() -> dict[str, dict[str, Any]]:
     """The contracts of the current code, by file name.
 
-    The routes are the same for every app, so the app has no real parts.
+    The routes do not depend on the dependencies of the app, so the app gets a mock.
     """
     return {"openapi.json": create_app(MagicMock()).openapi(), "asyncapi.json": asyncapi.document()}
 
@@ -39,7 +39,7 @@ def committed(name: str) -> dict[str, Any]:
 
 
 def broken(name: str, new: Mapping[str, Any]) -> list[str]:
-    """The changes since the last release that break its users, if the version does not allow them."""
+    """The changes since the last release that break programs of users. Empty if the new version allows such changes."""
     released = committed(f"released/{name}")
     if allows_breaking_changes(new["info"]["version"], released["info"]["version"]):
         return []
@@ -47,7 +47,7 @@ def broken(name: str, new: Mapping[str, Any]) -> list[str]:
 
 
 def main(
-    *, release: Annotated[bool, typer.Option(help="Also make them the contracts of the last release.")] = False
+    *, release: Annotated[bool, typer.Option(help="Also write them as the contracts of the last release.")] = False
 ) -> None:
     """Write the contracts from the code. Refuse changes that break users, unless the version allows them."""
     for name, document in documents().items():

@@ -1,6 +1,6 @@
 """The AsyncAPI 3 document of the topics, from the catalogue, the Avro schemas and the rights of the services.
 
-https://www.asyncapi.com/docs/reference/specification/v3.1.0, and version 0.5.0 of its Kafka bindings.
+It follows https://www.asyncapi.com/docs/reference/specification/v3.1.0 and version 0.5.0 of the Kafka bindings.
 """
 
 from datetime import timedelta
@@ -134,7 +134,7 @@ def _text_headers(values: dict[str, str | None]) -> dict[str, Any]:
 def _json_invoice() -> dict[str, Any]:
     return {
         "name": "PosInvoiceJson",
-        # For JSON Schema, 3.0 is an integer.
+        # The schema alone does not say this: for JSON Schema, 3.0 is an integer.
         "summary": "An invoice as one JSON object. Unknown fields are ignored. Write whole numbers without a "
         "fraction: 3, not 3.0.",
         "contentType": "application/json",
@@ -163,7 +163,7 @@ _JSON_TYPES: dict[str, dict[str, Any]] = {
 
 
 def _json_schema(type_: Any) -> dict[str, Any]:
-    """The JSON Schema of the JSON that the pipeline accepts for an Avro type. Texts can be whole numbers."""
+    """The JSON Schema of the JSON that the pipeline accepts for an Avro type. A text may be a whole number."""
     match type_:
         case list():
             return {"anyOf": [_json_schema(option) for option in type_]}

@@ -1,8 +1,8 @@
 """Finds changes of a contract that break programs that were written for an older version.
 
-A client of the older version sends requests of the older document, and must understand responses of the newer document.
-So a request may only accept more, and a response may only contain less. Topics follow the rules of Avro
-(``schemas.compatibility``). We wrote this because no maintained package compares OpenAPI documents in Python.
+An older client sends requests of the older document, and must understand responses of the newer document. So a newer
+request may only accept more values, and a newer response may only have fewer possible values. Topics follow the rules
+of Avro (``schemas.compatibility``). No maintained Python package compares OpenAPI documents.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,19 +16,19 @@ Document = Mapping[str, Any]
 def allows_breaking_changes(version: str, released: str) -> bool:
     """Whether semantic versioning allows a breaking change from the released version to this one.
 
-    Below 1.0 it changes the second number, later the first number (https://semver.org/#spec-item-4).
+    Such a change raises the second number below 1.0, and the first number later (https://semver.org/#spec-item-4).
     """
     new, old = ([int(part) for part in text.split(".")[:2]] for text in (version, released))
     return new > old if old[0] == 0 else new[0] > old[0]
 
 
 def http_changes(new: Document, old: Document) -> list[str]:
-    """The breaking changes between two OpenAPI documents, with one line for each place."""
+    """The breaking changes between two OpenAPI documents, one line for each."""
     return list(dict.fromkeys(_operations(new, old)))
 
 
 def topic_changes(new: Document, old: Document) -> list[str]:
-    """The breaking changes between two AsyncAPI documents, with one line for each place."""
+    """The breaking changes between two AsyncAPI documents, one line for each."""
     return list(dict.fromkeys(_channels(new, old)))
 
 
@@ -103,14 +103,14 @@ class _Operation:
                 yield f"the {where} parameter {name} is now required"
 
     def _narrowed(self, reader: Document, writer: Document, place: str, *, sent: bool) -> Iterator[str]:
-        """Finds values of the writer that the reader does not expect.
+        """Find values that the writer can send and the reader does not expect.
 
-        The reader of a request is the newer service (``sent``). The reader of a response is the older client.
+        ``sent`` is true for a request, whose reader is the newer service. The reader of a response is the older client.
         """
         reader_document, writer_document = (self._new, self._old) if sent else (self._old, self._new)
         pair = (str(reader.get("$ref")), str(writer.get("$ref")), sent)
         if pair[0] != "None" and pair in self._visited:
-            return  # the schema contains itself, or was compared before
+            return  # a recursive schema, or a pair that was compared before
         self._visited.add(pair)
         wanted, given = _resolved(reader, reader_document), _resolved(writer, writer_document)
         types = [{*_types(each)} for each in (wanted, given)]
@@ -155,7 +155,7 @@ def _json(part: Document) -> Document:
 
 
 def _resolved(schema: Document, document: Document) -> Document:
-    """The schema without references. The branches of a union that are objects or arrays are merged into one schema."""
+    """The schema without references. The branches of a union are merged into one schema."""
     if "$ref" in schema:
         found: Any = document
         for name in schema["$ref"].removeprefix("#/").split("/"):
@@ -173,12 +173,12 @@ def _resolved(schema: Document, document: Document) -> Document:
 
 
 def _values(schema: Document) -> set[str]:
-    """The only values of a schema. Empty if it does not name them."""
+    """The possible values (``enum`` or ``const``). Empty if the schema does not list them."""
     return set(map(str, schema.get("enum", [schema["const"]] if "const" in schema else [])))
 
 
 def _limits(schema: Document) -> dict[str, tuple[float, bool]]:
-    """The limits of the values of a schema. A narrower limit is greater."""
+    """The limits of a schema, in a form in which a narrower limit compares as greater."""
     limits = {}
     for name in ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"):
         sign = -1 if name.startswith("max") else 1

@@ -1,4 +1,7 @@
-"""``make demo`` sends a trading day through its own stack and checks all results. Exit status 1: a result is wrong."""
+"""``make demo`` sends a trading day through a separate stack and checks all results.
+
+The exit status is 1 if a result is wrong.
+"""
 
 import shutil
 import sys
@@ -41,7 +44,7 @@ from services.settings import Settings
 from services.start_up import StartUpError
 
 _RETURNS, _EXCHANGES, _OFFLINE = 0.04, 0.02, 0.05
-"""Shares of the simulated invoices. They are high enough for some of each kind on a short day."""
+"""Shares of the simulated invoices. Even a short day has some invoices of each kind."""
 
 _MISMATCH, _INTERRUPTED = 1, 130
 _KNOWN_ERRORS = (
@@ -79,11 +82,11 @@ def demo_settings(directory: Path, export_format: str) -> Settings:
         directory,
         export_format=export_format,
         spark_master="local[2]",
-        # The run is too short for the second compiler.
+        # Only the first compiler of the JVM: the run is too short to profit from the second one.
         spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m",
         sales_interval=timedelta(seconds=2),
         export_interval=timedelta(seconds=2),
-        # The data is deleted, so running batches need not end.
+        # The demo deletes the data, so running micro-batches need not end.
         stop_timeout=timedelta(seconds=1),
     )
 
@@ -95,16 +98,16 @@ def main(  # noqa: PLR0913  # one argument for each option
             exists=True,
             dir_okay=False,
             readable=True,
-            help="Recorded invoices, JSON lines. Default: simulated invoices.",
+            help="Files of recorded invoices as JSON Lines. Default: simulated invoices.",
         ),
     ] = None,
     invoices: Annotated[
-        int, typer.Option(min=1, help="Number of simulated messages, with duplicates and broken ones.")
+        int, typer.Option(min=1, help="Number of simulated messages, including duplicates and broken messages.")
     ] = 2_000,
     rate: Annotated[float, typer.Option(min=0, help="Messages per second. 0: as fast as possible.")] = 200,
     folder: Annotated[
         Path | None,
-        typer.Option("--dir", help="Folder of its data (demo/) and its results (reports/demo.json). Default: var."),
+        typer.Option("--dir", help="Folder for the data (demo/) and the results (reports/demo.json). Default: var."),
     ] = None,
     export_format: Annotated[
         ExportFormat, typer.Option(help="Format of the exported files that are compared.")
@@ -116,7 +119,7 @@ def main(  # noqa: PLR0913  # one argument for each option
     ] = False,
     stay: Annotated[
         bool,
-        typer.Option("--open", help="After the checks the stack runs until Ctrl-C."),
+        typer.Option("--open", help="Keep the stack running after the checks, until Ctrl-C."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -139,9 +142,9 @@ def main(  # noqa: PLR0913  # one argument for each option
         stack = ContainerStack(directory, settings, security=security)
     try:
         jars.provide(console.print)
-        # A second demo would delete the data of the first.
+        # A second demo would delete the data of the first one.
         with hold(str(directory)):
-            # The programme decides by the times of receipts, so the receipts must be recent.
+            # The programme uses the times of the receipts, so the receipts must be recent.
             day = datetime.now(TIME_ZONE).date() - timedelta(days=1)
             options = Options(count=invoices, day=day, returns=_RETURNS, exchanges=_EXCHANGES, offline=_OFFLINE)
             result = _demo(recorded, options, rate, stack, stay=stay)
@@ -149,7 +152,7 @@ def main(  # noqa: PLR0913  # one argument for each option
         console.print("demo: interrupted. All its processes are stopped.")
         raise typer.Exit(_INTERRUPTED) from None
     except CheckpointInUseError:
-        sys.exit(f"demo: another demo runs in {directory}: wait for its end, or use --dir with another folder")
+        sys.exit(f"demo: another demo runs in {directory}: wait until it ends, or use --dir with another folder")
     except _KNOWN_ERRORS as error:
         sys.exit(f"demo: {error}")
     report.show(console, result)
@@ -177,12 +180,12 @@ def _demo(
         }
         sent, helpdesk = plan(sent, versions, ids)
         expected = expect_day(sent, helpdesk, settings.loyalty_factor)
-    stack.stop()  # An earlier demo may have been killed.
+    stack.stop()  # A killed demo leaves its stack running.
     shutil.rmtree(directory, ignore_errors=True)
     phases: dict[str, float] = {}
     try:
         with timed(phases, "start the stack"):
-            console.print("Starting its own stack. This takes about a minute.")
+            console.print("Starting a separate stack. This takes about a minute.")
             if isinstance(stack, LocalStack) and helpdesk:
                 stack.start(services=[])
                 helpdesk.publish_programme(settings)
@@ -199,18 +202,18 @@ def _demo(
         raise
     finally:
         ignore_signals()
-        with timed(phases, "stop it"):
+        with timed(phases, "stop the stack"):
             stack.stop()
     if not result.mismatches:
         shutil.rmtree(directory)
-    # The ports of containers are known only while they run, and `make compose-demo` cannot leave them running.
+    # The ports of containers are known only while they run, and `make compose-demo` cannot keep them running.
     if not stay and isinstance(stack, LocalStack):
-        console.print(f"The console was at {stack.api_url}/. To look around in it: make demo OPEN=1")
+        console.print(f"The console was at {stack.api_url}/. `make demo OPEN=1` keeps it open.")
     return replace(result, phases={**phases, **result.phases})
 
 
 def _wait_for_the_user(stack: LocalStack | ContainerStack, result: Result) -> None:
-    """Leave the stack running until Ctrl-C."""
+    """Keep the stack running until Ctrl-C."""
     console.print(f"The trading day has {len(result.mismatches)} mismatches. The console is at {stack.api_url}/")
     if result.found.balances:
         console.print(f"A card to look for: {next(iter(result.found.balances))}")

@@ -1,4 +1,4 @@
-"""Compares the outputs with the expected ones. Each difference is one mismatch."""
+"""Compares the outputs with the expected outputs. Each difference is one mismatch."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,11 +11,12 @@ from infra.demo.invoice_oracle import Record, row, whole
 from infra.demo.oracle import Expected
 
 NOT_FOUND = 404
+
 _OF_RETURNS = ("returned", "refused")
 """The kinds of the notifications of returns."""
 
 _WAITS = "purchase-unknown"
-"""The reason of the first notification of a return that is read before its original."""
+"""The reason in the first notification of a return that is processed before its purchase."""
 
 
 class Nature(StrEnum):
@@ -43,7 +44,7 @@ class Balance(NamedTuple):
     """A balance of the API.
 
     Attributes:
-        next_expiry: when the next points expire (milliseconds since the epoch), and how many; zeros if none do.
+        next_expiry: the time (milliseconds since the epoch) and the number of the points that expire next, or zeros.
     """
 
     points: Decimal
@@ -62,17 +63,17 @@ class LedgerEntry(NamedTuple):
 
 @dataclass
 class Outputs:
-    """The outputs of the pipeline and the API, without duplicates by CloudEvents id.
+    """The outputs of the pipeline and the API. Records with the same CloudEvents id count once.
 
     Attributes:
         repeats: the number of duplicates that the pipeline reports.
-        parquet: the rows of the files, without the columns from the names of their folders.
-        sales: the records of store-sales, also those that later ones replace. None: they are not compared.
+        parquet: the rows of the files, without the columns that come from the names of the folders.
+        sales: the records of store-sales, including those that later records replace. None: they are not compared.
         ledger: the entries of the ledger. None: they are not compared.
-        balances: the balance of each customer; None if the API has none.
-        moved: the new card of each replaced card, as the API names it; None if it does not.
+        balances: the balance of each customer; None if the API has no balance.
+        moved: the new card of each replaced card, from the API; None if the API does not name it.
         unknown: the HTTP status for each customer who must not have a balance.
-        changed: records with the id of an earlier record and another content, with one line each.
+        changed: one line for each record that has the id of an earlier record and another content.
     """
 
     shipment: Sequence[Record] = ()
@@ -107,7 +108,7 @@ class Outputs:
 
 
 def mismatches(expected: Expected, found: Outputs) -> list[Mismatch]:
-    """All differences."""
+    """All differences between the expected outputs and the found ones."""
     hadoop = Counter(row(record) for record in found.hadoop)
     parquet = Counter(row(record) for record in found.parquet)
     dead_letters = Counter((letter.key, letter.value) for letter in found.dead_letters)
@@ -149,7 +150,7 @@ def _values(name: str, expected: Mapping[str, Any], found: Mapping[str, Any]) ->
 def _shipment(expected: Expected, found: Outputs) -> Iterator[Mismatch]:
     numbers = Counter(str(record.get("InvoiceNumber")) for record in found.shipment)
     yield from _counts("shipment", Counter(expected.shipment.keys()), numbers)
-    # A shipment needs the whole invoice. The line above reports missing invoices.
+    # Compare the contents, too. The line above already reports missing invoices.
     contents = {str(record.get("InvoiceNumber")): whole(record) for record in found.shipment}
     wanted = {number: invoice for number, invoice in expected.shipment.items() if number in contents}
     yield from _values("shipment", wanted, {number: contents[number] for number in wanted})
@@ -177,7 +178,7 @@ def _entries(notifications: Iterable[Record]) -> Counter[LedgerEntry]:
 
 
 def _returns(card: str, expected: Expected, found: Sequence[Record]) -> Iterator[Mismatch]:
-    """A return has one notification, or two if it waited for its original. The points are the sum of both."""
+    """A return has one notification, or two if it waited for its purchase. Its points are the sum of both."""
     numbers = Counter((n["Kind"], n["InvoiceNumber"]) for n in found)
     wanted = Counter(("returned", number) for number in expected.returned.get(card, {}))
     waited = Counter(("returned", number) for _, number in waited_returns(expected, found))
@@ -190,7 +191,7 @@ def _returns(card: str, expected: Expected, found: Sequence[Record]) -> Iterator
 
 
 def waited_returns(expected: Expected, notifications: Iterable[Record]) -> set[tuple[str, str]]:
-    """Card and number of each return that has a second notification, because it waited for its original."""
+    """Card and number of each return with a second notification, because the return waited for its purchase."""
     waiting = {(n["CustomerCardNo"], n["InvoiceNumber"]) for n in notifications if n["Reason"] == _WAITS}
     returned, sold = expected.returned, expected.earned
     return {(card, number) for card, number in waiting if returned.get(card, {}).get(number) in sold.get(card, {})}
@@ -203,12 +204,12 @@ def _running_totals(card: str, notifications: Iterable[Record]) -> Iterator[Mism
         actual = Balance(notification["TotalLoyaltyPoints"], notification["Sequence"])
         if actual != correct:
             yield Mismatch(Nature.WRONG, f"running total of {card}: expected {correct}, found {actual}")
-        # A wrong total is one difference. So the next total is compared with the wrong one.
+        # Continue from the wrong total, so that it counts as one difference.
         before = actual
 
 
 def _balances(expected: Expected, notifications: Sequence[Record]) -> dict[str, Balance]:
-    """The sequence is the number of notifications, which ``_notifications`` compares."""
+    """The expected balances. The sequence is the number of notifications, which ``_notifications`` compares."""
     entries = Counter(notification["CustomerCardNo"] for notification in notifications)
     with_balance = expected.earned.keys() - expected.moved.keys()
     return {

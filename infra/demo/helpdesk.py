@@ -1,4 +1,4 @@
-"""The work of people on a simulated day: new rules, opening balances, and a lost card."""
+"""What people do on a simulated day: publish rules, import opening balances, and replace a lost card."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ valid-for: P{days}D
 pending: P{pending}D
 """
 _PENDING_DAYS = 7
-"""Long enough for a receipt of yesterday to be pending until the demo ends."""
+"""Points from a receipt of yesterday stay pending until the demo ends."""
 
 _IMPORTED = 20
 """The number of customers with opening points."""
@@ -44,19 +44,19 @@ _IMPORT_VALID_DAYS = 30
 
 
 class HelpdeskError(RuntimeError):
-    """A command of the helpdesk failed. The message has its answer."""
+    """A command of the helpdesk failed. The message has the answer or the error output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Helpdesk:
-    """The work of people on a day.
+    """What people do on a day.
 
     Attributes:
-        versions: versions of the programme, by the time of the first receipt for which each counts.
+        versions: versions of the programme, by the time of the first receipt to which each applies.
         imported: opening points by card.
         imported_until: the day at whose end, in UTC, these points expire.
-        lost_card: the card that is replaced by NEW_CARD after the day; empty if no card has suitable invoices.
-        late: messages of the lost card that come after its replacement.
+        lost_card: the card that NEW_CARD replaces after the day; empty if no card has suitable invoices.
+        late: messages of the lost card that arrive after its replacement.
     """
 
     versions: Mapping[int, Version]
@@ -96,9 +96,9 @@ class Helpdesk:
 
 
 def plan(sent: Sequence[Sent], versions: Mapping[int, Version], ids: SchemaIds) -> tuple[list[Sent], Helpdesk]:
-    """The messages of the day, and the work of people.
+    """The messages of the day, and what people do.
 
-    The last sale of a customer, and a return of an earlier sale, come after the replacement of the card.
+    The last sale of one customer, and a return of an earlier sale, arrive after the replacement of the card.
     """
     numbers = Counter(str(each.invoice["InvoiceNumber"]) for each in sent if each.invoice)
     named = {each.invoice.get("OriginalInvoiceNumber") for each in sent if each.invoice}
@@ -139,15 +139,15 @@ def _return_of(invoice: Record, ids: SchemaIds) -> Sent:
 
 
 def expect_day(sent: Sequence[Sent], helpdesk: Helpdesk, factor: Decimal) -> Expected:
-    """The outputs of the day, of the late messages, and of the work of people."""
+    """The outputs of the day, of the late messages, and of what people do."""
     before, expected = (expect(each, factor, helpdesk.versions) for each in (sent, [*sent, *helpdesk.late]))
     expires_time = end_of_day(min(helpdesk.versions), _IMPORT_VALID_DAYS)
     for card, points in helpdesk.imported.items():
         expected.expiring[card][expires_time] += points
         for each in (before, expected):
-            _ = each.earned[card]
+            _ = each.earned[card]  # the account exists, even without invoices
             each.commands[card]["imported", points] += 1
-    # The import is the first entry.
+    # The import is the first entry of an account, so all sequence numbers are one higher.
     expected.readings = {
         number: (card, sequence + (card in helpdesk.imported)) for number, (card, sequence) in before.readings.items()
     }
@@ -157,7 +157,7 @@ def expect_day(sent: Sequence[Sent], helpdesk: Helpdesk, factor: Decimal) -> Exp
 
 
 def _move(lost: str, before: Expected, expected: Expected, forwarded: int) -> None:
-    """Move the account and the late messages to the new card. Each late invoice has an entry in the old account."""
+    """Move the account and the late messages to the new card. Each late invoice adds an entry to the old account."""
     sold, returned = expected.earned, expected.returned
     sold[NEW_CARD] = {number: each for number, each in sold[lost].items() if number not in before.earned[lost]}
     returned[NEW_CARD] = {

@@ -1,4 +1,4 @@
-"""Computes what one invoice must become: whether it is valid, its record for shipment, and its rows for analysts."""
+"""Computes the expected results of one invoice: whether it is valid, its shipment record, and its rows for analysts."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from unicodedata import category
 
 Record = Mapping[str, Any]
 Row = tuple[tuple[str, Any], ...]
-"""A flat record as (field, value) pairs, sorted by name. So equal records can be counted."""
+"""A flat record as (field, value) pairs, sorted by name. It is hashable, so equal records can be counted."""
 
 
 def as_read(value: Any, name: str = "") -> Any:
@@ -93,7 +93,7 @@ def is_valid(invoice: Record) -> bool:
 
 
 def trimmed(text: str) -> str:
-    """The text without white space and Unicode's format characters at its ends. People do not see them."""
+    """The text without white space and without Unicode's invisible format characters at its ends."""
     hidden = {each for each in text if each.isspace() or category(each) == "Cf"}
     return text.strip("".join(hidden))
 
@@ -105,7 +105,7 @@ def _fits(record: Any, fields: Mapping[str, Any]) -> bool:
 
 
 def whole(invoice: Record) -> Record:
-    """An invoice with only the fields of PosInvoice that it has. It is equal for all formats."""
+    """The invoice with only those fields of PosInvoice that have a value. It is equal for all formats of the value."""
     record = _with(invoice, INVOICE)
     if invoice.get("DeliveryAddress") is not None:
         record["DeliveryAddress"] = _with(invoice["DeliveryAddress"], ADDRESS)
@@ -141,7 +141,7 @@ def added_by_pipeline(invoice: Record, item: Record) -> dict[str, Any]:
 
 
 def line_kind(invoice: Record, item: Record) -> str:
-    """The expected LineKind of a line. In an exchange the sign decides, otherwise the kind of the invoice."""
+    """The expected LineKind of a line: in an exchange by the sign of the line, otherwise by the invoice."""
     if not trimmed(invoice.get("OriginalInvoiceNumber") or ""):
         return "return" if (invoice.get("TotalAmount") or 0) < 0 else "sale"
     values = [each.get("TotalValue") or 0 for each in invoice.get("InvoiceLineItems") or [{}]]

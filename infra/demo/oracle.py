@@ -1,7 +1,7 @@
 """Computes the expected outputs of a sequence of messages.
 
-It and ``invoice_oracle`` share no code with the domain or the pipeline, so that they do not repeat their defects. They
-use only the standard library. The rules are those of docs/reference/demo.md.
+This module and ``invoice_oracle`` share no code with the domain or the pipeline, so that they do not have the same
+defects. They use only the standard library. docs/reference/demo.md has the rules.
 """
 
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ _DAY = 24 * 60 * 60 * 1000
 
 
 class Sent(NamedTuple):
-    """A published message. Its invoice is None if it has none."""
+    """A published message. ``invoice`` is None if the value contains no invoice."""
 
     key: bytes | None
     value: bytes | None
@@ -27,7 +27,7 @@ class Version(NamedTuple):
     """The rules of a version of the programme.
 
     Attributes:
-        valid_days: points expire at the end of the day that comes so many days after the receipt; 0: never.
+        valid_days: points expire at the end of the day that is this number of days after the receipt; 0: never.
         is_pending: whether points are still pending when the demo reads the balances.
     """
 
@@ -45,17 +45,18 @@ class Expected:
         repeats: the number of messages with an earlier InvoiceNumber.
         dead_letters: the number of dead letters for each (key, value).
         shipment: the whole invoice by InvoiceNumber.
-        hadoop: the number of each row. Each line item is a row.
+        hadoop: the number of times that each row occurs. Each line item is a row.
         sales: the number of invoices and their net amount, by StoreID.
-        earned: points by InvoiceNumber, by customer: of sales, and of what exchanges sell.
-        returned: the invoices that return something in the account of each customer, with their originals.
+        earned: points by InvoiceNumber, by customer: of sales, and of the sold items of exchanges.
+        returned: the numbers of the invoices that return something and of their purchases, by customer.
         taken: the points that returns take back, by customer.
         pending: points that cannot be spent yet, by customer.
         expiring: points by the time at which they expire (milliseconds since the epoch), by customer.
         commands: the other notifications of each customer: kinds and points.
         moved: the new card of each replaced card, which has no balance.
-        readings: for the index of each message that earns points, the customer and the first sequence that includes it.
-        strangers: customers with invoices and without points.
+        readings: by the index of each message that earns points: the customer, and the first sequence number whose
+            balance includes these points.
+        strangers: customers who have invoices but no account.
     """
 
     messages: int = 0
@@ -78,7 +79,7 @@ class Expected:
 
     @property
     def notifications(self) -> int:
-        """At least. A return that is read before its original has one more."""
+        """The smallest possible number. A return that is processed before its purchase has a second notification."""
         of_invoices = sum(map(len, self.earned.values())) + sum(map(len, self.returned.values()))
         return of_invoices + sum(each.total() for each in self.commands.values())
 
@@ -91,15 +92,15 @@ class Expected:
         return sum(self.earned[card].values(), Decimal(0)) - self.taken[card] + given
 
     def next_expiry_of(self, card: str) -> tuple[int, Decimal]:
-        """When the next points expire, and how many; zeros if none do."""
+        """The time and the number of the points that expire next; zeros if no points expire."""
         return min(((time, points) for time, points in self.expiring[card].items() if points), default=(0, Decimal(0)))
 
 
 def expect(sent: Iterable[Sent], loyalty_factor: Decimal, later: Mapping[int, Version] | None = None) -> Expected:
-    """The outputs of these messages in this order.
+    """The expected outputs of these messages in this order.
 
     Args:
-        later: further versions, and the time of the first receipt (milliseconds since the epoch) for which each counts.
+        later: further versions, by the time of the first receipt (milliseconds since the epoch) to which each applies.
     """
     expected, seen, sales = Expected(), set(), Sales({0: Version(loyalty_factor), **(later or {})})
     for number, message in enumerate(sent):
@@ -124,7 +125,7 @@ def expect(sent: Iterable[Sent], loyalty_factor: Decimal, later: Mapping[int, Ve
 
 
 def end_of_day(time: int, days: int) -> int:
-    """The end, in UTC, of the day that comes so many days after the time (milliseconds since the epoch)."""
+    """The end, in UTC, of the day that is this number of days after the time (milliseconds since the epoch)."""
     return (time // _DAY + days + 1) * _DAY
 
 
@@ -148,7 +149,7 @@ class Sales:
     """The sales of PRIME customers by InvoiceNumber, with their returns in any order.
 
     Args:
-        versions: versions by the time of the first receipt for which each counts.
+        versions: versions by the time of the first receipt to which each applies.
     """
 
     def __init__(self, versions: Mapping[int, Version]) -> None:
@@ -157,9 +158,9 @@ class Sales:
         self._returns: defaultdict[str, list[Return]] = defaultdict(list)
 
     def sell(self, card: str, invoice: Record, amount: Decimal, lines: list[Record]) -> Decimal:
-        """Returns the points of the sale."""
+        """Record a sale. Returns its points."""
         number, time = invoice["InvoiceNumber"], invoice.get("CreatedTime")
-        # The broker's time decides about a receipt without a time, and it is later than all versions.
+        # For a receipt without a time the append time of the broker counts, which is later than all versions.
         version = self._versions[max(since for since in self._versions if time is None or since <= max(0, time))]
         self.sold[number] = sale = Sale(card, amount, time or 0, version, lines, self._returns[number])
         return self.points(sale)
@@ -168,9 +169,9 @@ class Sales:
         self._returns[original].append(returned)
 
     def points(self, sale: Sale, *, rest: bool = False) -> Decimal:
-        """The points of the part of the sale that is not returned.
+        """The points of a sale. With ``rest``, only those of the part that was not returned.
 
-        A return of an item counts at most up to what was bought.
+        Of each item, a return counts at most the value that was bought.
         """
         amount, left = sale.amount, _values(sale.lines)
         for _, total, lines in sale.returns if rest else []:
@@ -209,16 +210,16 @@ def _count(expected: Expected, number: int, invoice: Record, sales: Sales) -> No
 
 
 def _net_amount(invoice: Record) -> Decimal:
-    """What the invoice adds to the sales of its store. A return subtracts, whatever its sign is."""
+    """What the invoice adds to the sales of its store. A return always subtracts, with either sign of its amount."""
     amount = _exact(invoice["TotalAmount"]).quantize(Decimal("0.01"), ROUND_HALF_UP)
     kinds = {line_kind(invoice, item) for item in invoice.get("InvoiceLineItems") or [{}]}
     return -abs(amount) if kinds == {"return"} else amount
 
 
 def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales) -> None:
-    """A return takes back points from the account that bought.
+    """Count the points of an invoice. A return takes back points from the account of the purchase.
 
-    If it has another card, that card has an entry without points.
+    If the return has another card, the account of that card gets an entry without points.
     """
     invoice_number, card = invoice["InvoiceNumber"], str(invoice.get("CustomerCardNo"))
     items, total = invoice.get("InvoiceLineItems") or [], _exact(invoice["TotalAmount"])
@@ -234,5 +235,5 @@ def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales
     if "return" in amounts:
         sales.take_back(original, (invoice_number, abs(amounts["return"]), parts["return"]))
         if is_prime:
-            _ = expected.earned[card]
+            _ = expected.earned[card]  # the account exists, even without points
             expected.returned[card][invoice_number] = original

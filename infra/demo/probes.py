@@ -1,4 +1,4 @@
-"""Reads the metrics of the pipeline and the balances of the API over HTTP, and the database of the ledger."""
+"""Readers of the outputs: the metrics of the pipeline, the balances of the API, and the database of the ledger."""
 
 import time
 from collections import Counter
@@ -29,7 +29,7 @@ _PAUSE_SECONDS = 0.1
 
 
 def _client(key_file: Path | None) -> httpx.Client:
-    # Requests within one machine must not use a proxy.
+    # A request within one machine must not use a proxy (``trust_env``).
     limits = httpx.Limits(max_connections=None)
     headers = authorization(key_file)
     return httpx.Client(timeout=_TIMEOUT_SECONDS, limits=limits, headers=headers, trust_env=False)
@@ -99,7 +99,7 @@ class LedgerReader:
 
 
 def _path_of_balance(card: str) -> str:
-    """Only the route of a store takes a key with a slash."""
+    """The path of a balance. Only the route of a store accepts a card with a slash."""
     quoted = quote(card, safe="")
     return f"/v1/stores/customer-balances/keys/{quoted}" if "/" in card else f"/v1/customers/{quoted}/balance"
 
@@ -129,7 +129,7 @@ class BalanceReader:
         return sum(watch.done() for watch in self._seconds)
 
     def seconds(self) -> list[float]:
-        """The seconds of each finished measurement, ascending. It ends all other measurements."""
+        """The seconds of each finished measurement, ascending. Ends all other measurements."""
         self._ending.set()
         return sorted(seconds for watch in self._seconds if (seconds := watch.result()) is not None)
 
@@ -165,7 +165,7 @@ class BalanceReader:
         return dict(zip(wanted, self._watchers.map(self._balance, wanted), strict=True))
 
     def moved(self, cards: Iterable[str]) -> dict[str, str | None]:
-        """The new card of each of these cards; None if the API does not say that it was replaced."""
+        """The new card of each of these cards; None if the API does not report a replacement."""
         answers = {card: self._get_balance(card) for card in cards}
         gone = {card: answer.status_code == httpx.codes.GONE for card, answer in answers.items()}
         return {card: answer.json().get("newCard") if gone[card] else None for card, answer in answers.items()}

@@ -34,7 +34,7 @@ QUERIES = {
 """The queries of the pipeline by their names in the metrics, and their input topics."""
 
 PROGRESS_TIMEOUT_SECONDS = 480.0
-"""The longest time without progress. Also on a slow machine the first batches need much less."""
+"""The longest time without progress. Even on a slow machine, the first micro-batches need much less."""
 
 WATCHED = 200
 """The number of invoices whose latency is measured, spread evenly over the day."""
@@ -50,7 +50,7 @@ _FOLDERS = pa.schema(_FOLDER_TYPES)
 
 
 class DemoFailedError(RuntimeError):
-    """The demo did not end. The message names the missing output and has the last log lines."""
+    """The demo makes no progress. The message names the missing output and has the last log lines."""
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Demo:
         )
         self._watched = _evenly(expected.readings, WATCHED)
         self._api = resources.enter_context(closing(BalanceReader(stack.api_url, len(self._watched), stack.key_file)))
-        # Only the ledger of a local stack has a database that this process can reach by its settings.
+        # The settings of a stack in containers do not lead to the database of its ledger.
         self._ledger = (
             resources.enter_context(closing(LedgerReader(stack.settings.ledger_url)))
             if isinstance(stack, LocalStack)
@@ -120,7 +120,7 @@ class Demo:
         self._bars = {name: progress.add_task(name, total=total) for name, total in totals.items()}
 
     def publish(self, sent: Sequence[Sent], rate: float) -> None:
-        """Publish all messages at this rate (0: as fast as possible). Measure the latency of some of them."""
+        """Publish all messages at this rate (0: as fast as possible). Measures the latency of some of them."""
         topic = self._settings.name_of(topics.POS_INVOICES)
         producer = connected_producer(self._stack.till_settings, "loyalty-demo", [topic])
         started = time.monotonic()
@@ -136,13 +136,13 @@ class Demo:
                 self._show("published", self._published)
 
     def wait(self) -> None:
-        """Wait until each reader has read its topics to the end, in the order of the flow."""
+        """Wait until each reader has read its topics to the end, in the order of the dataflow."""
         invoices = self._topics.ends(topics.POS_INVOICES)
         for query in (FAN_OUT, LOYALTY):
             self._until(f"the {query} query", partial(self._has_passed, query, invoices))
         ends: dict[int, int] = {}
         commands = self._topics.ends(topics.LOYALTY_COMMANDS)
-        while ends != commands:  # a processed command can cause another one
+        while ends != commands:  # a processed command can cause another command
             ends = commands
             self._until("the commands", partial(self._has_processed, ends))
             commands = self._topics.ends(topics.LOYALTY_COMMANDS)
@@ -202,7 +202,7 @@ class Demo:
                 )
 
     def _state(self) -> tuple[object, ...]:
-        """A value that changes with any progress."""
+        """A value that differs after any progress."""
         bars = tuple(task.completed for task in self._progress.tasks)
         positions = [dict(self._positions(query)) for query in QUERIES]
         return bars, positions, dict(self._api_positions), self._api.watched
@@ -220,7 +220,7 @@ class Demo:
         for topic in OUTPUTS:
             self._show(topic.name, self._topics.count(topic))
         self._show("balances", customers)
-        # Reading the files may copy them from a container. So read them only if there are new files.
+        # Reading the files can mean copying them from a container, so read them only after new exports.
         if (exported := dict(self._positions(EXPORT))) != self._exported:
             self._show("parquet rows", count_parquet_rows(self._stack.parquet()))
             self._exported = exported
@@ -230,7 +230,7 @@ class Demo:
         self._progress.update(self._bars[bar], completed=done)
 
 
-def run(  # a trading day and its checks need many parameters
+def run(
     stack: LocalStack | ContainerStack,
     sent: Sequence[Sent],
     expected: Expected,
@@ -244,7 +244,7 @@ def run(  # a trading day and its checks need many parameters
         helpdesk: imports balances before the day, and replaces a card after it.
 
     Raises:
-        HelpdeskError: a command was refused.
+        HelpdeskError: a command of the helpdesk failed.
         ProcessFailedError: a part of the stack has ended.
         DemoFailedError: there is no progress.
     """

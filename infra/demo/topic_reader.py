@@ -27,10 +27,10 @@ class TopicReader:
     """Reads output topics from their beginning.
 
     Args:
-        outputs: the topics.
+        outputs: the topics to read.
 
     Attributes:
-        changed: records with the id of an earlier record and another content, with one line each.
+        changed: one line for each record that has the id of an earlier record and another content.
     """
 
     def __init__(self, settings: Settings, outputs: Sequence[Topic] = OUTPUTS) -> None:
@@ -67,7 +67,7 @@ class TopicReader:
         return {partition: high for partition, (_, high) in watermarks.items()}
 
     def has_read(self, ends: Mapping[Topic, Positions]) -> bool:
-        """Whether all records before these offsets are read."""
+        """Whether this reader has read all records before these offsets."""
         return all(
             self._read[topic, number] >= end for topic, positions in ends.items() for number, end in positions.items()
         )
@@ -95,10 +95,10 @@ class TopicReader:
 
 
 def _identity(topic: Topic, message: KafkaMessage) -> str:
-    """The identity of a record, which its duplicates share; empty if it has none."""
+    """The id of a record, which its duplicates share; empty if it has none."""
     texts = _texts(message)
     if topic is topics.DEAD_LETTERS:
-        # Its CloudEvents headers belong to the original record.
+        # The CloudEvents headers of a dead letter are those of the original record.
         origin: Sequence[str] = (headers.DEAD_LETTER_TOPIC, headers.DEAD_LETTER_PARTITION, headers.DEAD_LETTER_OFFSET)
         return "/".join(texts[name] for name in origin) if texts.keys() >= set(origin) else ""
     return texts.get("ce_id", "")

@@ -13,7 +13,7 @@ from services.pos_simulator.simulation import Options, Simulation
 
 
 def simulated(options: Options, ids: SchemaIds) -> Iterator[Sent]:
-    """The messages of the simulator. A broken message has no invoice."""
+    """The messages of the simulator. The invoice of a broken message is None."""
     for message in Simulation(options, ids).messages():
         yield Sent(message.key, message.value, message.invoice)
 

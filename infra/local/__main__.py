@@ -1,6 +1,6 @@
-"""``make up``, ``make kafka``, ``make down`` and ``make status``; ``loyalty up`` and ``loyalty down``.
+"""The commands of the local stack: ``make up``, ``kafka``, ``down`` and ``status``; ``loyalty up`` and ``down``.
 
-The data of the local stack is in ``var`` below the folder of the data (``infra.local.folders``).
+The data of the stack is in the folder ``var`` of the folder that ``infra.local.folders`` chooses.
 """
 
 import sys
@@ -47,7 +47,7 @@ console = Console(emoji=False)
 
 @app.command()
 def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
-    """Start all parts that do not run. Data, logs and pid files are in ./var."""
+    """Start all parts that do not run. Data, logs and pid files are in the folder var."""
     console.stderr = as_json
     stack = _stack(directory)
     jars.provide(console.print)
@@ -107,7 +107,7 @@ def _stack(directory: Path | None) -> LocalStack:
 
 
 def parts_of(stack: LocalStack) -> list[dict[str, Any]]:
-    """The parts with their process ids (None: it does not run), addresses and logs, in the order of their start."""
+    """The parts with their process ids (None: not running), addresses and logs, in the order of their start."""
     addresses = [stack.broker.bootstrap_servers, *(service.url for service in stack.services)]
     return [
         {"name": process.name, "pid": process.pid, "address": address, "log": str(process.log_file)}
@@ -116,7 +116,7 @@ def parts_of(stack: LocalStack) -> list[dict[str, Any]]:
 
 
 def _shown(path: Path) -> str:
-    """A short form of a path. ``var`` can be a symbolic link to another place."""
+    """The path, relative to the working directory if possible. ``var`` can be a symbolic link to another place."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
@@ -127,7 +127,9 @@ def _show(stack: LocalStack) -> None:
         table.add_row(part["name"], state, part["address"], _shown(Path(part["log"])))
     console.print(table)
     if not folders.IS_CHECKOUT:
-        console.print(f"The data is in {Path.cwd()}. Run other commands there, because their folders are relative.")
+        console.print(
+            f"The data is in {Path.cwd()}. Run other commands in this folder, because their paths are relative."
+        )
 
 
 def main() -> None:

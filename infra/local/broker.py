@@ -19,10 +19,11 @@ from services.messaging.clients import connection
 from services.settings import Settings
 
 _CONFIGURATION = jars.ROOT / "infra" / "kafka"
-# With only the first compiler a start takes half the time. A small heap leaves memory for Spark.
+# With only the first compiler of the JVM, a start takes half the time. A small heap leaves memory for Spark.
 _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _LOCALE = {"LC_ALL": "C.UTF-8"}
-"""Without a locale of UTF-8, Java cannot open a file whose path has a letter that is not ASCII."""
+"""Without a UTF-8 locale, Java cannot open a file whose path has a letter that is not ASCII."""
+
 _START_TIMEOUT = 240.0
 
 
@@ -66,13 +67,13 @@ class LocalBroker:
             self._format(properties)
         logging = f"-Dlog4j2.configurationFile={_CONFIGURATION / 'log4j2.xml'}"
         command = [*_java(), *_JVM_OPTIONS, logging, "kafka.Kafka", str(properties)]
-        # The broker does not respond at first. The client must not log that.
+        # At first the broker does not respond. The client must not log this.
         quick_and_silent = {"reconnect.backoff.max.ms": 200, "log_level": 0}
         client = AdminClient({**connection(self.admin_settings), **quick_and_silent})
         self.process.start(command, _LOCALE, self._directory, lambda: self._answers(client), _START_TIMEOUT)
 
     def stop(self) -> None:
-        """Stop the broker in an orderly way, so that the next start does not have to check its logs."""
+        """Stop the broker with SIGTERM. After such a stop, the next start does not have to check the logs."""
         self.process.stop()
 
     def _answers(self, client: AdminClient) -> bool:
@@ -80,7 +81,7 @@ class LocalBroker:
             metadata = client.list_topics(timeout=1)
         except KafkaException:
             return False
-        # If another broker has the port, that broker responds until this one finds that the port is taken.
+        # If another broker uses the port, it responds until this broker ends because the port is taken.
         own = f"cluster.id={metadata.cluster_id}" in self._meta_properties.read_text(encoding="utf-8").split()
         return own and len(metadata.brokers) == 1
 
@@ -103,7 +104,7 @@ class LocalBroker:
             "log.dirs": str(self._data),
         }
         properties = self._directory / "server.properties"
-        # Java reads ISO-8859-1 and escapes. The escapes of JSON for paths are also escapes of Java.
+        # Java reads properties as ISO-8859-1 with escapes. JSON escapes paths in the same way.
         lines = "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in addresses.items())
         properties.write_text(common + lines, encoding="utf-8")
         return properties

@@ -1,7 +1,8 @@
-"""Where a checkout and an installed package keep their data. Only the standard library, because ``make setup`` runs it.
+"""Where a checkout and an installed package keep their data.
 
-A checkout keeps everything in its folder ``var``. An installed package has no folder of its own, so it uses the folders
-of the XDG Base Directory Specification 0.8 (https://specifications.freedesktop.org/basedir-spec/).
+A checkout keeps everything in its folder ``var``. An installed package uses the folders of the XDG Base Directory
+Specification 0.8 (https://specifications.freedesktop.org/basedir-spec/). This module uses only the standard library,
+because ``make setup`` runs it.
 """
 
 import os

@@ -5,22 +5,22 @@ import sys
 from types import FrameType
 from typing import Never
 
-_SECONDS_TO_THE_NEXT_TRY = 0.01
+_RETRY_SECONDS = 0.01
 
 
 class InterruptedBySignalError(BaseException):
     """A signal asks the command to end. It is not an Exception, so error handlers do not catch it.
 
-    KeyboardInterrupt does not work: Python ends by SIGINT and ignores the exit status if it was raised within ``exec``,
-    which dataclasses use.
+    KeyboardInterrupt is not suitable: if it is raised within ``exec``, which dataclasses use, Python ends by SIGINT and
+    ignores the exit status.
     """
 
 
 def interrupt_on_signals() -> None:
     """Let SIGINT and SIGTERM raise InterruptedBySignalError in the main thread.
 
-    A signal can arrive in a destructor or in the garbage collector. Python ignores exceptions there, and only calls
-    ``sys.unraisablehook``. This hook starts a timer: a moment later SIGALRM raises the exception again.
+    A signal can arrive in a destructor or in the garbage collector. There, Python ignores exceptions and only calls
+    ``sys.unraisablehook``. The hook of this module starts a timer. Its SIGALRM raises the exception again.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _interrupt)
@@ -39,6 +39,6 @@ def _interrupt(_signal_number: int, _frame: FrameType | None) -> Never:
 
 def _raise_again(ignored: "sys.UnraisableHookArgs") -> None:
     if isinstance(ignored.exc_value, InterruptedBySignalError):
-        signal.setitimer(signal.ITIMER_REAL, _SECONDS_TO_THE_NEXT_TRY)
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
     else:
         sys.__unraisablehook__(ignored)

@@ -1,4 +1,7 @@
-"""The jars of Spark's connectors and of Kafka. Only the standard library, because ``make setup`` runs this module."""
+"""Downloads the jars of Spark's connectors and of Kafka.
+
+It uses only the standard library, because ``make setup`` runs it.
+"""
 
 import hashlib
 import shutil
@@ -16,17 +19,17 @@ ROOT = folders.PACKAGES
 JARS = folders.downloads() / "jars"
 LOCK = ROOT / "infra" / "jars.sha256"
 CONFIGURATIONS = ("spark", "kafka")
-"""The configurations of infra/ivy.xml for every machine. Each is one folder of jars and one class path."""
+"""The configurations of infra/ivy.xml that every machine needs. Each one is a folder of jars and a class path."""
 
 S3 = folders.downloads() / "s3" / "jars"
 S3_LOCK = ROOT / "infra" / "s3-jars.sha256"
 S3_CONFIGURATIONS = ("s3", "s3proxy")
-"""Jars that only an export to S3 and its test need: Spark's class path with S3, and an S3 server."""
+"""Jars for an export to S3 and its test: Spark's class path with S3, and an S3 server."""
 
 REGISTRY = folders.downloads() / "registry" / "archives"
 REGISTRY_LOCK = ROOT / "infra" / "registry.sha256"
 REGISTRY_CONFIGURATIONS = ("registry",)
-"""Jars that only tests with a Schema Registry need: Apicurio Registry."""
+"""Jars for the tests with a Schema Registry: Apicurio Registry."""
 
 UNPACKED_REGISTRY = REGISTRY.with_name("unpacked")
 
@@ -49,11 +52,11 @@ def class_path(configuration: str) -> str:
 
 
 def ivy_jar() -> Path:
-    """The Ivy of the installed PySpark. Raises JarsError."""
+    """The jar of Ivy in the installed PySpark. Raises JarsError."""
     pyspark = find_spec("pyspark")
     found = sorted((Path(str(pyspark.origin)).parent / "jars").glob("ivy-*.jar")) if pyspark else []
     if not found:
-        raise JarsError("PySpark is not installed, or without its jars: install retail-loyalty[stack]")
+        raise JarsError("PySpark is not installed, or has no jars: install retail-loyalty[stack]")
     return found[-1]
 
 
@@ -79,7 +82,7 @@ def write_lock(path: Path = LOCK, directory: Path = JARS) -> None:
 
 
 def differences(expected: dict[str, str], directory: Path = JARS) -> list[str]:
-    """The differences between the jars of a directory and the expected ones, with one line for each jar."""
+    """The differences between the jars of a directory and the expected jars, one line for each jar."""
     found = checksums(directory)
     return [
         f"{name}: {_difference(expected.get(name), found.get(name))}"
@@ -101,9 +104,10 @@ def ensure(
     lock: Path = LOCK,
     configurations: Sequence[str] = CONFIGURATIONS,
 ) -> bool:
-    """Download the jars if a directory differs from its lock file. Returns whether it downloaded them.
+    """Download the jars if the directory differs from its lock file. Returns whether it has downloaded them.
 
-    The second attempt does not use the cache, which may contain a broken file. Raises JarsError.
+    If the first attempt gives wrong files, a second attempt does not use the cache, which may contain a broken file.
+    Raises JarsError.
     """
     expected = read_lock(lock)
     if not differences(expected, directory):
@@ -150,7 +154,7 @@ def proxy_options() -> list[str]:
             options += [f"-D{scheme}.proxyHost={address.hostname}", f"-D{scheme}.proxyPort={port}"]
     names = [name.strip() for name in variables.get("no", "").split(",") if name.strip()]
     if options and names:
-        # This option counts for both schemes.
+        # This option applies to both schemes.
         patterns = (each for name in names for each in ([f"*{name}"] if name[0] == "." else [name, f"*.{name}"]))
         options.append(f"-Dhttp.nonProxyHosts={'|'.join(patterns)}")
     return options

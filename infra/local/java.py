@@ -1,4 +1,4 @@
-"""Finds a Java for Spark. Only the standard library, because ``make setup`` runs this module first."""
+"""Finds a Java for Spark. It uses only the standard library, because ``make setup`` runs it."""
 
 import os
 import re
@@ -30,7 +30,7 @@ class JavaNotFoundError(RuntimeError):
     def __init__(self) -> None:
         versions = " or ".join(str(version) for version in SUPPORTED)
         example = f"openjdk-{SUPPORTED[0]}-jre-headless"
-        super().__init__(f"no Java {versions} found: install one (e.g. {example}) or set JAVA_HOME")
+        super().__init__(f"no Java {versions} found: install one (for example {example}), or set JAVA_HOME")
 
 
 def find_java_home(environment: Mapping[str, str] = os.environ) -> Path:
@@ -45,7 +45,7 @@ def find_java_home(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def feature_release(version: str) -> int:
-    """17 of ``17.0.15``, 21 of ``21-ea``, 8 of ``1.8.0_402``. 0 if the text is not a version."""
+    """The feature release of a version: 17 of ``17.0.15``, 21 of ``21-ea``, 8 of ``1.8.0_402``. 0 for other texts."""
     numbers = re.match(r"(?:1\.)?(\d+)", version)
     return int(numbers[1]) if numbers else 0
 
@@ -67,7 +67,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
     if java := shutil.which("java", path=environment.get("PATH", os.defpath)):
         home_of_link = Path(java).resolve().parent.parent
         yield home_of_link
-        # A version manager's shim is a script that lies outside of the Java it starts.
+        # The ``java`` of a version manager can be a script outside of the home of the Java that it starts.
         if not (home_of_link / "release").exists() and (asked := _reported_by(Path(java)).get("JAVA_HOME")):
             yield Path(asked)
     for pattern in _HOMES:
@@ -84,7 +84,7 @@ def _release_file(home: Path) -> dict[str, str]:
 
 
 def _reported_by(java: Path) -> dict[str, str]:
-    """The same properties from ``java`` itself, which takes the time of a JVM start."""
+    """The same properties from ``java`` itself. This is slower, because it starts a JVM."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stderr

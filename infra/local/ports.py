@@ -8,12 +8,13 @@ from services.settings import Settings, host_in_url
 HOST = "127.0.0.1"
 
 _FIRST, _END = 10_000, 32_768
-"""These ports are below those of outgoing connections (ip_local_port_range in Linux). Such a connection could take a
-port before its server listens."""
+"""Linux gives outgoing connections higher ports (ip_local_port_range). So no connection can take one of these ports
+before its server listens.
+"""
 
 
 def free_port() -> int:
-    """A port that no server uses, and that no outgoing connection can get."""
+    """A random port that no server uses, and that no outgoing connection can get."""
     while is_taken(port := _FIRST + secrets.randbelow(_END - _FIRST)):
         pass
     return port
@@ -21,7 +22,7 @@ def free_port() -> int:
 
 def url_of(host: str, port: int, scheme: str = "http") -> str:
     """The URL at which this machine reaches a server that listens on this host."""
-    # A server that listens on all addresses also listens on that of this machine.
+    # A server that listens on all addresses also listens on the loopback address.
     reached = {"0.0.0.0": HOST, "::": "::1"}.get(host, host)  # noqa: S104  # compared, not bound
     return f"{scheme}://{host_in_url(reached)}:{port}"
 

@@ -1,4 +1,4 @@
-"""Processes that continue after the end of the command that started them. They have pid files and log files."""
+"""Processes that continue to run after the command that started them has ended. They have pid files and log files."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ _LOG_LINES = 20
 _LOG_BYTES = 64 * 1024
 _KILL_TIMEOUT = 10.0
 _CLOCK_TOLERANCE = 2.0
-"""Without an exact start: seconds by which the start time may change when the clock of the machine is set."""
+"""Without an exact start: seconds by which a start time may change when the clock of the machine is set."""
 
 
 class ProcessFailedError(RuntimeError):
@@ -24,12 +24,12 @@ class ProcessFailedError(RuntimeError):
 
 
 class AlreadyRunsError(ProcessFailedError):
-    """The program runs already. Whoever gets this error has not started it, and must not stop it."""
+    """The program already runs. The caller has not started it, and must not stop it."""
 
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Wait until no other command holds this lock, and hold it."""
+    """Wait for the lock, and hold it until the end of the block. Other commands then wait."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -45,8 +45,8 @@ class ManagedProcess:
         run_dir: contains ``{name}.pid`` while it runs.
         log_dir: contains ``{name}.log`` with its output.
         stop_timeout: seconds from SIGTERM to SIGKILL.
-        niceness: 0 to 19. Above 0, other programs have a higher priority as soon as this one is ready. It starts with
-            the normal priority: on a busy machine its start would take longer than the timeout.
+        niceness: 0 to 19. Above 0, the program gets a lower priority as soon as it is ready. It starts with the normal
+            priority, because on a busy machine a start with a low priority would exceed the timeout.
     """
 
     name: str
@@ -82,8 +82,8 @@ class ManagedProcess:
         """Start the program and wait until it is ready. After any failure the program does not run.
 
         Raises:
-            AlreadyRunsError: this object or another command has started it. It still runs.
-            ProcessFailedError: it ended before it was ready, or was not ready after ``timeout`` seconds.
+            AlreadyRunsError: the program already runs. This call has not changed it.
+            ProcessFailedError: the program ended before it was ready, or was not ready after ``timeout`` seconds.
         """
         try:
             with locked(self._lock_file):
@@ -99,7 +99,7 @@ class ManagedProcess:
 
     @property
     def _lock_file(self) -> Path:
-        """Only one command at a time acts on what it reads in the pid file."""
+        """The lock of the pid file. Only one command at a time reads the file and acts on its content."""
         return self.run_dir / f"{self.name}.lock"
 
     def _launch(self, command: Sequence[str], environment: Mapping[str, str], working_dir: Path) -> None:
@@ -115,7 +115,7 @@ class ManagedProcess:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 cwd=working_dir,
-                # Only the starting command receives Ctrl-C. It ends this process itself.
+                # In its own session the process does not receive Ctrl-C. The command that started it stops it.
                 start_new_session=True,
             )
         pid = self._process.pid
@@ -125,10 +125,10 @@ class ManagedProcess:
     def _lower_priority(self) -> None:
         if not (process := self._running()):
             return
-        # Linux divides the cores between sessions first (autogroups). Between two sessions only this file counts.
+        # With autogroups, Linux first divides the cores among sessions. Only this file sets the priority of a session.
         with contextlib.suppress(OSError):
             Path(f"/proc/{process.pid}/autogroup").write_text(str(self.niceness), encoding="ascii")
-        # Without autogroups each thread counts. What it starts later inherits its niceness.
+        # Without autogroups, each thread has its own niceness. Threads and processes that it starts later inherit it.
         niceness = os.getpriority(os.PRIO_PROCESS, 0) + self.niceness
         lowered: set[int] = set()
         while groups := _groups_of(process) - lowered:
@@ -143,16 +143,16 @@ class ManagedProcess:
             if self.pid is None:
                 raise ProcessFailedError(f"{self.name} ended before it was ready. {self.last_lines()}")
             if time.monotonic() > deadline:
-                advice = "If the machine is busy, end other programs and start again"
                 raise ProcessFailedError(
-                    f"{self.name} was not ready after {timeout:.0f} s and was stopped. {advice}. {self.last_lines()}"
+                    f"{self.name} was not ready after {timeout:.0f} s and was stopped. If the machine is busy, end "
+                    f"other programs and start again. {self.last_lines()}"
                 )
             time.sleep(0.1)
 
     def stop(self) -> None:
         """Send SIGTERM, and SIGKILL after the timeout. Does nothing if the program does not run."""
         if process := self._running():
-            # Only the leader gets the signal. A Spark driver must end its batches before its JVM ends.
+            # Signal only the leader: a Spark driver must end its micro-batches before its JVM ends.
             process.terminate()
             deadline = time.monotonic() + self.stop_timeout
             while _is_alive(process) and time.monotonic() < deadline:
@@ -174,13 +174,13 @@ class ManagedProcess:
         self._process = None
         if self.pid_file.exists():
             with locked(self._lock_file):
-                # Another command can have started the program again.
+                # Meanwhile another command can have started the program again.
                 recorded = self._recorded()
                 if recorded is None or not _is_alive(recorded):
                     self.pid_file.unlink(missing_ok=True)
 
     def last_lines(self) -> str:
-        """The last lines of the log since the start, for an error message. Lines of earlier runs would mislead."""
+        """The last lines of the log since the start, for an error message. It contains no lines of earlier runs."""
         lines = []
         with contextlib.suppress(FileNotFoundError), self.log_file.open("rb") as log:
             log.seek(max(self._start_of_log, self.log_file.stat().st_size - _LOG_BYTES))
@@ -188,7 +188,7 @@ class ManagedProcess:
         return "\n  ".join([f"The end of {self.log_file}:", *lines])
 
     def _running(self) -> psutil.Process | None:
-        """The running process. This object or another command has started it and written the pid file."""
+        """The running process, which this object or another command has started; None if none runs."""
         if self._process and _is_alive(self._process):
             return self._process
         found = self._recorded()
@@ -212,16 +212,16 @@ class ManagedProcess:
 
 
 def _exact_start(pid: int) -> str:
-    """The boot of the machine, and the ticks from it to the start of the process. Clocks do not change them.
+    """The id of the current boot, and the ticks from the boot to the start of the process. Clock changes do not matter.
 
-    Empty if the system does not say it: it is no Linux.
+    Empty if the system is not Linux.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         status = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return ""
-    # Field 22. The name in field 2 can have blanks and parentheses.
+    # Field 22 of proc(5). The name in field 2 can contain blanks and parentheses, so the fields are counted after it.
     return f"{boot} {int(status.rpartition(b')')[2].split()[19])}"
 
 
@@ -233,9 +233,9 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def _session_of(leader: psutil.Process) -> list[psutil.Process]:
-    """The leader and all its children, found by their session, because Spark's Python workers leave the process group.
+    """The leader and all other processes of its session. Spark's Python workers leave its process group.
 
-    The system does not reuse a pid while a session has it. A reused pid means that the session has ended.
+    The system does not reuse a pid while a session has this id. So a reused pid means that the session has ended.
     """
     if psutil.pid_exists(leader.pid) and not leader.is_running():
         return []

@@ -1,4 +1,4 @@
-"""The whole stack on one machine. Kafka, the pipeline, each API instance and the ledger are processes."""
+"""The whole stack on one machine: Kafka, the pipeline, API instances, the ledger and the webhooks as processes."""
 
 import json
 import os
@@ -26,14 +26,14 @@ from services.start_up import require_port
 
 _START_TIMEOUT = 600.0
 _STOP_MARGIN = 30.0
-"""Seconds after ``stop_timeout`` in which Spark itself ends."""
+"""Seconds that Spark itself needs to end, after ``stop_timeout``."""
 
 BACKGROUND_QUERIES = ("fan-out", "sales", "export")
-"""The queries of the second driver. Their readers can wait for some seconds."""
+"""The queries of the second driver. The readers of their outputs can wait for some seconds."""
 
 _BACKGROUND = "background"
 _BACKGROUND_NICENESS = 10
-"""Linux gives a process of this niceness about a tenth of the time of another one, and all time that is left."""
+"""Linux gives a process with this niceness about a tenth of the time of a normal process, and all idle time."""
 
 
 def private_settings(directory: Path, **changes: object) -> Settings:
@@ -59,7 +59,7 @@ def private_settings(directory: Path, **changes: object) -> Settings:
 
 
 def variables_of(settings: Settings) -> dict[str, str]:
-    """The LOYALTY_ variables of the settings that are set. The processes choose the others as if they ran alone."""
+    """The LOYALTY_ variables of the settings that are set. The processes use the defaults of all others."""
     values = settings.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     values |= {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
@@ -74,11 +74,11 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Service:
-    """A part of the stack that is one Python module.
+    """A part of the stack that runs as a Python module.
 
     Attributes:
         url: the URL of its API, or of its metrics and health.
-        arguments: the arguments of the command line.
+        arguments: the command-line arguments.
     """
 
     module: str
@@ -92,7 +92,7 @@ class Service:
         return int(self.url.rpartition(":")[2])
 
     def start(self, is_ready: Callable[[], bool] | None = None) -> None:
-        """Start the process and wait until it is ready, by default by its health check. Raises ProcessFailedError."""
+        """Start the process and wait until it is ready, by default until /readyz says so. Raises ProcessFailedError."""
         is_ready = is_ready or (lambda: is_healthy(f"{self.url}/readyz"))
         command = [sys.executable, "-m", self.module, *self.arguments]
         self.process.start(command, environment_of(self.settings), Path.cwd(), is_ready, _START_TIMEOUT)
@@ -111,8 +111,8 @@ class LocalStack:
     A stack that starts on the same directory continues with the same data.
 
     Attributes:
-        directory: contains the pid files, the logs and the data of Kafka. The settings name the other folders.
-        settings: the settings of the pipeline and of the first API instance. Other instances have another port and
+        directory: contains the pid files, the logs and the data of Kafka. The settings name all other folders.
+        settings: the settings of the pipeline and of the first API instance. Each other instance has its own port and
             state folder.
         readers: the ledger, and the webhooks if their file exists. A stack without an API has no readers.
         background: the second driver, if the settings have two. It runs all queries except the loyalty query.
@@ -140,16 +140,16 @@ class LocalStack:
     def start(
         self, on_part: Callable[[str], None] = lambda name: None, services: Sequence[Service] | None = None
     ) -> None:
-        """Start the parts that do not run, each one after the parts that it needs. ``on_part`` gets the name of each.
+        """Start the parts that do not run, each one after the parts that it needs. Calls ``on_part`` with each name.
 
-        If a part fails, this call stops the parts that it has started. A second call waits until the first has ended.
+        If a part fails, this call stops the parts that it has started. A concurrent call waits for the end of this one.
 
         Args:
             services: the parts to start beside Kafka; None for all.
 
         Raises:
-            StartUpError: another program uses a port. No part has started.
-            ProcessFailedError: with the last lines of the log of the failed part.
+            StartUpError: another program uses a port. No part was started.
+            ProcessFailedError: a part failed. The message has the last lines of its log.
         """
         with locked(self.directory / "run" / "start.lock"):
             self._check_ports()
@@ -161,7 +161,7 @@ class LocalStack:
             for part in parts:
                 if part.process.pid is None:
                     on_part(part.process.name)
-                    part.start()  # if it fails, it has stopped
+                    part.start()  # after an error it does not run
                     started.append(part.process)
                 if part is self.broker:
                     create_topics(self.settings)
@@ -176,13 +176,13 @@ class LocalStack:
         return self.directory / "api.key"
 
     def ensure_key(self) -> None:
-        """Make the key unless the file has a valid one. Raises OSError and PublishError."""
+        """Create the key, unless the file has a valid one. Raises OSError and PublishError."""
         valid_for = timedelta(days=365) // timedelta(milliseconds=1)
         made = new_key("this machine", [*Scope], [], time.time_ns() // 1_000_000, valid_for)
         keep_key(made, self.key_file, self.settings)
 
     def stop(self, on_part: Callable[[ManagedProcess], None] = lambda process: None) -> None:
-        """Stop all parts in reverse order, also those that other commands have started. ``on_part`` gets each one."""
+        """Stop all parts in reverse order, including those of other commands. Calls ``on_part`` with each of them."""
         run = self.directory / "run"
         running = {
             file.stem for pattern in ("api-*.pid", "webhooks.pid", f"{_BACKGROUND}.pid") for file in run.glob(pattern)
@@ -194,7 +194,7 @@ class LocalStack:
             process.stop()
 
     def _other(self, name: str) -> ManagedProcess:
-        """A part that these settings do not start."""
+        """A running part that these settings would not start."""
         return self._driver(name) if name == _BACKGROUND else self._process(name)
 
     def __enter__(self) -> Self:
@@ -287,11 +287,13 @@ def _queries(*names: str) -> tuple[str, ...]:
 
 def _local_port(settings: Settings) -> int:
     if settings.kafka_security_protocol != "PLAINTEXT":
-        raise ValueError("the local stack starts an unsecured Kafka: unset LOYALTY_KAFKA_SECURITY_PROTOCOL")
+        raise ValueError(
+            "the local stack starts its own Kafka, which is not secured: unset LOYALTY_KAFKA_SECURITY_PROTOCOL"
+        )
     host, _, port = settings.kafka_bootstrap_servers.rpartition(":")
     if host not in (HOST, "localhost") or not port.isdigit():
         raise ValueError(
-            f"the local stack starts its own Kafka: LOYALTY_KAFKA_BOOTSTRAP_SERVERS must be {HOST}:port, "
-            f"not {settings.kafka_bootstrap_servers}"
+            f"the local stack starts its own Kafka: set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to {HOST}:port instead of "
+            f"{settings.kafka_bootstrap_servers}"
         )
     return int(port)
