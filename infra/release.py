@@ -1,6 +1,6 @@
 """``make release`` builds a release into dist/: packages, SBOMs, contracts, changes and checksums.
 
-The files depend on the commit alone, so two builds of one commit are equal to the byte (https://reproducible-builds.org).
+The files depend only on the commit, so two builds of a commit have the same bytes (https://reproducible-builds.org).
 """
 
 import hashlib
@@ -39,9 +39,9 @@ def main() -> int:
 
 
 def build(target: Path, revision: str = "HEAD") -> list[Path]:
-    """Build the release of a commit into an empty folder. Returns the files. Raises ReleaseError.
+    """Build the release of a commit. Deletes the target folder first. Returns the files. Raises ReleaseError.
 
-    Changes that are not committed are not part of the release.
+    The release has no uncommitted changes.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -53,7 +53,7 @@ def build(target: Path, revision: str = "HEAD") -> list[Path]:
         notes = changelog_section((source / "CHANGELOG.md").read_text(encoding="utf-8"), version)
         commit_time = _git("log", "-1", "--format=%ct", revision).decode().strip()
         _run(["hatchling", "build", "--directory", str(target)], source, commit_time)
-        # The SBOMs describe the downloaded jars, if their hashes are those of the source.
+        # The SBOMs describe the downloaded jars. The command fails if their checksums are not those of the source.
         (source / "var").symlink_to(folders.downloads())
         _run(["infra.supply_chain", "sbom", "--to", str(target)], source, commit_time)
         for contract in ("openapi.json", "asyncapi.json"):
@@ -76,7 +76,7 @@ def changelog_section(changelog: str, version: str) -> str:
 
 
 def _run(program: list[str], source: Path, commit_time: str) -> None:
-    """Run a Python program of the source. It uses the time of the commit as the time of all files."""
+    """Run a Python program of the source. All files get the time of the commit."""
     environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": commit_time}
     command = [sys.executable, "-m", *program]
     ended = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)

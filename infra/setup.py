@@ -1,6 +1,6 @@
 """``make setup`` installs everything that the project needs, from pinned sources with checksums.
 
-It uses only the standard library and runs with any Python from 3.11. It does nothing if everything is installed.
+It uses only the standard library, and runs with any Python from 3.11 on. If everything is installed, it does nothing.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ ROOT = jars.ROOT
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 REQUIREMENTS = ROOT / "requirements"
-# pip must not build with unpinned tools. requirements/build.txt has the tools.
+# Without build isolation, pip builds with the pinned tools of requirements/build.txt and downloads no others.
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-build-isolation"]
 
 
@@ -29,10 +29,12 @@ class SetupError(RuntimeError):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Install everything. With ``lock-jars`` also write the checksums of the downloaded jars.
+    """Install everything. Returns the exit status.
 
-    With ``test-tools`` install only what some tests need besides. Without it they are skipped. With
-    ``object-store-jars`` also download what an export to S3 and its test need.
+    Args:
+        arguments: at most one word. ``lock-jars`` also writes the checksums of the downloaded jars.
+            ``object-store-jars`` also downloads the jars for an export to S3 and its test. ``test-tools`` only installs
+            programs that some tests need; without them these tests are skipped.
     """
     if "test-tools" in arguments:
         install_test_tools()
@@ -64,15 +66,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def create_environment() -> None:
-    """Create the virtual environment .venv. Do not replace a working one, because other processes may use it.
+    """Create the virtual environment .venv. Keep a working one, because other processes may use it.
 
-    PYTHON=… with another version replaces a working environment.
+    Only ``make setup PYTHON=…`` with another version replaces a working environment.
     """
     this = f"{sys.version_info.major}.{sys.version_info.minor}"
     if works(this if os.environ.get("PYTHON") else None):
         return
     say(f"Creating .venv with Python {this}")
-    # The interpreter of an incomplete .venv is deleted below, so it cannot create the new one.
+    # The command below deletes the interpreter of an incomplete .venv, so another one must create the new .venv.
     base = getattr(sys, "_base_executable", sys.executable)
     if not succeeds([base, "-c", "import ensurepip, venv"]):
         apt_install([f"python{this}-venv"], otherwise=f"install the venv module of Python {this} (python{this}-venv)")
@@ -80,15 +82,15 @@ def create_environment() -> None:
 
 
 def works(version: str | None) -> bool:
-    """Whether .venv was made here, and has pip and a Python that is new enough.
+    """Whether .venv was created at this path, and has pip and a Python that is new enough.
 
     Args:
-        version: the Python must have this version; None: any.
+        version: the required version of Python; None for any version from 3.11 on.
     """
-    # pip writes the file RECORD last. Without it, pip is incomplete.
+    # An installation writes the file RECORD last. Without it, pip is incomplete.
     if not PYTHON.exists() or not any(VENV.glob("lib/python*/site-packages/pip-*.dist-info/RECORD")):
         return False
-    # The programs of a moved or copied environment start the code at the old path. venv writes its path into this file.
+    # The programs of a moved or copied environment use the code at the old path. venv writes the path into this file.
     file = VENV / "pyvenv.cfg"
     made = re.findall("^command = .*", file.read_text(encoding="utf-8"), re.MULTILINE) if file.exists() else []
     if not all(map(_names_this_environment, made)):
@@ -104,7 +106,7 @@ def works(version: str | None) -> bool:
 
 
 def _names_this_environment(command: str) -> bool:
-    """Whether the command of venv made this environment. Its path can have a symbolic link in it."""
+    """Whether this command of venv created this environment. Its path can contain a symbolic link."""
     path = Path("/" + command.partition(" -m venv ")[2].partition("/")[2])
     return path.exists() and path.samefile(VENV)
 
@@ -122,11 +124,11 @@ def install_packages() -> None:
 def install_locked(locked: Path) -> None:
     say(f"Installing {locked.relative_to(ROOT)}")
     pip = [*PIP, "--use-pep517", "--require-hashes", "-r"]
-    # pyspark has only a source package, so its build tools come first.
+    # pyspark is published only as source, so its build tools must be installed first.
     run([*pip, str(REQUIREMENTS / "build.txt")])
     uv = [str(VENV / "bin" / "uv"), "pip", "install", "-q", "--python", str(PYTHON), "--no-build-isolation"]
     try:
-        # It needs half of pip's time. But it does not read pip's configuration, for example of an index.
+        # uv is twice as fast as pip. But it does not read the configuration of pip, for example another index.
         run([*uv, "--compile-bytecode", "--require-hashes", "-r", str(locked)])
     except (SetupError, OSError):
         say("uv cannot install the packages, so pip does")
@@ -134,7 +136,7 @@ def install_locked(locked: Path) -> None:
 
 
 def run_once(name: str, content: bytes, action: Callable[[], None]) -> None:
-    """Run the action, unless it has succeeded for the same content before."""
+    """Run the action, unless an earlier run with the same content has succeeded."""
     stamp = VENV / f".{name}"
     fingerprint = hashlib.sha256(content).hexdigest()
     if stamp.exists() and stamp.read_text() == fingerprint:
@@ -153,7 +155,7 @@ def java_home() -> Path:
 
 
 def install_test_tools() -> None:
-    """Install Chromium, kcat and Apicurio Registry if they are missing. If that fails, say which tests are skipped."""
+    """Install Chromium, kcat and Apicurio Registry if they are missing. If this fails, say which tests are skipped."""
     packages = {"chromium": "chromium", "chromedriver": "chromium-driver", "kcat": "kcat", "xxd": "xxd"}
     for program, package in packages.items():
         if not shutil.which(program):
@@ -171,12 +173,12 @@ def ivy_jar() -> Path:
     """The Ivy jar of PySpark."""
     found = sorted(VENV.glob("lib/python*/site-packages/pyspark/jars/ivy-*.jar"))
     if not found:
-        raise SetupError("the installed pyspark contains no Ivy: delete .venv and run make setup again")
+        raise SetupError("the installed pyspark contains no Ivy: delete .venv and run `make setup` again")
     return found[-1]
 
 
 def apt_install(packages: Sequence[str], otherwise: str) -> None:
-    """Install the first available package with apt. Without apt, raise SetupError with the given instruction."""
+    """Install the first available package with apt. Without apt, raises SetupError with the message ``otherwise``."""
     root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if not shutil.which("apt-get") or (root and not succeeds([*root, "true"])):
         raise SetupError(otherwise)
@@ -199,11 +201,11 @@ def succeeds(command: Sequence[str]) -> bool:
 
 def run(command: Sequence[str]) -> None:
     if (status := subprocess.run(command, check=False, stdout=sys.stderr).returncode) != 0:
-        raise SetupError(f"this command failed with status {status}; read its output above: {' '.join(command)}")
+        raise SetupError(f"this command failed with status {status}: read its output above: {' '.join(command)}")
 
 
 def make_class_archive(java: Path) -> None:
-    """Make it once for these jars and this Java. Spark also works without it."""
+    """Make the class archive of Spark once for these jars and this Java. Spark also works without it."""
 
     def make() -> None:
         say("Making an archive of Spark's classes, so that Spark starts faster")
@@ -213,7 +215,7 @@ def make_class_archive(java: Path) -> None:
     try:
         run_once("classes", jars.LOCK.read_bytes() + str(java).encode(), make)
     except SetupError as error:
-        say(f"Spark will start without the archive, and slower: {error}")
+        say(f"Without the archive of its classes, Spark starts more slowly: {error}")
 
 
 def say(message: str) -> None:

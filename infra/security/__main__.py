@@ -19,12 +19,12 @@ def main(
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name or address that the broker's certificate must have. Repeat it for several. It keeps the names "
-            "that it has. A first certificate without any gets the names of this machine."
+            help="Name or address that the broker's certificate must have. Repeat the option for several names. The "
+            "certificate keeps its existing names. The default of a new one is: kafka, localhost and 127.0.0.1."
         ),
     ] = None,
 ) -> None:
-    """Create the authority, the certificate of the broker and a password for each service, if they are missing."""
+    """Create the authority, the certificate of the broker and the passwords of the services, if they are missing."""
     try:
         with clear_errors():
             created = SecurityFolder(folder).complete(host or ())

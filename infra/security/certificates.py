@@ -18,14 +18,15 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 BROKER = "broker"
-"""The name of the broker in its certificate. The authorizer uses it (infra/kafka/secured.properties)."""
+"""The name of the broker in its certificate. It is a super user of the authorizer (infra/kafka/secured.properties)."""
 
 _AUTHORITY_LIFE = timedelta(days=3650)
 _CERTIFICATE_LIFE = timedelta(days=397)
-"""A year and a month, so that a renewal once a year is early enough."""
+"""A year and a month, so that one renewal a year is enough."""
 
 _RENEW_BEFORE = timedelta(days=30)
-# The clocks of machines differ, and a new certificate must be valid everywhere at once.
+
+# The clocks of machines differ, but a new certificate must be valid on all of them at once.
 _CLOCK_TOLERANCE = timedelta(minutes=5)
 
 
@@ -49,10 +50,10 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> Self:
-        """Raises ValueError if the text is not PEM or has another kind of key."""
+        """Load an authority from PEM. Raises ValueError if the text is not PEM or has another kind of key."""
         found = load_pem_private_key(key, password=None)
         if not isinstance(found, ec.EllipticCurvePrivateKey):
-            raise ValueError("the key of the authority is not an elliptic curve key")  # noqa: TRY004  # the file is wrong
+            raise ValueError("the key of the authority is not an elliptic curve key: restore the file")  # noqa: TRY004
         return cls(x509.load_pem_x509_certificate(certificate), found)
 
     def certificate_pem(self) -> bytes:
@@ -62,9 +63,9 @@ class Authority:
         return _pem(self.key)
 
     def broker_pem(self, hosts: Sequence[str], now: datetime | None = None) -> bytes:
-        """A new key and certificate of the broker for these hosts (names or addresses), in the format of Kafka.
+        """A new key and certificate of the broker for these hosts (names or addresses), as PEM in the form of Kafka.
 
-        Brokers and controllers use it as servers and as clients.
+        Brokers and controllers use the certificate as servers and as clients.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self.certificate.subject
@@ -76,7 +77,7 @@ class Authority:
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
                 critical=False,
             )
-            # Strict clients such as Python 3.13 need the id of the signing key.
+            # Strict clients, such as Python 3.13, require the id of the signing key.
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
             .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         )
@@ -84,7 +85,7 @@ class Authority:
 
 
 def is_signed(pem: bytes, authority: x509.Certificate, hosts: Sequence[str], now: datetime | None = None) -> bool:
-    """Whether the authority has signed the certificate for all these hosts, and it is valid for another month."""
+    """Whether the authority has signed the certificate for all these hosts, and for at least another 30 days."""
     certificate = x509.load_pem_x509_certificate(pem)
     try:
         certificate.verify_directly_issued_by(authority)

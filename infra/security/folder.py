@@ -17,10 +17,9 @@ from services.settings import Settings
 LOCAL_HOSTS = ("kafka", "localhost", "127.0.0.1")
 """The names of the broker of the compose files."""
 
-_SECRET, _SHARED = 0o600, 0o644
-# Containers run as another user and must read these files. The folder's permissions exclude other users of this
-# machine.
-_FOLDER = 0o700
+# Containers run as another user and must read the shared files. The permissions of the folder exclude other users of
+# this machine.
+_SECRET, _SHARED, _FOLDER = 0o600, 0o644, 0o700
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class SecurityFolder:
     """The paths of all certificates and passwords.
 
     Attributes:
-        directory: must not be in a repository or an image.
+        directory: the folder. It must not be part of a repository or an image.
     """
 
     directory: Path
@@ -66,14 +65,14 @@ class SecurityFolder:
         return settings.model_copy(update=secured)
 
     def complete(self, hosts: Sequence[str] = ()) -> list[Path]:
-        """Create missing files, and replace a broker certificate that lacks a host or ends soon. Returns new files.
+        """Create missing files, and replace a broker certificate that lacks a host or expires soon. Returns new files.
 
         Args:
-            hosts: names or addresses that the broker's certificate must have. It keeps those that it has already. A
-                first certificate without hosts gets LOCAL_HOSTS.
+            hosts: names or addresses that the broker's certificate must have. It keeps the names that it already has.
+                The default of a first certificate is LOCAL_HOSTS.
 
-        Raises FileNotFoundError if a certificate must be signed and only the key of the authority is missing, and
-        ValueError for a wrong host. Then it changes no file.
+        Raises FileNotFoundError if a certificate must be signed and only the key of the authority is missing. Raises
+        ValueError for a wrong host. In both cases it changes no file.
         """
         for folder in (self.directory, self.passwords):
             folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +87,7 @@ class SecurityFolder:
         named = list(dict.fromkeys([*(hosts_of(broker) if broker else ()), *hosts])) or LOCAL_HOSTS
         if not self.authority.exists():
             authority = Authority.new()
-            pem = authority.broker_pem(named)  # before any file is written, because a wrong host ends this
+            pem = authority.broker_pem(named)  # raises for a wrong host, so before any file is written
             return [
                 _write(self.authority_key, authority.key_pem(), _SECRET),
                 _write(self.authority, authority.certificate_pem(), _SHARED),
@@ -98,7 +97,7 @@ class SecurityFolder:
         if broker and is_signed(broker, x509.load_pem_x509_certificate(certificate), named):
             return []
         if not self.authority_key.exists():
-            # No client would trust a broker with a certificate of a new authority.
+            # Do not create a new authority: existing clients would not trust its certificates.
             problem = (
                 f"is missing and must sign {self.broker.name}: put it back, or delete {self.authority} to make "
                 "a new authority and give its certificate to every client"

@@ -1,4 +1,4 @@
-"""Writes the parts of the reference that come from code into the committed pages: ``python -m infra.site``."""
+"""``python -m infra.site`` writes the parts of the reference that come from code into the committed pages."""
 
 from pathlib import Path
 

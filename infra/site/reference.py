@@ -23,13 +23,13 @@ from services.sql.topics import table_name
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table. Cells hold one line each."""
+    """A Markdown table. A cell must not contain line breaks."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 def settings() -> str:
-    # The page shows the defaults of the code, without variables and secrets of the machine that builds it.
+    # The defaults of the code, without environment variables and secrets of the machine that builds the page.
     defaults = Settings.model_construct().model_dump(mode="json")
     return table(
         ("variable", "default", "purpose"),
@@ -99,7 +99,7 @@ def commands() -> str:
 def requests() -> str:
     """Every HTTP request, from the OpenAPI document.
 
-    The routes are the same for every app, so the app has no real parts.
+    The routes do not depend on the dependencies of the app, so the app gets a mock.
     """
     document = create_app(MagicMock()).openapi()
     operations = [
@@ -113,7 +113,7 @@ def requests() -> str:
 
 
 def tables() -> str:
-    """The tables of `loyalty sql` for analysts, and the tables of the topics and of the ledger."""
+    """The tables of `loyalty sql` for analysts, with their columns."""
     parts = [
         f"### {each.name}\n\nOne row is {each.grain}. Source: {each.source}.\n\n"
         + table(("column", "type", "meaning"), ((f"`{c.name}`", c.type, c.meaning) for c in each.columns))
@@ -123,7 +123,7 @@ def tables() -> str:
 
 
 def raw_tables() -> str:
-    """The tables of the topics, and of the ledger."""
+    """The tables of `loyalty sql` that show the topics and the ledger."""
     from_topics = ((f"`{table_name(topic)}`", f"topic {topic.name}", _rows_of(topic)) for topic in topics.ALL)
     from_ledger = ((f"`{each.name}`", "the ledger", "as in the database") for each in LEDGER_TABLES)
     return table(("table", "source", "rows"), (*from_topics, *from_ledger))
@@ -145,7 +145,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "raw-tables": raw_tables,
     "questions": questions,
 }
-"""By the name in a mark of a page: the function that makes its Markdown."""
+"""By name in the mark of a page: the function that makes the Markdown."""
 
 
 def _rows_of(topic: topics.Topic) -> str:

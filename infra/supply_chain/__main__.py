@@ -40,10 +40,10 @@ def audit(
     *,
     ecosystem: Annotated[list[Ecosystem] | None, typer.Option(help="Check only this ecosystem. Default: all.")] = None,
 ) -> None:
-    """Compare all locked packages and jars with an OSV export. It uses no network.
+    """Compare all locked packages and jars with OSV exports. The command uses no network.
 
-    The exit status is 0 if no advisory applies, 1 if one applies that infra/accepted-advisories.yaml does not accept,
-    and 2 if the check is not possible.
+    The exit status is 1 if an advisory applies that infra/accepted-advisories.yaml does not accept, 2 if the check is
+    not possible, and otherwise 0.
     """
     chosen = [*map(str, ecosystem or Ecosystem)]
     try:
@@ -78,21 +78,23 @@ def sbom(to: Annotated[Path, typer.Option(help="Folder of the files.")] = jars.R
 
 
 def locked() -> list[Component]:
-    """All components of the lock files, and the jars in the package pyspark, each once."""
+    """All components of the lock files, and the jars in the package pyspark, without duplicates."""
     found = {each for lock in LOCKS for each in components.packages(lock)}
     found |= {each for name in jars.CONFIGURATIONS for each in components.locked_jars(name)}
     return sorted(found | {*components.spark_jars()})
 
 
 def accepted_ids(file: Path, today: date) -> set[str]:
-    """The ids of advisories that the file accepts today: a mapping of each id to a reason and a last day.
+    """The ids of the advisories that the file accepts today.
 
-    Raises ExportError.
+    The file maps each id to a reason and the last day on which the advisory is accepted. Raises ExportError.
     """
     entries = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     for name, entry in entries.items():
         if not (isinstance(entry, dict) and entry.get("reason") and isinstance(entry.get("until"), date)):
-            raise ExportError(f"{file}: {name} needs a reason and a day: {name}: {{reason: …, until: 2027-01-31}}")
+            raise ExportError(
+                f"{file}: {name} needs a reason and a day: write {name}: {{reason: …, until: 2027-01-31}}"
+            )
     return {name for name, entry in entries.items() if today <= entry["until"]}
 
 

@@ -65,14 +65,14 @@ class Advisories:
 
 
 def _keys(ecosystem: str, name: str) -> set[str]:
-    """The names of components that an advisory is about. A jar without the name of its group matches any group."""
+    """The component names that an advisory applies to. For a jar whose group is not known, any group matches."""
     return {canonicalize_name(name)} if ecosystem == PYPI else {name, name.partition(":")[2]}
 
 
 def is_affected(component: Component, affected: Mapping[str, Any]) -> bool:
     """Whether the version is affected (https://ossf.github.io/osv-schema/#evaluation).
 
-    A version that cannot be compared counts as affected, so that a person looks at it.
+    A version that cannot be compared counts as affected, so that a person checks it.
     """
     if component.version in affected.get("versions", ()):
         return True

@@ -22,7 +22,7 @@ _ENVIRONMENT = {"python_version": "3.11", "python_full_version": "3.11.2", "sys_
 _ENVIRONMENT |= {"platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython"}
 _ENVIRONMENT |= {"platform_python_implementation": "CPython", "platform_machine": "x86_64"}
 
-# Its folders are groups. Their folders are artifacts.
+# The cache has a folder for each group, which has a folder for each artifact.
 _IVY_CACHE = folders.downloads() / "ivy"
 
 
@@ -31,9 +31,9 @@ class Component:
     """A package or jar of one version.
 
     Attributes:
-        name: as the ecosystem writes it: ``requests``, or ``org.apache.kafka:kafka-clients``. A jar without the name of
-            its group has only the name of its artifact.
-        sha256: of a jar, in hexadecimal digits; empty for a package, which has another file for each platform.
+        name: the name in the ecosystem: ``requests``, or ``org.apache.kafka:kafka-clients``. If the group of a jar is
+            not known, only the name of the artifact.
+        sha256: of a jar, in hexadecimal digits; empty for a package, because its file differs between platforms.
     """
 
     ecosystem: str
@@ -43,7 +43,7 @@ class Component:
 
 
 def packages(lock: str) -> list[Component]:
-    """The packages of ``requirements/{lock}.txt`` that an image installs, on any platform."""
+    """The packages of ``requirements/{lock}.txt`` that an image installs. This machine does not change the result."""
     lines = (setup.REQUIREMENTS / f"{lock}.txt").read_text(encoding="utf-8").splitlines()
     pinned = (Requirement(line.removesuffix("\\").strip()) for line in lines if re.match(r"[A-Za-z0-9]", line))
     return [
@@ -79,7 +79,7 @@ def _jar(file: Path) -> Component:
 
 
 def _declared(file: Path) -> Iterator[tuple[str, str]]:
-    """Group and artifact of each Maven project in the jar. A jar with copies of others has several."""
+    """Group and artifact of each Maven project in the jar. A jar that contains other jars has several."""
     with zipfile.ZipFile(file) as archive:
         for name in archive.namelist():
             if found := re.fullmatch(r"META-INF/maven/([^/]+)/([^/]+)/pom\.properties", name):

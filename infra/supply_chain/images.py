@@ -27,16 +27,16 @@ _COMPOSE = jars.ROOT / "docker-compose.yml"
 
 @cache
 def images() -> dict[str, tuple[Path, str | None]]:
-    """The images that docker-compose.yml builds: their Dockerfile, and the target if it is not the last stage."""
+    """The images that docker-compose.yml builds, by name: the Dockerfile, and the target (None: the last stage)."""
     services: Mapping[str, Any] = yaml.safe_load(_COMPOSE.read_text(encoding="utf-8"))["services"]
     built = (service for service in services.values() if "build" in service)
     return {each["image"]: (jars.ROOT / each["build"]["dockerfile"], each["build"].get("target")) for each in built}
 
 
 def sbom(image: str, version: str) -> str:
-    """The SBOM of an image as JSON. Its time is SOURCE_DATE_EPOCH, if that is set; then two runs give the same bytes.
+    """The SBOM of an image as JSON. If SOURCE_DATE_EPOCH is set, it is the timestamp, so that two runs are identical.
 
-    Versions of Debian packages are not known before the build, so they are missing.
+    The versions of Debian packages are missing, because they are not known before the build.
     """
     dockerfile, target = images()[image]
     text = dockerfile.read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def sbom(image: str, version: str) -> str:
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
     bom = Bom(
         components=parts,
-        # The same content has the same number.
+        # The same content has the same serial number.
         serial_number=uuid.uuid5(
             uuid.NAMESPACE_URL, "\n".join([image, version, *(str(part.bom_ref) for part in parts)])
         ),
@@ -56,7 +56,7 @@ def sbom(image: str, version: str) -> str:
 
 
 def _stages(text: str, target: str | None) -> str:
-    """The text of the image's stages: the target, and the stages that it is built from."""
+    """The Dockerfile text of the target stage, and of the stages that it is based on."""
     stages: dict[str, tuple[str, str]] = {}
     for part in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]:
         head, _, body = part.partition("\n")
@@ -82,7 +82,7 @@ def _installed(text: str, target: str | None) -> Iterator[Component]:
             if re.fullmatch(r"[a-z][a-z0-9.+-]*", name):  # others are options
                 yield Component("Debian", name, "")
     if "/app/.venv /app/.venv" in own:
-        # build.txt is removed from the image again.
+        # The Dockerfile uninstalls the packages of build.txt again.
         (lock,) = re.findall(r"for file in build (\w+); do", text)
         yield from components.packages(lock)
         if lock == "pipeline":
@@ -100,7 +100,7 @@ def _described(each: Component) -> BomComponent:
     else:
         purl = PackageURL("deb", "debian", name, qualifiers={"distro": "bookworm"})
     hashes = [HashType(alg=HashAlgorithm.SHA_256, content=each.sha256)] if each.sha256 else []
-    # Two jars of one class path can have the same name in Spark's folder and in the lock.
+    # A jar of the lock can have the same name and version as one in Spark's folder, so the reference has the checksum.
     reference = f"{purl}#{each.sha256[:12]}" if each.sha256 else str(purl)
     return BomComponent(
         name=name,
