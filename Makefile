@@ -9,12 +9,12 @@ BIN := .venv/bin
 CODE := schemas services pipelines api infra
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
-# Tests also wait, so four processes run them on two cores. They share one broker. All tests that need a Spark session run in
-# two of the four (tests/conftest.py). A run ends if a process crashes: pytest-xdist 3.8 hangs if it replaces the process
-# (pytest-dev/pytest-xdist#1323).
+# Tests spend much time waiting, so four processes run them on two cores. The processes share one broker. All tests that need
+# a Spark session run in two of the four (tests/conftest.py). If a process crashes, the run ends, because pytest-xdist 3.8
+# hangs when it replaces a process (pytest-dev/pytest-xdist#1323).
 DISTRIBUTED := --dist loadgroup --max-worker-restart 0
 
-# Without cached bytecode each start of a Python program compiles all modules again, for a third of its time.
+# Without cached bytecode, each start of a Python program compiles all modules again. This takes a third of the start.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Compose v2 if it is installed, otherwise docker-compose 1.29.
@@ -23,7 +23,7 @@ COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose 
 # The Python of the virtual environment, if it exists. PYTHON=… selects another one.
 FIND_PYTHON = for python in $(or $(PYTHON),$(BIN)/python python3 python3.13 python3.12 python3.11 python3.14); do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; done; \
-	test -n "$$python" || { echo "set-up: Python 3.11 or newer is needed: install it, or give PYTHON=path" >&2; exit 1; }
+	test -n "$$python" || { echo "set-up: no Python 3.11 or newer found: install one, or use PYTHON=path" >&2; exit 1; }
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ demo: setup ## run a simulated trading day through the whole stack and check all
 compose-demo: setup ## run the demo in containers: build, start, check, remove (N=, RATE=, FILES=, SECURED=1)
 	@$(BIN)/python -m infra.demo --containers $(if $(SECURED),--secured) $(DEMO_OPTIONS) $(FILES)
 
-up: setup ## start Kafka, the pipeline and the API; the data is in ./var
+up: setup ## start Kafka, the pipeline, the API and the ledger; the data is in ./var
 	@$(BIN)/python -m infra.local up
 
 kafka: setup ## start Kafka alone, for example for `loyalty rebuild` after a lost checkpoint
@@ -58,7 +58,7 @@ test: setup ## run lint and all tests, except those of containers, object stores
 test-all: test-tools
 	$(BIN)/pytest --numprocesses 4 $(DISTRIBUTED)
 
-# These tests hardly wait. With worksteal the tests of a file stay in one process, which makes their fixtures once.
+# These tests hardly wait. With worksteal, most tests of a file stay in one process, which creates their fixtures once.
 test-unit: setup ## run the tests that need no other program, with a quarter of the examples of properties
 	TEST_EXAMPLES=few $(BIN)/pytest tests/unit -m "not program" --numprocesses 3 --dist worksteal --max-worker-restart 0
 
@@ -105,7 +105,7 @@ format: setup ## format and fix the code with ruff
 
 docs: setup ## build the documentation site in var/site and check all links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
-	@echo "The site is ready: open var/site/index.html"
+	@echo "The site is complete: open var/site/index.html"
 
 contracts: setup ## write the OpenAPI and AsyncAPI documents, and the parts of docs that come from code (RELEASE=1: make them the contracts of the last release)
 	$(BIN)/python -m infra.contracts $(if $(RELEASE),--release)
@@ -120,16 +120,16 @@ bench: setup ## measure throughput, cost, latency and memory of the pipeline
 bench-queries: setup ## measure restore, reads and failover of the interactive queries (OPTIONS="--balances 100000")
 	$(BIN)/python -m benchmarks.queries $(OPTIONS)
 
-bench-repeats: setup ## measure micro-batches of each query with 0 to 4 million numbers remembered (OPTIONS="--remembered 0 16000000")
+bench-repeats: setup ## measure micro-batches of each query while it remembers 0 to 4 million invoice numbers (OPTIONS="--remembered 0 16000000")
 	$(BIN)/python -m benchmarks.repeats $(OPTIONS)
 
-bench-latency: setup ## measure from till to balance and from redemption to answer (OPTIONS="--runs 1 --set shuffle_partitions=2")
+bench-latency: setup ## measure the time from a till to a balance, and from a redemption to its answer (OPTIONS="--runs 1 --set shuffle_partitions=2")
 	$(BIN)/python -m benchmarks.latency $(OPTIONS)
 
-verdict: test-tools ## run `make test` ten times under load, and count flakes (OPTIONS="--runs 1 --load 0")
+verdict: test-tools ## run `make test` ten times under load, and count flaky tests (OPTIONS="--runs 1 --load 0")
 	$(BIN)/python -m benchmarks.verdict $(OPTIONS)
 
-soak: setup ## run everything for four hours at 100 invoices/s; measure memory, threads, descriptors, disk and latency (OPTIONS="--hours 1")
+soak: setup ## run the stack of `make up` for four hours at 100 invoices/s; measure memory, threads, descriptors, disk and latency (OPTIONS="--hours 1")
 	$(BIN)/python -m benchmarks.soak $(OPTIONS)
 
 bench-ledger: setup ## measure entries per second into the ledger, with SQLite and PostgreSQL

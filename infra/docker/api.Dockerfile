@@ -21,7 +21,8 @@ COPY requirements/build.txt requirements/api.txt requirements/
 RUN for file in build api; do \
         .venv/bin/pip install -q --no-build-isolation --use-pep517 --require-hashes -r requirements/$file.txt || exit 1; \
     done
-# This installs only the path to the packages. A later step copies the packages, so a change of code installs nothing again.
+# An editable installation records only the path to the packages. A later step copies the packages, so that a change of code
+# does not repeat the installation.
 COPY pyproject.toml README.md ./
 RUN mkdir -p services && touch services/__init__.py \
     && .venv/bin/pip install -q --no-deps --no-index --no-build-isolation --editable . \
@@ -44,7 +45,7 @@ ENV PATH=/app/.venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1
 USER loyalty
 WORKDIR /data
-# A command ends when its work is done. Its exit status shows the result.
+# A command needs no health check: it ends when its work is done, and its exit status shows the result.
 HEALTHCHECK NONE
 ENTRYPOINT ["loyalty"]
 
@@ -60,5 +61,5 @@ EXPOSE 8080 9109 9110
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=6 \
     CMD ["sh", "-c", "exec python -m infra.docker.healthy http${LOYALTY_API_CERTIFICATE_FILE:+s}://127.0.0.1:8080/readyz"]
 ENTRYPOINT []
-# Each container is an application server of its own. Other containers in the network reach it by its host name.
+# Each container is a separate application server. Other containers in the network reach it by its host name.
 CMD ["sh", "-c", "exec python -m api --host 0.0.0.0 --application-server \"${LOYALTY_APPLICATION_SERVER:-http${LOYALTY_API_CERTIFICATE_FILE:+s}://$HOSTNAME:8080}\""]

@@ -1,4 +1,4 @@
-"""``python -m infra.docker.healthy URL``: the health check of images without curl.
+"""``python -m infra.docker.healthy URL`` is the health check of images that have no curl.
 
 The exit status is 0 if the URL responds with success, and 1 otherwise.
 """
@@ -25,9 +25,10 @@ def is_healthy(url: str) -> bool:
 
 
 def _context() -> ssl.SSLContext:
-    """Trusts every server, because the check stays in its container. Shows the certificate of the API to the API.
+    """A context that trusts every server, because the check does not leave its container.
 
-    The API may demand a certificate, and its own is good for clients, too. It names the host, and not 127.0.0.1.
+    The certificate of the API names the host and not 127.0.0.1. If the API requires certificates of clients, the check
+    sends this certificate, which is also valid for a client.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -41,7 +41,7 @@ COPY infra/docker/kafka.sh /app/kafka.sh
 USER loyalty
 WORKDIR /data
 EXPOSE 9092 29092
-# Opening the listeners is the last step of the broker's start.
+# The broker opens its listeners in the last step of its start.
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \
     CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/9092"]
 ENTRYPOINT ["bash", "/app/kafka.sh"]

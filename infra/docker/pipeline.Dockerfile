@@ -31,8 +31,9 @@ COPY infra/local/__init__.py infra/local/folders.py infra/local/jars.py infra/lo
 RUN touch pyproject.toml && .venv/bin/python -c 'from infra import setup; setup.jars.ensure(setup.java_home() / "bin" / "java", setup.ivy_jar())'
 
 FROM jars AS build
-# This installs only the path to the packages. A later step copies the packages, so a change of code installs nothing again.
-# python/lib is a second copy of PySpark in archives, and Spark prefers it to the installed one. The archives have no
+# An editable installation records only the path to the packages. A later step copies the packages, so that a change of code
+# does not repeat the installation.
+# python/lib contains archives with a second copy of PySpark, which Spark prefers to the installed one. The archives have no
 # compiled modules, so a Python worker would need five times the processor time to start, and Spark waits only ten seconds.
 COPY pyproject.toml README.md ./
 RUN mkdir -p services && touch services/__init__.py \

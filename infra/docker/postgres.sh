@@ -16,10 +16,10 @@ if [ ! -e "$data" ]; then
         password=$(<"$POSTGRES_PASSWORD_FILE")
     fi
     if [ -z "$password" ]; then
-        echo "postgres: the first start needs POSTGRES_PASSWORD or POSTGRES_PASSWORD_FILE" >&2
+        echo "postgres: the first start needs a password: set POSTGRES_PASSWORD or POSTGRES_PASSWORD_FILE" >&2
         exit 2
     fi
-    # Create the database in another folder and then rename the folder: an interrupted first start leaves no partial database.
+    # Create the database in another folder, then rename the folder. So an interrupted start leaves no partial database.
     rm -rf "$data.new"
     initdb --pgdata="$data.new" --username="$user" --pwfile=<(printf '%s\n' "$password") \
         --auth-local=trust --auth-host=scram-sha-256 --encoding=UTF8 --locale=C.UTF-8 --data-checksums

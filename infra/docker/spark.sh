@@ -13,7 +13,7 @@ fi
 
 cluster() {
     if [[ ${LOYALTY_SPARK_MASTER:-} != spark://* ]]; then
-        echo "spark: without LOYALTY_SPARK_MASTER=spark://spark-master:7077 the pipeline would not use this cluster" >&2
+        echo "spark: without LOYALTY_SPARK_MASTER the pipeline would not use this cluster: set it to spark://spark-master:7077" >&2
         exit 2
     fi
     export SPARK_DAEMON_MEMORY=${SPARK_DAEMON_MEMORY:-192m} SPARK_WORKER_DIR=/tmp/work
@@ -41,5 +41,5 @@ driver)
         --conf "spark.executorEnv.SPARK_DRIVER_POD_IP=$SPARK_DRIVER_BIND_ADDRESS" "$@"
     ;;
 executor) executor ;;
-*) echo "spark: master, worker, driver or executor, not $role" >&2 && exit 2 ;;
+*) echo "spark: there is no role $role: use master, worker, driver or executor" >&2 && exit 2 ;;
 esac
