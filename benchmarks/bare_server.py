@@ -1,4 +1,4 @@
-"""The fastest possible server: one Starlette route with a constant response, with the server options of the API."""
+"""A server for comparison: one Starlette route with a constant response, and the server options of the API."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Compares reads of two groups of instances that take turns: with and without credentials, or of two checkouts."""
+"""Compares reads from two groups of instances in turn: with and without credentials, or of two checkouts."""
 
 import argparse
 import random
@@ -20,15 +20,16 @@ from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 from tests.support.waiting import wait_for
 
 CARDS = 400
-"""The number of cards that are read. One caller looks up the owner of each, and may send 500 requests a second."""
+"""The number of cards. One caller looks up the owner of each card. The default limit is 500 requests a second."""
+
 TOKENS = 1_000
 
 
 class _Reads(NamedTuple):
-    """Reads that are sent to the first instance of a pair.
+    """Reads to send to the first instance of a pair.
 
     Attributes:
-        processes: both instances. Their processor time counts.
+        processes: both instances, whose processor time counts.
     """
 
     processes: list[psutil.Process]
@@ -37,7 +38,7 @@ class _Reads(NamedTuple):
     tokens: list[str]
 
     def for_each_second(self, seconds: float) -> float:
-        """Reads for each second of processor time, under full load. Each call sends the tokens in another order."""
+        """Reads per second of processor time, under full load. Each call sends the tokens in a new random order."""
         shuffled = random.sample(self.tokens, len(self.tokens))
         return per_core(self.processes, self.url, self.paths, seconds, tokens=shuffled)
 
@@ -47,10 +48,10 @@ class _Reads(NamedTuple):
 
 
 def authenticated_reads(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Reads for each second of processor time with tokens and limits, as a share of those without credentials.
+    """Reads per second of processor time with tokens and limits, as a share of those without credentials.
 
-    Two groups of two instances take turns. Each read goes to the first instance of a group, which forwards reads of the
-    other's cards. In both groups this is exactly a third of the mix.
+    The benchmark alternates between two groups of two instances. Each read goes to the first instance of a group, which
+    forwards reads of the cards of the second instance. In both groups these are exactly a third of the mix.
     """
     issuer = Issuer(directory / "issuer.json", "RS256")
     tokens = [issuer.token(sub=f"caller {number}", exp=time.time() + 3600) for number in range(TOKENS)]
@@ -75,7 +76,7 @@ def authenticated_reads(settings: Settings, directory: Path, options: argparse.N
 
 
 def reads_of_checkouts(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Reads for each second of processor time, as a share of those of another checkout of this repository."""
+    """Reads per second of processor time, as a share of those of another checkout of this repository."""
     with ExitStack() as stack:
         theirs = _pair(
             stack, settings.model_copy(update={"topic_prefix": "theirs-"}), directory, checkout=Path(options.checkout)
@@ -107,13 +108,13 @@ def _pair(
 
 
 def _kinds_of_reads(pair: tuple[ApiProcess, ApiProcess], tokens: list[str]) -> dict[str, _Reads]:
-    """The mix, local reads and forwarded reads, by the end of their name in the report."""
+    """The mix of reads, local reads, and forwarded reads, by the suffix of their names in the report."""
     first = pair[0]
     paths: dict[bool, list[str]] = {True: [], False: []}
     for number in range(CARDS):
         path = f"/v1/customers/{restores.card(number)}/balance"
         paths[served_by(first, path) == first.url].append(path)
-    # The first instance owns one of three partitions, or two. So the cards of each kind are repeated as needed.
+    # The first instance owns one or two of the three partitions, so repeat the cards of each kind as needed.
     local, forwarded = cycle(paths[True]), cycle(paths[False])
     mix = [next(local) if number % 3 else next(forwarded) for number in range(3 * CARDS)]
     kinds = {"": mix, "_local": paths[True], "_forwarded": paths[False]}
@@ -122,9 +123,10 @@ def _kinds_of_reads(pair: tuple[ApiProcess, ApiProcess], tokens: list[str]) -> d
 
 
 def _rounds(ours: _Reads, theirs: _Reads, options: argparse.Namespace) -> list[tuple[float, float]]:
-    """Reads for each second of processor time of both, in each round: ours, theirs, theirs, ours.
+    """Reads per second of processor time of both groups, for each round.
 
-    So a steady change in the load of other programs affects both equally.
+    The order in a round is ours, theirs, theirs, ours. So a steady change in the load of other programs affects both
+    groups equally.
     """
     seconds = options.seconds / options.rounds / 2
     ours.warm_up()

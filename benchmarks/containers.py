@@ -1,8 +1,8 @@
 """Measure build time, size, start time and memory of the containers (``make bench-containers``).
 
-Builds use a copy of the checkout, so that one build can have a changed line of code. Memory is the largest of the
-engine's figures, read every two seconds while the stack processes a day. It excludes page cache that can be freed.
-Writes var/reports/containers.json.
+Builds use a copy of the checkout, so that one build can have a changed line of code. The memory is the largest figure
+of the engine, read every two seconds while the stack processes a day. It excludes page cache that can be freed. Writes
+var/reports/containers.json.
 """
 
 import argparse
@@ -39,8 +39,8 @@ CHANGED = "services/settings.py"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cold", action="store_true", help="also build without the builder's cache")
-    parser.add_argument("--invoices", type=int, default=1_000)
+    parser.add_argument("--cold", action="store_true", help="also measure a build without the cache of the builder")
+    parser.add_argument("--invoices", type=int, default=1_000, help="number of invoices of the day")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         report = {
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def builds(checkout: Path, *, cold: bool) -> dict[str, float]:
-    """Seconds to build all images: without cache if wanted, without changes, and with one changed line of code."""
+    """Seconds to build all images: without cache (``cold``), without changes, and with one changed line of code."""
     files = subprocess.run(["git", "ls-files", "-z"], cwd=jars.ROOT, capture_output=True, text=True, check=True).stdout
     certificates = [str(path.relative_to(jars.ROOT)) for path in (jars.ROOT / "infra/docker/ca").glob("*.crt")]
     for name in [*files.rstrip("\0").split("\0"), *certificates]:

@@ -1,4 +1,4 @@
-"""A picture of distributions: for each value, the share of the samples that are not larger."""
+"""Draws cumulative distributions: for each value, the share of the samples that are not larger."""
 
 from collections.abc import Mapping, Sequence
 from html import escape

@@ -1,7 +1,7 @@
 """Measure the export to Parquet and to Delta (``make bench-export``): records per second, processor time and files.
 
-The benchmark loads the topic hadoop once. Then the export reads it to its end, into a new folder each time, and the
-formats alternate. The first micro-batch is warm-up. Writes var/reports/export.json.
+The benchmark loads the topic hadoop once. Then the export reads the topic to its end several times, each time into a
+new folder, and the formats alternate. The first micro-batch is the warm-up. Writes var/reports/export.json.
 """
 
 import argparse
@@ -30,9 +30,9 @@ FORMATS = ("parquet", "delta")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--invoices", type=int, default=40_000, help="whose lines are exported")
-    parser.add_argument("--batch", type=int, default=10_000, help="records a micro-batch")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--invoices", type=int, default=40_000, help="number of invoices whose line items are exported")
+    parser.add_argument("--batch", type=int, default=10_000, help="records in each micro-batch")
+    parser.add_argument("--rounds", type=int, default=3, help="number of runs of each format")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         report = {"machine": machine(), "options": vars(options), "medians": measure(Path(directory), options)}
@@ -62,7 +62,7 @@ def measure(directory: Path, options: argparse.Namespace) -> dict[str, dict[str,
 
 
 def lines(invoices: int) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of hadoop, from simulated invoices."""
+    """Keys and values for the topic hadoop, from simulated invoices."""
     encode = encoder(topics.HADOOP, FolderSchemaIds())
     for message in Simulation(Options(count=invoices, repeats=0, broken=0)).messages():
         for line in flatten(message.invoice or {}):

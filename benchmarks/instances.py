@@ -1,4 +1,4 @@
-"""API processes of a benchmark, and the requests that they answer for each second of their processor time."""
+"""API processes of a benchmark, and their requests per second of processor time."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,11 @@ def per_core(
     rates: list[float] | None = None,
     tokens: Sequence[str] = (),
 ) -> float:
-    """Requests for each second of the servers' processor time, under full load."""
+    """Requests per second of processor time of the servers, under full load.
+
+    Args:
+        rates: gets the requests per second of elapsed time.
+    """
     load.run(url, paths, rate=None, seconds=0.3, tokens=tokens)
     before = cpu_seconds(processes)
     measured = load.run(url, paths, rate=None, seconds=seconds, tokens=tokens)

@@ -1,13 +1,13 @@
 """Measure the time from a till to a balance, and from a redemption to its answer (``make bench-latency``).
 
 Invoices arrive at a steady rate. For some of them the benchmark measures the time from the publication until the API
-serves a balance that includes them. The broker's append times split this time. All clocks are the clock of one machine.
-Redemptions are sent at the same time, and count from their scheduled time. Each run starts its own stack: once with the
-loyalty query alone, and once with everything that ``make up`` starts. Writes var/reports/latency.json and
-var/reports/latency.svg.
+serves a balance that includes the invoice. The append times of the broker divide this time into parts. Everything runs
+on one machine, so there is only one clock. At the same time the benchmark sends redemptions, and measures them from
+their scheduled time. There are two variants: the loyalty query alone, and everything that ``make up`` starts. Each run
+starts a new stack. Writes var/reports/latency.json and var/reports/latency.svg.
 
-Three figures calibrate a run: the broker's own time to append, the share of processor time that the hypervisor gave to
-other machines (steal), and the load average, which includes other programs on this machine.
+Three figures show how loaded the machine was: the time of the broker to append a record, the share of processor time
+that the hypervisor gave to other machines (steal), and the load average, which includes other programs on this machine.
 """
 
 import argparse
@@ -50,7 +50,7 @@ REPORT = Path("var/reports/latency.json")
 PICTURE = REPORT.with_suffix(".svg")
 
 VARIANTS: dict[str, tuple[str, ...]] = {"loyalty query alone": ("loyalty",), "everything that make up starts": ()}
-"""The queries of each variant. Empty: all queries in two drivers, and the ledger."""
+"""The queries of each variant. Empty: all queries in two drivers, and the other parts that ``make up`` starts."""
 
 BALANCE, REDEMPTION = "publish to balance over HTTP", "redemption to answer"
 PARTS = ("publish to append", "append to balance appended", "balance appended to answer", BALANCE)
@@ -68,7 +68,7 @@ _FACTOR = Decimal("0.02")
 
 
 class Load(NamedTuple):
-    """Invoices and redemptions a second for a number of seconds. Its name is None if nothing is measured."""
+    """Invoices (``rate``) and redemptions per second, for a number of seconds. The name is None for a warm-up."""
 
     name: str | None
     seconds: float
@@ -78,7 +78,7 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class Watched:
-    """A sampled invoice. The balance contains it from this sequence number on. Times are seconds since the epoch."""
+    """A sampled invoice. The balance includes it from this sequence number on. Times are seconds since the epoch."""
 
     load: str
     number: str
@@ -90,13 +90,13 @@ class Watched:
 
 @dataclass
 class Samples:
-    """What one run measured.
+    """The measurements of one run.
 
     Attributes:
-        milliseconds: by work and load.
-        steal: share of processor time that the hypervisor gave to other machines, by load.
-        load_average: of the last minute, at the end of each load.
-        periods: when each load began and ended, in seconds since the epoch.
+        milliseconds: the latencies, by work and load.
+        steal: the share of processor time that the hypervisor gave to other machines, by load.
+        load_average: the load average of the last minute, at the end of each load.
+        periods: the start and the end of each load, in seconds since the epoch.
     """
 
     milliseconds: defaultdict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -107,13 +107,15 @@ class Samples:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="of each variant, in alternation")
-    parser.add_argument("--rate", type=int, default=200, help="invoices a second under load")
-    parser.add_argument("--seconds", type=float, default=60, help="of each measurement")
-    parser.add_argument("--warm-up", type=float, default=60, help="seconds under load before it")
-    parser.add_argument("--customers", type=int, default=5_000)
-    parser.add_argument("--variant", choices=list(VARIANTS), action="append", help="measure only this one")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs of each variant; the variants alternate")
+    parser.add_argument("--rate", type=int, default=200, help="invoices per second under load")
+    parser.add_argument("--seconds", type=float, default=60, help="duration of each measurement")
+    parser.add_argument("--warm-up", type=float, default=60, help="seconds under load before the measurements")
+    parser.add_argument("--customers", type=int, default=5_000, help="number of customers")
+    parser.add_argument("--variant", choices=list(VARIANTS), action="append", help="measure only this variant")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting of the stack"
+    )
     options = parser.parse_args()
     changes = dict(change.split("=", 1) for change in options.set)
     loaded = f"{options.rate} invoices/s"
@@ -134,7 +136,7 @@ def main() -> None:
 
 
 def write(runs: Mapping[str, Sequence[Samples]], options: Mapping[str, Any], loaded: str) -> None:
-    """Write the report and the picture, and print the rows. A figure is the median of the runs."""
+    """Write the report and the picture, and print the rows. Each figure is the median of the runs."""
     rows, shown = [], {}
     for variant, samples in runs.items():
         for work, load in samples[0].milliseconds:
@@ -172,7 +174,10 @@ def _goal(work: str, load: str, variant: str, loaded: str) -> str:
 
 @contextmanager
 def started(directory: Path, settings: Settings, queries: Sequence[str]) -> Iterator[LocalStack]:
-    """Kafka, a pipeline with these queries and one API instance. Without names, everything that ``make up`` starts."""
+    """A stack of Kafka, a pipeline with these queries and one API instance. Without queries, all parts of ``make up``.
+
+    The caller starts the stack. It is stopped at the end of the block.
+    """
     stack = LocalStack(directory, settings)
     if queries:
         arguments = tuple(word for query in queries for word in ("--query", query))
@@ -184,7 +189,7 @@ def started(directory: Path, settings: Settings, queries: Sequence[str]) -> Iter
 
 
 def measure(stack: LocalStack, loads: Sequence[Load], customers: int) -> Samples:
-    """Start the stack, and send it these loads one after the other. The first balance need not wait for all parts."""
+    """Start the stack, and send these loads one after the other. The first invoices do not wait for all parts."""
     samples = Samples()
     count = sum(int(load.seconds * load.rate) for load in loads)
     sent = [*_first_invoices(), *simulated(Options(count, customers=customers, repeats=0, broken=0), _IDS)]
@@ -223,14 +228,14 @@ def measure(stack: LocalStack, loads: Sequence[Load], customers: int) -> Samples
 
 
 def _first_invoices() -> list[Sent]:
-    """Invoices that earn the points for all redemptions. No simulated customer has one of their cards."""
+    """Invoices that earn the points for all redemptions. Simulated customers have other cards."""
     encode = encoder(topics.POS_INVOICES, _IDS)
     invoices = [invoice(f"FIRST-{card}", card, 100_000.0) for card in REDEEMING_CARDS]
     return [Sent(b"STR1", encode(each), each) for each in invoices]
 
 
 class _Run:
-    """Publishes invoices in their order, and watches some of them."""
+    """Publishes invoices in order, and measures some of them."""
 
     def __init__(self, stack: LocalStack, sent: Sequence[Sent], resources: ExitStack) -> None:
         self._messages = iter(enumerate(sent))
@@ -248,7 +253,7 @@ class _Run:
         self.redemptions: list[tuple[str, Future[float]]] = []
 
     def send_first(self, count: int) -> None:
-        """Publish these invoices, and wait until their balances are served."""
+        """Publish this number of invoices, and wait until the API serves their balances."""
         for _ in range(count):
             self._publish_next()
         self._publisher.poll(1.0)
@@ -256,7 +261,7 @@ class _Run:
             self._answered(*self._readings[number])
 
     def send(self, load: Load) -> None:
-        """Publish at this rate, and poll the balances of sampled invoices from the moment of publication."""
+        """Send a load, and poll the balances of sampled invoices from the moment of publication."""
         started = time.time()
         next_watch = next_redemption = 0.0
         for place in range(int(load.seconds * load.rate)):
@@ -278,7 +283,7 @@ class _Run:
                 next_watch += 1 / _WATCHED_A_SECOND
 
     def wait(self) -> None:
-        """Wait until all published invoices are processed, so that the next load meets no backlog."""
+        """Wait until all published invoices are processed, so that the next load starts without a backlog."""
         self._answered(*self._newest)
 
     def _publish_next(self) -> tuple[int, Sent]:
@@ -300,7 +305,7 @@ class _Run:
                 answer.raise_for_status()
 
     def _redeem(self, due: float) -> float:
-        """Seconds from this time until points are reserved. Raises HTTPStatusError if they are not."""
+        """Seconds from the scheduled time until points are reserved. Raises HTTPStatusError or TimeoutError."""
         key = str(uuid.uuid4())
         card = REDEEMING_CARDS[int(due * 1000) % len(REDEEMING_CARDS)]
         answer = self._client.post(
@@ -318,7 +323,10 @@ class _Run:
 def _append_times(
     settings: Settings, numbers: set[str]
 ) -> tuple[Mapping[str, float], Mapping[str, list[tuple[int, float]]]]:
-    """Append times of these invoices, and of all balances by customer and sequence number, in seconds."""
+    """The append times of these invoices by number, and of all balances with their sequence number by customer.
+
+    Times are seconds since the epoch.
+    """
     invoice_of, balance_of = decoder(topics.POS_INVOICES, _IDS), decoder(topics.LOYALTY_BALANCES, _IDS)
     appended: dict[str, float] = {}
     for message in read_all(settings, topics.POS_INVOICES):

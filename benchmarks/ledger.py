@@ -1,7 +1,7 @@
-"""Measure the ledger: entries a second into SQLite and PostgreSQL (``make bench-ledger``).
+"""Measure the ledger: entries per second into SQLite and PostgreSQL (``make bench-ledger``).
 
 The benchmark does the work of the ledger process without Kafka: it decodes values and appends them in transactions of
-5,000. The kinds of databases alternate. Each round uses a new database. Writes var/reports/ledger.json.
+5,000 entries. The two databases alternate. Each round uses a new database. Writes var/reports/ledger.json.
 """
 
 import argparse
@@ -34,9 +34,9 @@ PAGES = 200
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--entries", type=int, default=100_000)
-    parser.add_argument("--customers", type=int, default=5_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--entries", type=int, default=100_000, help="number of entries in each round")
+    parser.add_argument("--customers", type=int, default=5_000, help="number of customers")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds with each database")
     options = parser.parse_args()
     records = list(values(options.entries, options.customers))
     found: dict[str, list[dict[str, float]]] = {}
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def values(entries: int, customers: int) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the topic, for all customers in turn."""
+    """Keys and values for the topic loyalty, for all customers in turn."""
     encode = encoder(LOYALTY, FolderSchemaIds())
     for number in range(entries):
         card = f"{9_200_000_000 + number % customers}"
@@ -91,7 +91,7 @@ def follow(ledger: Ledger, records: Sequence[tuple[bytes, bytes]]) -> None:
 
 @contextmanager
 def timed() -> Iterator[dict[str, Any]]:
-    """Measure wall time and processor time of this process in seconds, without the database server."""
+    """Measure elapsed time and processor time of this process, in seconds. A database server does not count."""
     found: dict[str, Any] = {}
     started, cpu = time.perf_counter(), sum(psutil.Process().cpu_times()[:2])
     yield found

@@ -42,10 +42,10 @@ def run(
     connections: int = 32,
     tokens: Sequence[str] = (),
 ) -> Measured:
-    """GET the paths in turn, with ``rate`` requests a second. Without a rate, as fast as the connections allow.
+    """GET the paths in turn, with ``rate`` requests per second. Without a rate, as fast as the connections allow.
 
     Args:
-        tokens: the bearer tokens to send in turn; none for requests without credentials.
+        tokens: the bearer tokens to send in turn. Without tokens, requests have no credentials.
     """
     lines = [f"Authorization: Bearer {token}\r\n" for token in tokens] or [""]
     heads = (
@@ -65,7 +65,7 @@ async def _run(url: str, heads: Iterator[bytes], rate: float | None, seconds: fl
 
 
 def _schedule(start: float, rate: float | None, seconds: float) -> Iterator[float]:
-    """The scheduled time of each request. Without a rate: endless zeros."""
+    """The scheduled time of each request. Without a rate, endless zeros, which mean: now."""
     if rate is None:
         return itertools.repeat(0.0)
     return iter([start + number / rate for number in range(int(rate * seconds))])

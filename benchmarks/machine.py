@@ -1,4 +1,4 @@
-"""Describe the machine of a measurement."""
+"""Describes the machine of a measurement."""
 
 import os
 import platform

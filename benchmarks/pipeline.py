@@ -1,11 +1,12 @@
 """Measure throughput, cost, latency and memory of the queries that read invoices (``make bench``).
 
-Throughput: the benchmark loads a topic, and then each query reads it to its end in a process. The first micro-batch is
-warm-up. Latency: all queries run while invoices arrive at a fixed rate. The latency is the difference of the broker's
-append times of output and input, so only one clock is involved. Writes var/reports/pipeline.json.
+Throughput: the benchmark loads a topic, and then a process of each query reads the topic to its end. The first
+micro-batch is the warm-up. Latency: all queries run while invoices arrive at a fixed rate. The latency is the
+difference between the append times of output and input, so only the clock of the broker matters. Writes
+var/reports/pipeline.json.
 
-``--before CHECKOUT`` also measures the queries of another checkout (``git worktree add``), alternating with these. Both
-read invoices of the older simulator, which every later version can read.
+``--before CHECKOUT`` also measures the queries of another checkout (``git worktree add``), in alternation. Both read
+the invoices of the older simulator, because every later version can read them.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -41,23 +42,27 @@ from tests.support.kafka import read_all
 from tests.support.oracles import is_home_delivery, is_prime
 
 REPORT = Path("var/reports/pipeline.json")
+_SAMPLE_SECONDS = 0.5
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--invoices", type=int, default=30_000, help="to load before throughput is measured")
-    parser.add_argument("--customers", type=int, default=5_000)
-    parser.add_argument("--batch", type=int, default=5_000, help="invoices a micro-batch")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rate", type=int, default=50, help="invoices a second while latency is measured")
+    parser.add_argument("--invoices", type=int, default=30_000, help="number of invoices for the throughput")
+    parser.add_argument("--customers", type=int, default=5_000, help="number of customers")
+    parser.add_argument("--batch", type=int, default=5_000, help="invoices in each micro-batch")
+    parser.add_argument("--rounds", type=int, default=3, help="number of runs of each query")
+    parser.add_argument("--rate", type=int, default=50, help="invoices per second for the latency")
     parser.add_argument(
-        "--seconds", type=int, default=60, help="for which latency is measured, after as many to warm up"
+        "--seconds",
+        type=int,
+        default=60,
+        help="duration of the latency measurement, after a warm-up of the same length",
     )
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="to compare with")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout to compare with")
     parser.add_argument(
-        "--queries", nargs="+", default=["fan-out", "loyalty", "sales"], help="measure their throughput"
+        "--queries", nargs="+", default=["fan-out", "loyalty", "sales"], help="the queries whose throughput is measured"
     )
-    parser.add_argument("--only", choices=["throughput"], help="leave the rest out")
+    parser.add_argument("--only", choices=["throughput"], help="measure only this")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         report = {
@@ -78,7 +83,7 @@ class Variant:
     checkout: Path
 
     def environment(self, settings: Settings) -> dict[str, str]:
-        # Spark's Python workers start in another folder and find the modules only by this path.
+        # The Python workers of Spark start in another folder, and find the modules only by this path.
         return environment_of(settings) | {"PYTHONPATH": str(self.checkout)}
 
 
@@ -137,32 +142,24 @@ def load_with(variant: Variant, settings: Settings, options: Options) -> None:
 
 
 class ResourceSample(NamedTuple):
-    """The resources that a process and its descendants have used up to a moment."""
+    """The resources of a process and its descendants at one time: all processor time so far, and the current memory."""
 
     time: float
     cpu_seconds: float
     memory_bytes: int
 
 
-def resident_bytes(process: psutil.Process) -> int:
-    """Memory of all processes. A shared page counts for each process (RSS)."""
-    size: int = process.memory_info().rss
-    return size
-
-
 def proportional_bytes(process: psutil.Process) -> int:
-    """Memory of all processes. A shared page counts once (PSS, Linux only)."""
+    """Memory of a process. A page that n processes share counts for 1/n (PSS, Linux only)."""
     size: int = process.memory_full_info().pss
     return size
 
 
 @dataclass
 class Watch:
-    """Samples processor time and memory of a process and all its descendants."""
+    """Samples processor time and memory (RSS) of a process and all its descendants."""
 
     process: psutil.Process
-    memory: Callable[[psutil.Process], int] = resident_bytes
-    every: float = 0.5
     cpu_seconds: dict[int, float] = field(default_factory=dict)
     history: list[ResourceSample] = field(default_factory=list)
 
@@ -175,19 +172,19 @@ class Watch:
         for member in [self.process, *_descendants(self.process)]:
             try:
                 times = member.cpu_times()
-                size += self.memory(member)
+                size += member.memory_info().rss
             except psutil.Error:
                 continue
             self.cpu_seconds[member.pid] = times.user + times.system
         self.history.append(ResourceSample(time.time(), sum(self.cpu_seconds.values()), size))
 
     def cpu_seconds_at(self, moment: float) -> float:
-        """Processor time used up to a moment, interpolated linearly between two samples."""
+        """The processor time used until this moment. Linear interpolation between two samples."""
         times, used, _ = zip(*self.history, strict=True)
         return float(np.interp(moment, times, used))
 
     def until(self, ended: threading.Event) -> None:
-        while not ended.wait(self.every):
+        while not ended.wait(_SAMPLE_SECONDS):
             self.sample()
 
 
@@ -215,7 +212,7 @@ def run_to_the_end(variant: Variant, settings: Settings, log_file: Path, warm_up
         ended.set()
         watcher.join()
     if status:
-        # A log line can contain Spark's whole plan. The cause is at its beginning.
+        # A log line can contain the whole plan of Spark. The cause is at the start of the line.
         end = "\n".join(line[:1000] for line in log_file.read_text(encoding="utf-8").splitlines()[-5:])
         raise RuntimeError(f"{variant.query} ended with status {status}: {end}")
     batches = list(_batches(log_file))
@@ -225,12 +222,12 @@ def run_to_the_end(variant: Variant, settings: Settings, log_file: Path, warm_up
 
 
 def figures(batches: Sequence[dict[str, Any]], watch: Watch, warm_up: int) -> dict[str, float]:
-    """Figures from the logged micro-batches of a query. Raises RuntimeError if all are warm-up."""
+    """Figures from the logged micro-batches of a query. Raises RuntimeError if all of them are warm-up."""
     measured = batches[warm_up:]
     if not measured:
-        raise RuntimeError(f"{len(batches)} micro-batches are warm-up alone: give more invoices")
+        raise RuntimeError(f"all {len(batches)} micro-batches are warm-up: use more invoices")
     rows, everything = sum(batch["rows"] for batch in measured), sum(batch["rows"] for batch in batches)
-    # The query logs a line at the end of a batch.
+    # The query logs a line at the end of each micro-batch.
     ends = [datetime.fromisoformat(batch["timestamp"]).timestamp() for batch in batches]
     begin, end = ends[warm_up - 1], ends[-1]
     steady = watch.cpu_seconds_at(end) - watch.cpu_seconds_at(begin)
@@ -279,7 +276,7 @@ def _wait_for(settings: Settings, topic: Topic, records: int) -> None:
 
 
 def _append_times(settings: Settings, topic: Topic, numbers: set[str]) -> dict[str, int]:
-    """Invoice number to the broker's append time of its first record on the topic, in milliseconds."""
+    """By invoice number: the append time of its first record on the topic, in milliseconds."""
     decode = decoder(topic, FolderSchemaIds())
     times: dict[str, int] = {}
     for message in read_all(settings, topic):

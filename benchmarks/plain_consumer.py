@@ -1,7 +1,7 @@
-"""The fastest possible restore: a plain confluent-kafka consumer that reads a topic and stores nothing.
+"""A consumer for comparison with a restore: a plain confluent-kafka consumer that reads a topic and stores nothing.
 
-``python -m benchmarks.plain_consumer SERVERS TOPIC`` prints the figures from the first record to the end as JSON. The
-topic needs at least 100,000 records. With fewer, most of them arrive before the clock starts.
+``python -m benchmarks.plain_consumer SERVERS TOPIC`` prints the figures from the first records to the end as JSON. The
+topic needs at least 100,000 records. With fewer records, most of them arrive before the measurement starts.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Measure interactive queries: restore, reads, and a kill of an owner under load (``make bench-queries``).
 
-The benchmark uses a real broker, API processes and HTTP. Requests per core use the processor time of the server only,
-so the load generator does not count. A bare server and a plain consumer alternate with the API in the same run, and
-ratios are medians of the pairs. Writes var/reports/queries.json.
+The benchmark uses a real broker, API processes and HTTP. Requests per core use only the processor time of the server,
+so the load generator does not count. A bare server and a plain consumer alternate with the API in the same run. A ratio
+is the median of the ratios of the pairs. Writes var/reports/queries.json.
 """
 
 import argparse
@@ -50,13 +50,13 @@ STANDBY_CARDS = [f"CARD{number}" for number in range(45)]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--balances", type=int, default=1_000_000, help="to restore")
-    parser.add_argument("--rate", type=int, default=400, help="requests a second while latency is measured")
-    parser.add_argument("--seconds", type=int, default=15, help="of each measurement of reads")
-    parser.add_argument("--rounds", type=int, default=10, help="of both servers, one after the other")
-    parser.add_argument("--restores", type=int, default=2, help="of both, a plain consumer after each")
-    parser.add_argument("--only", choices=PARTS, help="one part of the benchmark")
-    parser.add_argument("--checkout", help="compare reads with this checkout, and measure nothing else")
+    parser.add_argument("--balances", type=int, default=1_000_000, help="number of balances to restore")
+    parser.add_argument("--rate", type=int, default=400, help="requests per second while latency is measured")
+    parser.add_argument("--seconds", type=int, default=15, help="duration of each measurement of reads")
+    parser.add_argument("--rounds", type=int, default=10, help="number of rounds of both servers, one after the other")
+    parser.add_argument("--restores", type=int, default=2, help="number of restores, each followed by a plain consumer")
+    parser.add_argument("--only", choices=PARTS, help="run only this part of the benchmark")
+    parser.add_argument("--checkout", help="only compare reads with this other checkout")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def death_of_an_owner(settings: Settings, directory: Path, _: argparse.Namespace) -> dict[str, Any]:
-    """Kill an owner of three instances with one standby each, while readers check every response."""
+    """Kill one of three instances whose partitions have a standby, while readers check every response."""
     settings = settings.model_copy(update={"topic_prefix": "death-"})
     create_topics(settings)
     writer = Writer(BalanceWriter(settings), STANDBY_CARDS)
@@ -146,7 +146,7 @@ def _restore_and_leave(
 def _restore(
     stack: ExitStack, settings: Settings, directory: Path, balances: int
 ) -> tuple[dict[str, float], ApiProcess]:
-    """Records a second from the first record to readiness, and memory of each key above an empty instance."""
+    """Records per second from the first record to readiness, and the memory for each key beyond an empty instance."""
     empty = settings.model_copy(update={"topic_prefix": "empty-"})
     create_topics(empty)
     with start_instance(empty, directory, "empty") as instance:
@@ -154,7 +154,7 @@ def _restore(
         resident_empty = process_of(instance).memory_info().rss
     first = stack.enter_context(start_instance(settings, directory, "first"))
     begun = None
-    while begun is None:  # start at the first record, to exclude the start of Python and of the web server
+    while begun is None:  # measure from the first record on, to exclude the start of Python and of the web server
         report = first.wait_until(lambda report: any(each["applied"] for each in report["partitions"]))
         begun, before = time.monotonic(), sum(each["applied"] for each in _balances(report))
         cpu_before = sum(process_of(first).cpu_times()[:2])

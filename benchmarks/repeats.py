@@ -1,13 +1,13 @@
-"""Measure what a micro-batch costs while a query remembers many numbers (``make bench-repeats``).
+"""Measure the cost of a micro-batch while a query remembers many invoice numbers (``make bench-repeats``).
 
-Each query runs as in production, from decoding to its last operator. Only its source is different, a folder of Parquet
-files with the columns of Kafka, and its sink, which discards the rows. The query itself fills its memory. It reads
-records that are not invoices, because it does the least work for them. Each step runs in a process of its own, on the
-checkpoint of the previous step. So its first micro-batch shows the cost of a restart. Processor time is that of the
-process, its JVM and its Python workers. The JVM uses only its first compiler: the second one works for minutes, and its
-time would hide the differences. Writes var/reports/repeats.json.
+Each query runs as in production, except for its source and its sink. The source is a folder of Parquet files with the
+columns of Kafka, and the sink discards the rows. To remember many numbers, the query first reads many records that are
+not invoices, because they cost the least work. Each step runs in a new process on the checkpoint of the step before, so
+its first micro-batch shows the cost of a restart. The processor time is that of the process, its JVM and its Python
+workers. The JVM uses only its first compiler: the second one works for minutes, and its time would hide the
+differences. Writes var/reports/repeats.json.
 
-``--walk`` also measures Spark's own deduplication, with which checkpoints of release 0.1 continue.
+``--walk`` also measures Spark's native deduplication, which checkpoints of release 0.1 still use.
 """
 
 import argparse
@@ -77,9 +77,13 @@ _COLUMNS = T.StructType(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--queries", nargs="+", default=["fan-out", "loyalty", "sales", "export"])
-    parser.add_argument("--remembered", nargs="+", type=int, default=[0, 1_000_000, 4_000_000])
-    parser.add_argument("--walk", action="store_true", help="measure Spark's own deduplication too")
+    parser.add_argument(
+        "--queries", nargs="+", default=["fan-out", "loyalty", "sales", "export"], help="the queries to measure"
+    )
+    parser.add_argument(
+        "--remembered", nargs="+", type=int, default=[0, 1_000_000, 4_000_000], help="numbers that each query remembers"
+    )
+    parser.add_argument("--walk", action="store_true", help="also measure Spark's native deduplication")
     parser.add_argument("--step", nargs=3, metavar=("QUERY", "REMEMBERED", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -115,7 +119,7 @@ def write(rows: list[dict[str, Any]]) -> None:
 
 
 def measure(settings: Settings, directory: Path, query: str, remembered: int, *, native: bool) -> dict[str, Any]:
-    """A row of the report: one step in a process of its own. Raises RuntimeError with the end of its log."""
+    """Run one step in a new process. Returns a row of the report. Raises RuntimeError with the end of the log."""
     folder = directory / f"{query}-{native}"
     command = [sys.executable, "-m", "benchmarks.repeats", "--step", query, str(remembered), str(folder)]
     environment = environment_of(settings) | {"PYTHONPATH": str(jars.ROOT)}
@@ -135,7 +139,7 @@ def measure(settings: Settings, directory: Path, query: str, remembered: int, *,
 
 
 def compare(row: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Add the ratios of a row to the first row of its query, whose memory is empty."""
+    """Add ratios to a row: its costs divided by those of the first row of its query, which remembers no numbers."""
     empty = next(each for each in rows if each["query"] == row["query"])
     for cost in ("cpu_seconds_per_batch", "cpu_seconds_per_timer_batch"):
         if cost in row:
@@ -157,7 +161,7 @@ class FolderContext(QueryContext):
 
 
 class Step:
-    """One process: restart on a checkpoint, fill the memory, and measure micro-batches."""
+    """The work of one process: restart on a checkpoint, let the query remember numbers, and measure micro-batches."""
 
     def __init__(self, query: str, folder: Path, *, native: bool) -> None:
         self._query = QUERIES[query]
@@ -207,7 +211,7 @@ class Step:
         """Give the query one file of new numbers. Returns the processor seconds until its micro-batch has ended.
 
         Args:
-            fills: whether the records are not invoices. A query only remembers their positions.
+            fills: give records that are not invoices, of which the query only remembers the positions.
         """
         records = (each | {"value": b"", "headers": None} if fills else each for each in self._records(rows))
         table = pa.Table.from_pylist(list(records), to_arrow_schema(_COLUMNS, timezone="UTC"))
@@ -217,14 +221,14 @@ class Step:
         unfinished.rename(self._folder / self._topic.name / f"{self._files:06}.parquet")
         self._files += 1
         batch, read = last, 0
-        # The loyalty query may also have micro-batches with only the time of its clock.
+        # The loyalty query can also have micro-batches that contain only a time of its clock.
         while batch == last or read < rows:
             time.sleep(_POLL_SECONDS)
             batch, read = _newest(query)
         return round(self._cpu_seconds() - begun, 3)
 
     def _timer_batches(self, spark: SparkSession, settings: Settings) -> float:
-        """Processor seconds of a micro-batch that has only the time of the clock."""
+        """Processor seconds of a micro-batch that contains only a time of the clock."""
         query = self._start(spark, settings, timedelta(seconds=1))
         self._batch(query, ROWS)
         costs: list[float] = []
@@ -243,7 +247,7 @@ class Step:
         return self._watch.history[-1].cpu_seconds
 
     def _sizes(self, spark: SparkSession, query: StreamingQuery) -> dict[str, int]:
-        """Memory of the Python workers (shared pages count once), and the files of the state."""
+        """The memory of the Python workers (a shared page counts once), and the sizes of the state."""
         python = list(filter(_is_worker, psutil.Process().children(recursive=True)))
         progress: Any = query.lastProgress
         operator = progress["stateOperators"][-1]
@@ -256,7 +260,7 @@ class Step:
         }
 
     def _records(self, count: int) -> Iterator[dict[str, Any]]:
-        """New records of a till. The number is the only difference, so they are made from one encoded record."""
+        """New records of a till. They differ only in the number, which this replaces in one encoded record."""
         mark = "#" * _DIGITS
         record = _LINE if self._topic is topics.HADOOP else _INVOICE
         value = encoder(self._topic, FolderSchemaIds())(record | {"InvoiceNumber": mark})
@@ -295,7 +299,7 @@ def _is_worker(process: psutil.Process) -> bool:
 
 def _local_folders(spark: SparkSession) -> list[Path]:
     """The folders of Spark on this machine."""
-    jvm: Any = spark._jvm  # noqa: SLF001  # PySpark does not give them
+    jvm: Any = spark._jvm  # noqa: SLF001  # PySpark has no public method for them
     return [
         Path(folder)
         for folder in jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirsString()

@@ -1,4 +1,4 @@
-"""Keep the figures of a benchmark."""
+"""Writes the reports of benchmarks."""
 
 import json
 from collections.abc import Mapping
@@ -22,5 +22,5 @@ def publish_report(path: Path, report: Any) -> None:
 
 
 def medians(runs: Runs) -> dict[str, dict[str, float]]:
-    """The medians of each figure, by variant."""
+    """The median of each figure, by variant."""
     return {name: {key: median(run[key] for run in found) for key in found[0]} for name, found in runs.items()}

@@ -1,4 +1,4 @@
-"""Balances for restores, and the plain consumer that restores are compared with."""
+"""Writes the balances for restores, and runs the plain consumer that restores are compared with."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ def write_balances(settings: Settings, count: int) -> None:
 
 
 def read_into_nothing(settings: Settings) -> dict[str, float]:
-    """Read the same topic with a plain consumer in a process."""
+    """Read the topic of balances with a plain consumer in a new process."""
     command = ["benchmarks.plain_consumer", settings.kafka_bootstrap_servers, settings.name_of(LOYALTY_BALANCES)]
     run = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(run.stdout)

@@ -1,9 +1,9 @@
-"""Run everything that ``make up`` starts for hours at a steady rate of invoices and redemptions (``make soak``).
+"""Run everything that ``make up`` starts for hours, at a steady rate of invoices and redemptions (``make soak``).
 
-A soak has a warm-up and four quarters. It samples memory, threads, descriptors and disk, and measures latencies as
-``benchmarks.latency`` does. At the end ``loyalty audit`` recomputes all accounts. Writes var/reports/soak.json,
-var/reports/soak-samples.json and var/reports/soak.svg. The last two exist also after a failure. Fails if a part of the
-stack ends, or if the audit finds a difference.
+The soak has a warm-up and four quarters. It samples memory, threads, file descriptors and disk, and measures latencies
+as ``benchmarks.latency`` does. At the end ``loyalty audit`` recomputes all accounts. Writes var/reports/soak.json,
+var/reports/soak-samples.json and var/reports/soak.svg, the last two also after a failure. The soak fails if a part of
+the stack ends, or if the audit finds a difference.
 """
 
 import argparse
@@ -35,12 +35,12 @@ PICTURE = REPORT.with_suffix(".svg")
 
 QUARTERS = ("quarter 1", "quarter 2", "quarter 3", "quarter 4")
 MEASURES = ("memory_mib", "threads", "descriptors")
-"""What is sampled of each part of the stack. The part includes its child processes, and a shared page counts once."""
+"""The sampled figures of each part of the stack, including its child processes. A shared page counts once."""
 
 DISK = "disk_mib"
 REDEMPTIONS_A_SECOND = 2.0
 _SAMPLE_SECONDS = 20.0
-"""Sample rarely, because the kernel walks through all pages to compute shared memory."""
+"""Sample rarely, because the kernel visits all pages to compute the shared memory."""
 
 _LONGEST_AUDIT_SECONDS = 4 * 3600.0
 _MIB = 2**20
@@ -74,7 +74,7 @@ class Resources:
 
     @contextmanager
     def sampled(self) -> Iterator[None]:
-        """Sample until the end of the block, then write a report and a picture. A failure must not lose hours."""
+        """Sample until the end of the block, then write the samples and the picture, also after a failure."""
         self.sample()
         ended = threading.Event()
 
@@ -100,9 +100,9 @@ class Resources:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=float, default=4, help="duration after the warm-up")
-    parser.add_argument("--rate", type=int, default=100, help="invoices a second")
+    parser.add_argument("--rate", type=int, default=100, help="invoices per second")
     parser.add_argument("--warm-up", type=float, default=300, help="seconds before the first quarter")
-    parser.add_argument("--customers", type=int, default=50_000)
+    parser.add_argument("--customers", type=int, default=50_000, help="number of customers")
     options = parser.parse_args()
     seconds = options.hours * 3600 / len(QUARTERS)
     loads = [Load(None, options.warm_up, options.rate, REDEMPTIONS_A_SECOND)]
@@ -117,7 +117,8 @@ def main() -> None:
                     samples = measure(stack, loads, options.customers)
             finally:
                 stack.check()
-            # The audit of some hundred thousand invoices takes many minutes. The measurements must not wait for it.
+            # Write the report before the audit, because the audit of several hundred thousand invoices takes many
+            # minutes.
             circumstances = {"machine": machine(), "options": vars(options)}
             publish_report(REPORT, circumstances | {"rows": [*rows(resources, samples)]})
             _until_lapsed(stack)
@@ -127,7 +128,7 @@ def main() -> None:
 
 
 def _until_lapsed(stack: LocalStack) -> None:
-    """Wait until the reservations of the load have lapsed. The audit compares a customer who still changes again."""
+    """Wait until the reservations of the load have lapsed. Otherwise the audit compares these customers again."""
     with httpx.Client(base_url=stack.api_url, trust_env=False) as client:
         for card in REDEEMING_CARDS:
             while client.get(f"/v1/customers/{card}/balance").json()["ReservedLoyaltyPoints"] != "0.00":
@@ -135,9 +136,9 @@ def _until_lapsed(stack: LocalStack) -> None:
 
 
 def rows(resources: Resources, samples: Samples) -> Iterator[dict[str, Any]]:
-    """A row for each part and measure, and for each latency: a figure for each quarter, and last / second.
+    """A row for each measure of each part, and for each latency: a figure for each quarter, and the growth.
 
-    A latency compares its last quarter with the first one.
+    The growth is the last quarter divided by the second one, or for a latency by the first one.
     """
     for part, name in resources.values:
         quarters = [resources.mean((part, name), samples.periods[quarter]) for quarter in QUARTERS]
@@ -149,7 +150,7 @@ def rows(resources: Resources, samples: Samples) -> Iterator[dict[str, Any]]:
 
 
 def shown(values: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, dict[str, Sequence[float]]]:
-    """The lines of each chart: a chart for each measure, a line for each part."""
+    """The lines of all charts. There is a chart for each measure, with a line for each part."""
     return {
         name: {part: series for (part, measured), series in values.items() if measured == name}
         for name in (*MEASURES, DISK)

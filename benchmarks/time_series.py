@@ -1,4 +1,4 @@
-"""A picture of time series: one chart for each measure, one line for each part."""
+"""Draws time series: one chart for each measure, with one line for each part."""
 
 from collections.abc import Mapping, Sequence
 from html import escape

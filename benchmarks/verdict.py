@@ -1,7 +1,7 @@
 """Run ``make test`` several times under load, and count the tests that do not always pass (``make verdict``).
 
-A run belongs to the commit that is checked out, and another call continues the runs of this commit. Writes
-var/reports/verdict.json: one row for each run, and their summary.
+A run belongs to the current commit. Another call continues the runs of the same commit. Writes
+var/reports/verdict.json: one row for each run, and a summary.
 """
 
 import argparse
@@ -33,11 +33,11 @@ class Run:
     """One run of ``make test``.
 
     Attributes:
-        load: the number of busy processes beside it.
-        seconds: from the command to its end, lint and set-up included.
+        load: the number of busy processes during the run.
+        seconds: the duration of the command, including lint and set-up.
         status: the exit status of make.
         passed: the number of tests that passed.
-        failed: the names of tests that failed. Empty, with another status than 0: lint failed, or no test ran.
+        failed: the names of tests that failed. If this is empty and the status is not 0, lint failed or no test ran.
     """
 
     commit: str
@@ -51,7 +51,7 @@ class Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10, help="number of runs of this commit with this load")
-    parser.add_argument("--load", type=int, default=8, help="busy processes beside each run")
+    parser.add_argument("--load", type=int, default=8, help="number of busy processes during each run")
     options = parser.parse_args()
     now = commit()
     runs = [run for run in read_runs() if run.commit == now]
@@ -72,9 +72,9 @@ def report(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
-    """The median seconds by load, and by test the number of runs in which it failed.
+    """The median seconds by load, and the number of failures by test.
 
-    A flake is a test that failed in some runs, and not in all.
+    A flake is a test that failed in some runs but not in all of them.
     """
     loads = sorted({run.load for run in runs})
     failures = Counter(name for run in runs for name in run.failed)
@@ -97,7 +97,7 @@ def run_tests(code: str, load: int) -> Run:
 
 
 def outcomes(results: Path) -> tuple[int, tuple[str, ...]]:
-    """From a file of ``--junit-xml`` the number of tests that passed, and the names of those that failed."""
+    """The number of passed tests, and the names of failed tests, from a file of ``--junit-xml``."""
     if not results.exists():
         return 0, ()
     passed, failed = 0, []
@@ -112,7 +112,7 @@ def outcomes(results: Path) -> tuple[int, tuple[str, ...]]:
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Processes that always use a core, if they get one."""
+    """Run this number of processes that always want a core."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield

@@ -1,7 +1,7 @@
 """Compare this pipeline and API with the alternatives that a user could choose (``make bench-peers``).
 
 All contenders read the same preloaded invoices from the same broker, in alternation. A figure counts only if the output
-agrees with the oracle of the demo. Without ``--only`` all parts run.
+agrees with the oracle of the demo. Without ``--only``, all parts run.
 """
 
 import argparse
@@ -43,25 +43,27 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=list(PARTS), help="measure only this part (can be repeated)")
     parser.add_argument("--rounds", type=int, default=3, help="number of alternating rounds")
     parser.add_argument("--invoices", type=int, default=400_000, help="number of preloaded invoices")
-    parser.add_argument("--customers", type=int, default=20_000)
+    parser.add_argument("--customers", type=int, default=20_000, help="number of customers")
     parser.add_argument("--batch", type=int, default=100_000, help="invoices in a micro-batch of this project")
     parser.add_argument("--broken", type=float, default=0.005, help="share of broken invoices")
     parser.add_argument(
         "--repeats",
         type=float,
         default=0.0,
-        help="share of duplicates, which only Kafka Streams drops too",
+        help="share of duplicates. Of the peers, only Kafka Streams drops them",
     )
     parser.add_argument("--branch", choices=["fan-out", "loyalty"], help="measure the throughput of this branch only")
-    parser.add_argument("--peer", action="append", metavar="NAME", help="only peers whose name contains this text")
+    parser.add_argument(
+        "--peer", action="append", metavar="NAME", help="measure only peers whose name contains this text"
+    )
     parser.add_argument("--seconds", type=float, default=10, help="duration of each measurement of reads")
-    parser.add_argument("--rate", type=int, default=200, help="invoices a second for latency")
-    parser.add_argument("--duration", type=float, default=120, help="seconds of latency")
+    parser.add_argument("--rate", type=int, default=200, help="invoices per second for the latency")
+    parser.add_argument("--duration", type=float, default=120, help="seconds of the latency measurement")
     parser.add_argument("--warm-up", type=float, default=60, help="seconds of warm-up before the latency measurement")
     parser.add_argument(
         "--shuffle-partitions", type=int, default=2, help="LOYALTY_SHUFFLE_PARTITIONS (default: one task for each core)"
     )
-    parser.add_argument("--base", type=int, default=20_000, help="invoices of the first size of growth")
+    parser.add_argument("--base", type=int, default=20_000, help="number of invoices of the smallest size of growth")
     return parser.parse_args()
 
 

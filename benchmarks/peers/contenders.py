@@ -14,15 +14,15 @@ from services.settings import Settings
 SCHEMAS = jars.ROOT / "schemas"
 _PYTHON_APPS = setup.HERE / "python_apps"
 _QUIX_INSTANCES = 2
-"""One instance for each core, because each process has one interpreter lock."""
+"""One instance for each of two cores, because a Python process uses only one core."""
 
 _FAUST_INSTANCES = 1
-"""One instance. A second instance would join later and count the first records again, so the figures would be wrong."""
+"""One instance. A second instance would join later and count the first records again, so its output would be wrong."""
 
 _GUARANTEES = {"at-least-once": "at_least_once", "exactly-once v2": "exactly_once_v2"}
 
 Commands = Callable[[Settings, Path, str], list[Command]]
-"""Takes the broker's settings, the folder and the name of the run. Returns the processes."""
+"""Takes the settings of the broker, the folder and the name of the run. Returns the commands of the processes."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def kafka_streams(branch: str, guarantee: str, *, drop_repeats: bool = False, po
             "prefix": settings.topic_prefix,
             branch: "true",
             "drop-repeats": str(drop_repeats).lower(),
-            # Recommended for small responses. Otherwise the server waits for more data.
+            # Recommended for small responses. Without it, the server waits for more data before it sends them.
             "sun.net.httpserver.nodelay": "true",
             "org.slf4j.simpleLogger.defaultLogLevel": "warn",
             **({"http.port": str(port)} if port else {}),

@@ -1,4 +1,4 @@
-"""Write the comparison with peers into docs/lab/benchmarks.md: ``python -m benchmarks.peers.document``."""
+"""``python -m benchmarks.peers.document`` writes the comparison with peers into docs/lab/benchmarks.md."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
@@ -25,7 +25,7 @@ _COLUMNS = {
 
 
 class NoPlaceError(ValueError):
-    """The document lacks the marks between which the section belongs."""
+    """The document lacks the marks around the section."""
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def replaced(document: str, text: str) -> str:
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise NoPlaceError(f"{DOCUMENT.relative_to(jars.ROOT)} has no {BEGIN} … {END}")
+        raise NoPlaceError(f"{DOCUMENT.relative_to(jars.ROOT)} has no marks {BEGIN} and {END}: add them")
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 

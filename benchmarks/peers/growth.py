@@ -1,4 +1,4 @@
-"""Measure the cost of an invoice with 1, 4 and 16 times the workload and customers."""
+"""Measure the cost of an invoice with 1, 4 and 16 times the invoices and customers."""
 
 import argparse
 from pathlib import Path
@@ -12,13 +12,13 @@ from services.pos_simulator.simulation import Options
 SIZES = (1, 4, 16)
 _INVOICES_A_CUSTOMER = 4
 _BATCHES = 4
-"""Micro-batches of the first size, and of each warm-up."""
+"""Number of micro-batches of the first size, and of each warm-up."""
 
 
 def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Compare seconds and processor seconds of 1,000 invoices of each size with those of the first size.
+    """Compare the seconds and processor seconds for 1,000 invoices of each size with those of the first size.
 
-    The warm-up of every run has as many invoices as the first size. Returns the entries of the report.
+    The warm-up of each run has as many invoices as the first size. Returns the entries of the report.
     """
     runs: dict[tuple[str, int], Figures] = {}
     with broker(

@@ -1,6 +1,6 @@
-"""Measure the latency from an invoice to its balance over HTTP, at a steady rate, beside Spark's published figure.
+"""Measure the latency from an invoice to its balance over HTTP at a steady rate, and compare it with a figure of Spark.
 
-``benchmarks.latency`` measures the same with redemptions, idle and loaded, in several runs.
+``benchmarks.latency`` measures the same latency with redemptions, idle and under load, in several runs.
 """
 
 import argparse

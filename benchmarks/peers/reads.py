@@ -1,4 +1,4 @@
-"""Measure reads of balances over HTTP: requests for each second of the server's processor time."""
+"""Measure reads of balances over HTTP: requests per second of processor time of the server."""
 
 import argparse
 import sys
@@ -39,7 +39,7 @@ class Server:
 
 
 def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Entries of the report. All servers have the same balances and must serve them before the measurement."""
+    """Entries of the report. Before the measurement, all servers must serve the same balances."""
     day = Options(2 * options.customers, customers=options.customers, repeats=0, broken=0)
     with broker(directory) as settings, ExitStack() as stack:
         workload = Workload(settings, day)
@@ -52,7 +52,7 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
         asked = [_path(card) for card in list(points)[:_ASKED]]
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
         for server in servers.values():
-            # Long enough for a JVM to compile its hot code.
+            # A warm-up, which is long enough for a JVM to compile its hot code.
             load.run(server.url, asked, rate=None, seconds=options.seconds)
         for _ in range(options.rounds):
             for name, server in servers.items():
@@ -108,7 +108,9 @@ def _wait_for_balances(url: str, points: Mapping[str, str]) -> None:
                     del left[card]
                     continue
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{url}: {card} has {found}, expected {left[card]}; {len(left)} like that")
+                    raise TimeoutError(
+                        f"{url}: {card} has {found}, expected {left[card]}; {len(left)} balances are missing or wrong"
+                    )
                 time.sleep(0.1)
                 break
 

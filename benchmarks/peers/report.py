@@ -1,4 +1,4 @@
-"""The report var/reports/peers.json: a list of comparisons, each with its circumstances."""
+"""The report var/reports/peers.json: a list of comparisons, each with its command, machine and versions."""
 
 import json
 import subprocess
@@ -14,7 +14,8 @@ REPORT = Path("var/reports/peers.json")
 
 Entry = dict[str, Any]
 """Fields: work, ours, peer, peer_name, ratio (ours / peer), ratio_per_cpu_second, runs, goal, command, options,
-machine, versions. A higher ratio_per_cpu_second is better for every unit of work."""
+machine, versions. A higher ratio_per_cpu_second is better, except for the work growth, whose figures are costs.
+"""
 
 
 def read() -> list[Entry]:
@@ -23,7 +24,7 @@ def read() -> list[Entry]:
 
 
 def keep(entries: list[Entry], command: str, options: dict[str, Any]) -> None:
-    """Replace older comparisons of the same work and peer."""
+    """Add comparisons to the report. They replace older ones of the same work and peer."""
     measured = {"command": command, "options": options, "machine": machine(), "versions": _versions()}
     new = {(entry["work"], entry["peer_name"]): entry | measured for entry in entries}
     kept = {(entry["work"], entry["peer_name"]): entry for entry in read()}

@@ -1,4 +1,4 @@
-"""Run one contender over the whole workload, measure it, and check its output."""
+"""Runs one contender over the whole workload, measures it, and checks its output."""
 
 import os
 import subprocess
@@ -16,13 +16,13 @@ from benchmarks.pipeline import Variant, Watch, run_to_the_end
 from infra.local import jars
 
 WARM_UP = 0.25
-"""Share of the invoices at the start of a run that figures exclude."""
+"""The share of the invoices at the start of a run that the figures exclude."""
 
 _QUIET_SECONDS = 5.0
-"""A contender that writes nothing for this time has finished."""
+"""A contender that writes nothing for this time is at the end of its input."""
 
 _POLL_SECONDS = 2.0
-"""Poll rarely, because polls cost processor time. The broker's append times give the end of a run."""
+"""Poll rarely, because polls cost processor time. The end of a run comes from the append times of the broker."""
 
 _TIMEOUT_SECONDS = 240.0
 _STOP_SECONDS = 60.0
@@ -32,7 +32,7 @@ Figures = dict[str, float]
 
 
 class PeerFailedError(RuntimeError):
-    """A peer has ended or makes no progress. The message has the end of its log."""
+    """A peer has ended, or makes no progress. The message has the end of its log."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Command:
 
 @contextmanager
 def running(commands: Sequence[Command], directory: Path) -> Iterator[list[Watch]]:
-    """Start these processes in a directory with their logs, watch them, and end them with SIGTERM."""
+    """Start these processes in a directory for their logs, sample them, and end them with SIGTERM."""
     directory.mkdir(parents=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOYALTY_")}
     ended = Event()
@@ -100,16 +100,17 @@ def run_peer(commands: Sequence[Command], workload: Workload, branch: str, direc
 
 
 def _wait_for_outputs(workload: Workload, branch: str, watches: Sequence[Watch], directory: Path) -> None:
-    """Wait until all output is written. Transactions add markers to the offsets.
+    """Wait until all output is written.
 
-    So only a time without new records shows the end.
+    The number of offsets is not enough, because transactions add markers. So this also waits for a time without new
+    records.
     """
     due, there, moved = workload.records(branch), 0, time.monotonic()
     while there < due or time.monotonic() - moved < _QUIET_SECONDS:
         time.sleep(_POLL_SECONDS)
         ended = any(watch.process.status() == psutil.STATUS_ZOMBIE for watch in watches)
         if ended or time.monotonic() - moved > _TIMEOUT_SECONDS:
-            state = "has ended" if ended else "stands still"
+            state = "has ended" if ended else "makes no progress"
             raise PeerFailedError(f"{directory.name} {state} with {there} of {due} records:\n{_last_lines(directory)}")
         if (now := workload.ends(branch)) != there:
             there, moved = now, time.monotonic()
@@ -126,8 +127,8 @@ def run_ours(
     """Let the query of this checkout read all input. Raises WrongOutputError, RuntimeError.
 
     Args:
-        warm_up: number of micro-batches that figures exclude. None for the share WARM_UP.
-        changes: changed settings.
+        warm_up: the number of micro-batches that the figures exclude. None for the share WARM_UP.
+        changes: changes of the settings.
     """
     settings = workload.settings.model_copy(update={"checkpoint_dir": str(directory), **changes})
     batches = warm_up or max(1, round(WARM_UP * workload.options.count / settings.max_offsets_per_trigger))

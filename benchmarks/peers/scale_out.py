@@ -1,4 +1,4 @@
-"""Measure the loyalty query on a local Spark standalone cluster with one worker and with two, one core each."""
+"""Measure the loyalty query on a local Spark standalone cluster with one worker and with two, each with one core."""
 
 import argparse
 import os
@@ -26,7 +26,7 @@ _SPARK = Path(pyspark.__file__).parent
 _DAEMON_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
-class NotAllThereError(RuntimeError):
+class WorkersMissingError(RuntimeError):
     """The workers have not registered with the master in time."""
 
 
@@ -59,7 +59,7 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
 
 
 def _run(workload: Workload, directory: Path, workers: int) -> Figures:
-    """Keep only rate and time. The processor time is that of the driver, but workers do the work."""
+    """Run the query on a new cluster. Leaves out processor time and memory, which are only those of the driver."""
     workload.clear()
     with cluster(directory / "cluster", workers) as master:
         figures = run_ours(workload, LOYALTY, directory / "checkpoints", spark_master=master)
@@ -92,9 +92,9 @@ def cluster(directory: Path, workers: int) -> Iterator[str]:
         yield master
 
 
-# A master that starts answers without JSON.
-@stamina.retry(on=(httpx.HTTPError, ValueError, NotAllThereError), attempts=None, timeout=120, wait_max=1)
+# While the master starts, its answer is not JSON.
+@stamina.retry(on=(httpx.HTTPError, ValueError, WorkersMissingError), attempts=None, timeout=120, wait_max=1)
 def _wait_for(workers: int, pages: int) -> None:
     state = httpx.get(f"http://{HOST}:{pages}/json/", trust_env=False).json()
     if state["aliveworkers"] < workers:
-        raise NotAllThereError(f"{state['aliveworkers']} of {workers} workers")
+        raise WorkersMissingError(f"{state['aliveworkers']} of {workers} workers have registered")

@@ -1,6 +1,6 @@
-"""Set up the peers in var/peers: jars and classes of Kafka Streams, and an environment for the Python peers.
+"""Sets up the peers in var/peers: jars and classes of Kafka Streams, and an environment for the Python peers.
 
-``python -m benchmarks.peers.setup lock-jars`` records the checksums of the current jars (``make lock``).
+``python -m benchmarks.peers.setup lock-jars`` downloads the jars again and writes their checksums (``make lock``).
 """
 
 import hashlib
@@ -60,7 +60,7 @@ def find_compiler() -> Path:
             version = re.search(r"\d[\d.]*", said)
             if version and feature_release(version[0]) >= _OLDEST_JDK:
                 return compiler
-    raise PeersSetupError(f"no javac {_OLDEST_JDK} or newer found: install one (e.g. openjdk-17-jdk-headless)")
+    raise PeersSetupError(f"no javac {_OLDEST_JDK} or newer found: install one, for example openjdk-17-jdk-headless")
 
 
 def python() -> Path:
@@ -91,7 +91,7 @@ def versions() -> dict[str, str]:
 
 
 def _run_unless_done(name: str, content: bytes, action: Callable[[], None]) -> None:
-    """Run an action unless it has succeeded for the same content."""
+    """Run the action, unless an earlier run with the same content has succeeded."""
     WORK.mkdir(parents=True, exist_ok=True)
     stamp, fingerprint = WORK / f".{name}", hashlib.sha256(content).hexdigest()
     if stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:
@@ -103,7 +103,7 @@ def _run_unless_done(name: str, content: bytes, action: Callable[[], None]) -> N
 
 def _run(command: list[str]) -> None:
     if status := subprocess.run(command, check=False, stdout=sys.stderr).returncode:
-        raise PeersSetupError(f"failed with status {status}: {' '.join(command)}")
+        raise PeersSetupError(f"this command failed with status {status}: read its output above: {' '.join(command)}")
 
 
 if __name__ == "__main__":

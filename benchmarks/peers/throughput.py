@@ -1,4 +1,4 @@
-"""Measure invoices a second of each query and of its peers, on the same topic, in alternation."""
+"""Measure invoices per second of each query and of its peers, on the same topic, in alternation."""
 
 import argparse
 from collections import defaultdict
@@ -47,7 +47,7 @@ def _is_wanted(peer: Peer, options: argparse.Namespace) -> bool:
 
 @contextmanager
 def broker(directory: Path, **changes: object) -> Iterator[Settings]:
-    """Run a broker. Yields settings for clients and pipeline."""
+    """Run a broker. Yields the settings for clients and for the pipeline."""
     settings = private_settings(directory, spark_master="local[2]", log_format="json", **changes)
     broker = LocalBroker(directory, int(settings.kafka_bootstrap_servers.rpartition(":")[2]))
     broker.start()

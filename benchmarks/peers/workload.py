@@ -43,7 +43,7 @@ class WrongOutputError(RuntimeError):
 
 @dataclass(frozen=True)
 class Workload:
-    """Invoices on a broker, which all runs read in turn."""
+    """Invoices on a broker, which all runs read one after the other."""
 
     settings: Settings
     options: Options
@@ -58,7 +58,7 @@ class Workload:
 
     @cached_property
     def _values(self) -> dict[Topic, Counter[bytes]]:
-        """The value of every record. Equal Avro records have equal bytes."""
+        """The expected values by topic. Equal Avro records have equal bytes."""
         shipment, hadoop = (encoder(topic, _IDS) for topic in (topics.SHIPMENT, topics.HADOOP))
         rows: Counter[bytes] = Counter()
         for row, count in self.expected.hadoop.items():
@@ -77,7 +77,7 @@ class Workload:
         )
 
     def load(self) -> None:
-        """Publish all invoices, once for all runs."""
+        """Create the topics, and publish all invoices once for all runs."""
         create_topics(self.settings)
         name = self.settings.name_of(topics.POS_INVOICES)
         publish(
@@ -85,7 +85,7 @@ class Workload:
         )
 
     def clear(self) -> None:
-        """Delete and create all topics except the invoices, to remove the output of a run."""
+        """Delete and create all topics except that of the invoices, to remove the output of a run."""
         client = admin(self.settings)
         kept = self.settings.name_of(topics.POS_INVOICES)
         left = [name for name in _names(client) if name != kept]
@@ -93,7 +93,7 @@ class Workload:
             future.result()
         create_topics(self.settings)
 
-    # A new topic may have no leader yet.
+    # A new topic may not have a leader yet.
     @stamina.retry(on=KafkaException, attempts=20)
     def ends(self, branch: str) -> int:
         """The sum of the end offsets of the outputs of a branch, including transaction markers."""
@@ -108,10 +108,10 @@ class Workload:
     def compare(self, branch: str, *, balances: bool) -> list[int]:
         """Compare the output of a branch with the oracle. Raises WrongOutputError.
 
-        Returns the append times of all records in ascending order, in milliseconds.
+        Returns the append times of all output records, in ascending order and in milliseconds.
 
         Args:
-            balances: whether to compare loyalty-balances too.
+            balances: whether to compare loyalty-balances, too.
         """
         found = {topic: read_all(self.settings, topic) for topic in OUTPUTS[branch]}
         wrong = [*self._differences(found)]

@@ -4,7 +4,7 @@ import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsConfig;
 
-/** The peer as a process. Its settings are system properties. SIGTERM ends it. */
+/** The main class of the peer. Its settings are system properties. SIGTERM ends the process. */
 public final class App {
     public static void main(String[] arguments) throws Exception {
         Properties properties = new Properties();

@@ -27,7 +27,7 @@ import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.state.WindowStore;
 import org.apache.kafka.streams.state.WindowStoreIterator;
 
-/** The branches of the pipeline in the DSL of Kafka Streams. Processors do what the DSL cannot express. */
+/** The branches of the pipeline in the DSL of Kafka Streams, with processors for what the DSL cannot express. */
 final class LoyaltyTopology {
     static final String ACCOUNTS = "accounts";
     private static final String SEEN = "seen";

@@ -19,7 +19,7 @@ import org.apache.avro.io.EncoderFactory;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 
-/** Avro in the Confluent framing, with the ids of schemas/ids.json. KafkaAvroSerde would need a registry. */
+/** Avro in the Confluent framing, with the ids of schemas/ids.json. KafkaAvroSerde would need a Schema Registry. */
 final class Wire {
     private static final int HEADER = 5;
 
@@ -35,7 +35,7 @@ final class Wire {
         return parsed(name + ".avsc");
     }
 
-    /** Reads and writes records of this name. Not thread-safe, as Kafka Streams allows. */
+    /** Reads and writes records of this name. It is not thread-safe, so each thread needs its own. */
     Codec codec(String name) {
         return new Codec(name, schema(name), idOf(name + ".avsc"));
     }
@@ -66,7 +66,7 @@ final class Wire {
         }
     }
 
-    /** Reads texts as String instead of Utf8, because the rules use most of them. */
+    /** Lets Avro decode texts to String instead of Utf8, because the rules read most of them. */
     private static void texts(Schema schema) {
         switch (schema.getType()) {
             case STRING -> GenericData.setStringType(schema, GenericData.StringType.String);
@@ -77,7 +77,7 @@ final class Wire {
         }
     }
 
-    /** A value that cannot be read. */
+    /** A value that cannot be decoded. */
     static final class Undecodable extends RuntimeException {
         Undecodable(String message) {
             super(message, null, false, false);

@@ -1,6 +1,6 @@
 """The loyalty branch in Faust, which serves its table over HTTP: python faust_app.py worker …
 
-Faust's command parses the arguments, so settings are environment variables: PEER_BROKER, PEER_GROUP, PEER_PREFIX.
+Faust parses the arguments, so the settings are environment variables: PEER_BROKER, PEER_GROUP, PEER_PREFIX.
 """
 
 import os

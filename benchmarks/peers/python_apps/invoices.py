@@ -1,4 +1,4 @@
-"""Read invoices and write notifications, for both Python peers. Their environment lacks this project's packages."""
+"""Decodes invoices and encodes notifications for both Python peers. Their environment lacks this project's packages."""
 
 import io
 import json
