@@ -1,4 +1,4 @@
-"""``make faults``: inject every fault into the real stack, and audit the result.
+"""``make faults``: inject every fault into a real stack, and audit the result.
 
 The exit status is 0 only if nothing was lost, doubled or wrong.
 """
@@ -51,10 +51,10 @@ _SCENARIOS: dict[str, Scenario[Any]] = (
     | backlog.SCENARIOS
 )
 SCENARIOS = dict(sorted(_SCENARIOS.items(), key=lambda item: item[1].stack is not Environment))
-"""All faults by name, in the order of injection. Those of the ordinary stack come first, because they share it."""
+"""All faults by name, in the order of injection. Faults of the default stack come first, because they share it."""
 
 _SEEDS = 100_000
-"""Seeds of a fault. A fault derives further seeds, which are less than 10,000 larger."""
+"""The number of seeds of each fault. A fault also uses seeds that are up to 10,000 larger than its own."""
 
 UNUSED = (
     "Makefile",
@@ -65,20 +65,21 @@ UNUSED = (
     "tests/integration",
     "tests/unit",
 )
-"""Code that the harness does not run. Its changes keep the rows."""
+"""Code that this program does not run. After a change of this code, the results stay valid."""
 
 console = Console()
 
 
 def main(
     only: Annotated[
-        list[str] | None, typer.Option(help="Run only faults whose name contains this text. Can be repeated.")
+        list[str] | None,
+        typer.Option(help="Inject only faults whose name contains this text. Repeat the option for several texts."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the simulated days and of the random choices.")] = 1,
     *,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data and logs of each stack.")] = False,
     times: Annotated[
-        int, typer.Option(min=1, help="Inject each fault until this commit has this number of injections.")
+        int, typer.Option(min=1, help="Inject each fault until there are this number of injections at this commit.")
     ] = 1,
     document: Annotated[
         bool, typer.Option("--document", help="Inject nothing. Write the last results into docs/lab/faults.md.")
@@ -98,7 +99,7 @@ def main(
                     continue
                 console.print(f"{name}, {number} of {times} …")
                 started = time.monotonic()
-                # A used seed would publish only duplicates on the same stack.
+                # On the same stack, a seed that was used before would publish only duplicates.
                 own_seed = seed + _SEEDS * [*SCENARIOS].index(name) + number
                 row = replace(_row(name, stacks, own_seed), commit=now)
                 report.record(row)
@@ -112,9 +113,9 @@ def main(
 def _row(name: str, stacks: Stacks, seed: int) -> Row:
     scenario = SCENARIOS[name]
     if scenario.needs_root and os.geteuid() != 0:
-        return Row(name, 0, 0, 0, 0, evidence="not run: mounting small disks needs root")
+        return Row(name, 0, 0, 0, 0, evidence="not run: only root can mount small disks")
     if not stacks.is_usable_for(scenario):
-        stacks.discard()  # an error at its end is not one of this fault
+        stacks.discard()  # outside of the try block: an error at the end of the old stack is not a result of this fault
     try:
         row = scenario.inject(name, stacks.stack_for(scenario), seed)
     except (NoEvidenceError, ProcessFailedError) as error:

@@ -1,7 +1,7 @@
-"""The auditor's own computation of accounts from invoices and commands.
+"""Computes accounts from invoices and commands, and compares them with the outputs.
 
-It shares no code with the domain. The two input topics have no common order, so it takes the order of the entries of
-a customer from the output. In this order, every entry, decision and response has exactly one right content. The rules
+It shares no code with the domain. The two input topics have no common order, so it takes the order of the entries of a
+customer from the output. In this order, every entry, decision and response has exactly one correct content. The rules
 are those without a programme file: no pending points, no expiry, no tiers.
 """
 
@@ -52,23 +52,23 @@ class AuditOutput:
     answers: Sequence[Answer] = ()
 
 
-def mismatches(given: AuditInput, came: AuditOutput) -> list[Mismatch]:
-    """All differences between input and output. Empty if they agree."""
+def mismatches(inputs: AuditInput, outputs: AuditOutput) -> list[Mismatch]:
+    """All differences between the outputs and what follows from the inputs."""
     by_card: defaultdict[str, list[Record]] = defaultdict(list)
-    for entry in came.entries:
+    for entry in outputs.entries:
         by_card[entry["CustomerCardNo"]].append(entry)
-    causes = dict(_causes(given, came.entries))
+    causes = dict(_causes(inputs, outputs.entries))
     decided = {
-        (entry["CustomerCardNo"], entry["EventID"]): entry for entry in came.entries if not _is_timer_entry(entry)
+        (entry["CustomerCardNo"], entry["EventID"]): entry for entry in outputs.entries if not _is_timer_entry(entry)
     }
     return [
-        *_reused_command_ids(given.commands),
-        *_transfers(given.commands, causes),
-        *_lost_or_doubled_entries(causes, came.entries),
-        *(each for card, entries in sorted(by_card.items()) for each in _play(card, entries, causes)),
-        *_decisions(causes, decided, came.decisions),
-        *_balances(by_card, came.balances),
-        *_answers(came),
+        *_reused_command_ids(inputs.commands),
+        *_transfers(inputs.commands, causes),
+        *_lost_or_doubled_entries(causes, outputs.entries),
+        *(each for card, entries in sorted(by_card.items()) for each in _wrong_entries(card, entries, causes)),
+        *_decisions(causes, decided, outputs.decisions),
+        *_balances(by_card, outputs.balances),
+        *_answers(outputs),
     ]
 
 
@@ -76,12 +76,12 @@ Cause = tuple[str, str]
 """A card, and an invoice number or command id."""
 
 
-def _causes(given: AuditInput, entries: Iterable[Record]) -> Iterator[tuple[Cause, Record]]:
+def _causes(inputs: AuditInput, entries: Iterable[Record]) -> Iterator[tuple[Cause, Record]]:
     """Everything that must have an entry. The credit of a transfer follows from the entry of its sender."""
-    for card, invoices in given.earned.items():
+    for card, invoices in inputs.earned.items():
         for number, points in invoices.items():
             yield (card, number), {"Kind": "earned", "Points": points}
-    for command in given.commands:
+    for command in inputs.commands:
         if command["Kind"] != _RECEIVE:
             yield (command["CustomerCardNo"], command["CommandID"]), command
     for entry in entries:
@@ -103,16 +103,16 @@ def _reused_command_ids(commands: Iterable[Record]) -> Iterator[Mismatch]:
 
 
 def _transfers(commands: Iterable[Record], causes: Mapping[Cause, Record]) -> Iterator[Mismatch]:
-    due = {cause: record["Points"] for cause, record in causes.items() if record["Kind"] == _RECEIVE}
-    there = {
+    sent = {cause: record["Points"] for cause, record in causes.items() if record["Kind"] == _RECEIVE}
+    credited = {
         (each["CustomerCardNo"], each["CommandID"]): each["Points"] for each in commands if each["Kind"] == _RECEIVE
     }
-    for cause in sorted({*due, *there}):
-        if cause not in there:
-            yield Mismatch(Nature.LOST, f"transfer {cause}: {due[cause]} points were sent, and no credit exists")
-        elif due.get(cause) != there[cause]:
+    for cause in sorted({*sent, *credited}):
+        if cause not in credited:
+            yield Mismatch(Nature.LOST, f"transfer {cause}: {sent[cause]} points were sent, and no credit exists")
+        elif sent.get(cause) != credited[cause]:
             yield Mismatch(
-                Nature.WRONG, f"transfer {cause}: {due.get(cause)} points were sent, {there[cause]} were credited"
+                Nature.WRONG, f"transfer {cause}: {sent.get(cause)} points were sent, {credited[cause]} were credited"
             )
 
 
@@ -122,7 +122,7 @@ def _lost_or_doubled_entries(causes: Mapping[Cause, Record], entries: Iterable[R
         if not found[cause]:
             yield Mismatch(Nature.LOST, f"{causes[cause]['Kind']} {cause} has no entry")
         elif found[cause] > 1 or cause not in causes:
-            yield Mismatch(Nature.DOUBLED, f"{cause} has {found[cause]} entries, {int(cause in causes)} would be right")
+            yield Mismatch(Nature.DOUBLED, f"{cause} has {found[cause]} entries, expected {int(cause in causes)}")
 
 
 @dataclass
@@ -139,7 +139,7 @@ class _Account:
     def available(self) -> Decimal:
         return self.total - self.reserved_points
 
-    def play(self, cause: Record, event_id: str) -> str:
+    def apply(self, cause: Record, event_id: str) -> str:
         """Apply an invoice or a command. Returns the kind of its entry."""
         points = cause["Points"] or NOTHING
         kind = _REFUSED
@@ -164,8 +164,8 @@ class _Account:
         return kind
 
 
-def _play(card: str, entries: Sequence[Record], causes: Mapping[Cause, Record]) -> Iterator[Mismatch]:
-    """Compare every entry with the account after all earlier entries."""
+def _wrong_entries(card: str, entries: Sequence[Record], causes: Mapping[Cause, Record]) -> Iterator[Mismatch]:
+    """Compare each entry with the account that follows from all earlier entries."""
     account = _Account()
     for entry in sorted(entries, key=lambda each: (each["OpenedTime"], each["Sequence"])):
         event_id = entry["EventID"]
@@ -173,27 +173,29 @@ def _play(card: str, entries: Sequence[Record], causes: Mapping[Cause, Record]) 
             is_open = account.reserved.pop(event_id, None) is not None
             kind = _LAPSED if is_open else "nothing, as no reservation was open"
         elif (cause := causes.get((card, event_id))) is not None:
-            kind = account.play(cause, event_id)
+            kind = account.apply(cause, event_id)
         else:
-            continue  # already reported as doubled
+            continue  # ``_lost_or_doubled_entries`` reports it
         account.sequence += 1
-        due = (account.sequence, kind, account.total, account.available, account.reserved_points)
+        expected = (account.sequence, kind, account.total, account.available, account.reserved_points)
         amounts = ("TotalLoyaltyPoints", "AvailableLoyaltyPoints", "ReservedLoyaltyPoints")
-        said = (entry["Sequence"], entry["Kind"], *(entry[name] for name in amounts))
-        if said != due:
-            yield Mismatch(Nature.WRONG, f"entry of {event_id} of {card}: {_words(said)} where {_words(due)} is right")
+        found = (entry["Sequence"], entry["Kind"], *(entry[name] for name in amounts))
+        if found != expected:
+            yield Mismatch(
+                Nature.WRONG, f"entry of {event_id} of {card}: expected {_joined(expected)}, found {_joined(found)}"
+            )
             # Continue from the wrong entry, so that it counts as one difference.
             account.sequence, account.total = entry["Sequence"], entry["TotalLoyaltyPoints"]
 
 
-def _words(values: Iterable[object]) -> str:
+def _joined(values: Iterable[object]) -> str:
     return "/".join(map(str, values))
 
 
 def _decisions(
     causes: Mapping[Cause, Record], entries: Mapping[Cause, Record], decisions: Iterable[Record]
 ) -> Iterator[Mismatch]:
-    """Every command has one decision, apart from duplicates, and it agrees with the entry."""
+    """Every command has one decision, which can have duplicates, and the decision agrees with the entry."""
     contents: defaultdict[Cause, list[Record]] = defaultdict(list)
     for decision in decisions:
         known = contents[decision["CustomerCardNo"], decision["CommandID"]]
@@ -205,42 +207,43 @@ def _decisions(
             yield Mismatch(Nature.LOST, f"{causes[cause]['Kind']} {cause} has no decision")
         elif len(contents[cause]) > 1 or cause not in commanded:
             yield Mismatch(Nature.DOUBLED, f"{cause} has {len(contents[cause])} different decisions")
-        elif cause in entries and (wrong := _differs(contents[cause][0], entries[cause])):
+        elif cause in entries and (wrong := _wrong_members(contents[cause][0], entries[cause])):
             yield Mismatch(Nature.WRONG, f"decision on {cause}: {wrong}")
 
 
-def _differs(decision: Record, entry: Record) -> str:
-    due = {
+def _wrong_members(decision: Record, entry: Record) -> str:
+    """The members of a decision that differ from its entry, as text. Empty if all agree."""
+    expected = {
         "Status": _REFUSED if entry["Kind"] == _REFUSED else "done",
         "Reason": entry["Reason"] if entry["Kind"] == _REFUSED else "",
         "AccountSequence": entry["Sequence"],
         "TotalLoyaltyPoints": entry["TotalLoyaltyPoints"],
         "AvailableLoyaltyPoints": entry["AvailableLoyaltyPoints"],
     }
-    return ", ".join(f"{name} {decision[name]}, not {value}" for name, value in due.items() if decision[name] != value)
+    return ", ".join(
+        f"{name} {decision[name]}, not {value}" for name, value in expected.items() if decision[name] != value
+    )
 
 
 def _balances(entries: Mapping[str, Sequence[Record]], served: Mapping[str, Balance | None]) -> Iterator[Mismatch]:
     for card in sorted({*entries, *served}):
         last = max(entries.get(card, ()), key=lambda entry: (entry["OpenedTime"], entry["Sequence"]), default=None)
-        due = last and Balance(last["TotalLoyaltyPoints"], last["Sequence"])
-        if served.get(card) != due:
-            yield Mismatch(Nature.WRONG, f"balance of {card}: {served.get(card)} where {due} is right")
+        expected = last and Balance(last["TotalLoyaltyPoints"], last["Sequence"])
+        if served.get(card) != expected:
+            yield Mismatch(Nature.WRONG, f"balance of {card}: expected {expected}, found {served.get(card)}")
 
 
-def _answers(came: AuditOutput) -> Iterator[Mismatch]:
+def _answers(outputs: AuditOutput) -> Iterator[Mismatch]:
     """Every response agrees with the decision of its command."""
-    decisions = {decision["CommandID"]: decision for decision in came.decisions}
-    for answer in came.answers:
+    decisions = {decision["CommandID"]: decision for decision in outputs.decisions}
+    for answer in outputs.answers:
         command_id = str(answer.body.get("CommandID"))
         decision = decisions.get(command_id)
         if decision is None:
             yield Mismatch(Nature.LOST, f"{command_id} was answered {answer.status}, and was never decided")
             continue
-        due = (decision["Status"], decision["AccountSequence"], decision["TotalLoyaltyPoints"])
+        expected = (decision["Status"], decision["AccountSequence"], decision["TotalLoyaltyPoints"])
         total = Decimal(str(answer.body.get("TotalLoyaltyPoints")))
-        observations = (answer.body.get("Status"), answer.body.get("AccountSequence"), total)
-        if observations != due or (answer.status == httpx.codes.CONFLICT) != (due[0] == _REFUSED):
-            yield Mismatch(
-                Nature.WRONG, f"{command_id} was answered {answer.status} {observations}, where {due} is right"
-            )
+        found = (answer.body.get("Status"), answer.body.get("AccountSequence"), total)
+        if found != expected or (answer.status == httpx.codes.CONFLICT) != (expected[0] == _REFUSED):
+            yield Mismatch(Nature.WRONG, f"{command_id} was answered {answer.status} {found}, expected {expected}")

@@ -1,7 +1,7 @@
-"""The auditor compares all outputs with what follows from the input topics.
+"""Compares all outputs with what follows from the input topics pos-invoices and loyalty-commands.
 
-It shares no memory with the load. The input is the content of pos-invoices and loyalty-commands. Its rules are those of
-the demo's oracle and of ``accounts``, which share no code with the domain. It ignores and counts duplicates by id.
+It does not rely on what the load has sent, but reads the topics. It uses the oracle of the demo and ``accounts``, which
+share no code with the domain. It ignores duplicates by id, and counts them.
 """
 
 import json
@@ -33,7 +33,7 @@ _SHOWN = 3
 _MOST_READINGS = 5
 _OF_INVOICES = ("forward", "forget")
 _DECIDED = 2
-"""The sequence number of a decided record of loyalty-decisions."""
+"""The sequence number in loyalty-decisions of the record with the decision. The first record is the mark."""
 
 
 @dataclass
@@ -42,9 +42,9 @@ class Verdict:
 
     Attributes:
         invoices: number of records on pos-invoices.
-        commands: number of ids on loyalty-commands.
+        commands: number of command ids on loyalty-commands.
         again: number of duplicates by id in the outputs, which readers ignore.
-        not_linearizable: number of customers whose history has no possible order. Their mismatches are wrong responses.
+        not_linearizable: number of customers whose history no order explains. Each one is also a mismatch.
     """
 
     invoices: int
@@ -73,23 +73,23 @@ def audit(
     """Compare all outputs, and all responses to callers and clerks, with what follows from the input.
 
     Args:
-        url: an API instance. It and all other readers must have caught up.
+        url: an API instance. All instances and all other readers must have caught up.
         histories: all operations of the stack since its start.
-        hadoop_fields: the fields of hadoop records that are compared, if an older release wrote some. None: all.
+        hadoop_fields: the fields of hadoop records to compare, if an older release wrote some of them. None: all.
     """
     readings, answers = readings or Readings(), answers or Answers()
     sent = list(_inputs(settings))
     expected = expect(sent, settings.loyalty_factor)
-    # The demo's oracle computes what a forwarded return takes back.
+    # Commands about invoices are left out, because the oracle of the demo computes what a forwarded return takes back.
     of_accounts = [each for each in _records(settings, topics.LOYALTY_COMMANDS) if each["Kind"] not in _OF_INVOICES]
-    given = AuditInput(expected.earned, of_accounts)
-    outputs, again = _outputs(settings, url, expected, given)
+    inputs = AuditInput(expected.earned, of_accounts)
+    outputs, again = _outputs(settings, url, expected, inputs)
     if hadoop_fields is not None:
         expected, outputs = _only(hadoop_fields, expected, outputs)
     decisions = [each for each in _records(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] == _DECIDED]
-    if given.commands:
-        came = AuditOutput(outputs.notifications, decisions, outputs.balances, answers.final)
-        found = [*mismatches(*_without_accounts(expected, outputs)), *accounts.mismatches(given, came)]
+    if inputs.commands:
+        of_commands = AuditOutput(outputs.notifications, decisions, outputs.balances, answers.final)
+        found = [*mismatches(*_without_accounts(expected, outputs)), *accounts.mismatches(inputs, of_commands)]
     else:
         found = mismatches(expected, outputs)
     found += [
@@ -99,7 +99,7 @@ def audit(
     unexplained = [*not_linearizable(histories or Histories(), outputs.notifications)]
     return Verdict(
         invoices=len(sent),
-        commands=len({each["CommandID"] for each in given.commands}),
+        commands=len({each["CommandID"] for each in inputs.commands}),
         again=again,
         not_linearizable=len(unexplained),
         mismatches=[*found, *unexplained],
@@ -107,7 +107,7 @@ def audit(
 
 
 def _only(fields: Collection[str], expected: Expected, outputs: Outputs) -> tuple[Expected, Outputs]:
-    """Remove all other fields of the hadoop records."""
+    """Keep only these fields of the hadoop records."""
 
     def part(record: Record) -> Record:
         return {name: value for name, value in record.items() if name in fields}
@@ -118,7 +118,7 @@ def _only(fields: Collection[str], expected: Expected, outputs: Outputs) -> tupl
 
 
 def _without_accounts(expected: Expected, outputs: Outputs) -> tuple[Expected, Outputs]:
-    """Remove accounts, because the demo's oracle knows no commands. The oracle of commands knows no returns."""
+    """Remove the accounts: the oracle of the demo knows no commands. ``accounts`` knows commands, but no returns."""
     return replace(expected, earned=defaultdict(dict)), replace(outputs, notifications=(), balances={})
 
 
@@ -133,7 +133,7 @@ def _inputs(settings: Settings) -> list[Sent]:
     def invoice(value: bytes) -> Record | None:
         try:
             read = json.loads(value) if value[:1] == b"{" else decode(value)
-            # Python's parser accepts half a surrogate pair, which is no valid UTF-8.
+            # Python's parser accepts half of a surrogate pair, which is not valid in UTF-8.
             json.dumps(read, ensure_ascii=False, default=str).encode()
         except (ValueError, RecursionError, UndecodableError, UnknownSchemaIdError):
             return None
@@ -143,13 +143,15 @@ def _inputs(settings: Settings) -> list[Sent]:
     return [Sent(key, value, None if value is None else invoice(value)) for key, value in messages]
 
 
-def _outputs(settings: Settings, url: str, expected: Expected, given: AuditInput) -> tuple[Outputs, int]:
-    cards = expected.earned.keys() | {command["CustomerCardNo"] for command in given.commands}
+def _outputs(settings: Settings, url: str, expected: Expected, inputs: AuditInput) -> tuple[Outputs, int]:
+    """The outputs, and the number of their duplicates by id."""
+    cards = expected.earned.keys() | {command["CustomerCardNo"] for command in inputs.commands}
     ids, reader, balances = schema_ids(settings), TopicReader(settings), BalanceReader(url, 8, None)
     try:
         ends: dict[Topic, dict[int, int]] = {}
         served: dict[str, Balance | None] = {}
-        # A reservation can lapse between the readings of entries and balances. So they are read until nothing changes.
+        # A reservation can lapse after the entries and before the balances are read. So read both until nothing
+        # changes.
         for _ in range(_MOST_READINGS):
             before, ends = ends, {topic: reader.ends(topic) for topic in OUTPUTS}
             if before == ends:
@@ -162,7 +164,7 @@ def _outputs(settings: Settings, url: str, expected: Expected, given: AuditInput
             hadoop=reader.records(topics.HADOOP, ids),
             notifications=reader.records(topics.LOYALTY, ids),
             dead_letters=reader.dead_letters(),
-            # A restarted process counts from 0. The other outputs show that duplicates were dropped.
+            # Not compared, because a restarted process counts from 0. Other outputs show that duplicates were dropped.
             repeats=expected.repeats,
             parquet=parquet_rows(Path(settings.export_dir)),
             balances=served,
@@ -177,13 +179,13 @@ def _outputs(settings: Settings, url: str, expected: Expected, given: AuditInput
 
 
 def _wrong_readings(readings: Readings, outputs: Outputs) -> list[Mismatch]:
-    """Every total that callers received belongs to an entry of the customer, and totals never go back."""
-    true: dict[tuple[str, int], Decimal] = {
+    """Every total that callers received must belong to an entry of the customer, and totals must never go back."""
+    correct: dict[tuple[str, int], Decimal] = {
         (entry["CustomerCardNo"], entry["Sequence"]): entry["TotalLoyaltyPoints"] for entry in outputs.notifications
     }
-    lies = [
-        f"{card} received {total} at sequence {sequence}, where {true.get((card, sequence))} is right"
+    wrong = [
+        f"{card} received {total} at sequence {sequence}, expected {correct.get((card, sequence))}"
         for card, sequence, total in sorted(readings.totals)
-        if true.get((card, sequence)) != total
+        if correct.get((card, sequence)) != total
     ]
-    return [Mismatch(Nature.WRONG, text) for text in [*lies, *readings.backwards]]
+    return [Mismatch(Nature.WRONG, text) for text in [*wrong, *readings.backwards]]

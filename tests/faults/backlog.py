@@ -25,13 +25,13 @@ BACKLOG_BYTES = 2_000_000_000
 
 _ENDLESS = 100_000_000
 _TIMEOUT_SECONDS = 2 * 3600.0
-"""The longest time for the whole backlog, and for its audit."""
+"""The longest time to process the whole backlog, and to audit it."""
 
 
 def backlog(name: str, environment: Environment, seed: int) -> Row:
-    """Publish two gigabytes before the pipeline starts, and kill it while it reads them.
+    """Publish two gigabytes while the pipeline is stopped, start it, and kill it while it reads them.
 
-    The queries have their default limits and heaps. The lines of each invoice are counted, and ``loyalty audit``
+    The queries have their default limits and heaps. This fault counts the lines of each invoice, and ``loyalty audit``
     computes the accounts.
     """
     settings, pipeline = environment.settings, environment.stack.pipeline
@@ -66,7 +66,7 @@ def backlog(name: str, environment: Environment, seed: int) -> Row:
 def publish(settings: Settings, seed: int, size: int) -> tuple[Counter[str], int]:
     """Publish invoices as JSON until their values have this number of bytes.
 
-    Returns the number of lines of each invoice, and the number of invoices to deliver. Duplicates do not count.
+    Returns the number of line items of each invoice, and the number of invoices to deliver. Duplicates do not count.
     """
     options = Options(_ENDLESS, seed, customers=50_000, broken=0)
     topic, lines, deliveries = settings.name_of(topics.POS_INVOICES), Counter[str](), 0
@@ -86,9 +86,9 @@ def publish(settings: Settings, seed: int, size: int) -> tuple[Counter[str], int
 
 
 def _outputs(settings: Settings) -> tuple[Counter[str], int, int]:
-    """The hadoop records of each invoice, the number of shipments, and the number of duplicates by id in both.
+    """The number of hadoop records of each invoice, of shipments, and of duplicates by id in both topics.
 
-    It ignores the invoice that proves the recovery.
+    Leaves out the invoice that proves the recovery.
     """
     decode, seen, again = decoder(topics.HADOOP, schema_ids(settings)), set[bytes](), 0
     lines, shipped = Counter[str](), 0
@@ -114,7 +114,7 @@ def _exported(settings: Settings) -> tuple[int, int]:
 
 
 def _largest_process(pid: int | None) -> int:
-    """The largest resident memory of the processes of a service, in bytes: of the JVM."""
+    """The largest resident memory among the child processes of a service, in bytes. It is that of the JVM."""
     return max((each.memory_info().rss for each in psutil.Process(pid).children(recursive=True)), default=0)
 
 
@@ -127,6 +127,6 @@ _STACK = partial(
 )
 
 SCENARIOS: dict[str, Scenario[Environment]] = {
-    # The outputs of one backlog are counted.
+    # Only one injection, because the fault counts all outputs.
     "2 GB of backlog when the pipeline starts": Scenario(backlog, _STACK, most=1)
 }

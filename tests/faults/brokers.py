@@ -19,7 +19,7 @@ from infra.local.processes import ManagedProcess
 
 _BLOCK = 64 * 1024
 _API_KEY, _PRODUCE = slice(4, 6), b"\0\0"
-"""The place of the kind of a request, after its size, and the kind of writes (https://kafka.apache.org/protocol)."""
+"""The position of the API key in a request, after its size, and the API key Produce (https://kafka.apache.org/protocol)."""
 
 _HEAP = ("-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -27,7 +27,7 @@ _HEAP = ("-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 class LossyProxy:
     """Forwards bytes between clients and a broker, and can drop the responses.
 
-    This is a network that fails in one direction: the broker stores the write, and the acknowledgement is lost.
+    This simulates a network that fails in one direction: the broker stores a write, but the acknowledgement is lost.
     """
 
     def __init__(self, broker: str, port: int) -> None:
@@ -71,7 +71,7 @@ class LossyProxy:
             threading.Thread(target=self._pass_responses, args=(server, client, writes), daemon=True).start()
 
     def _pass_requests(self, client: socket.socket, broker: socket.socket, writes: threading.Event) -> None:
-        """``writes`` becomes whether the last request of the connection was a write."""
+        """Pass on requests. Sets ``writes`` while the last request of the connection is a write."""
         with _shut_at_the_end(client, broker):
             while block := client.recv(_BLOCK):
                 if block[_API_KEY] == _PRODUCE:
@@ -139,9 +139,8 @@ class BrokerCluster:
         for node in self._ports:
             self._format(node)
         client = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        for node in (1, 2):  # one controller cannot elect a leader, so do not wait for the first two
-            self.start(node, wait=False)
-        self.start(3, wait=False)
+        for node in self._ports:
+            self.start(node, wait=False)  # a single controller cannot elect a leader, so start all of them first
         self.processes[3]._wait_until(lambda: _brokers(client) == len(self._ports), 240)
         return self
 

@@ -1,4 +1,4 @@
-"""Cards change while processes are killed: opening balances are imported, and cards are replaced."""
+"""Processes are killed while opening balances are imported and cards are replaced."""
 
 import subprocess
 import uuid
@@ -21,7 +21,7 @@ _REPLACED = 20
 
 
 def import_killed(name: str, environment: Environment, seed: int) -> Row:
-    """Kill ``loyalty import`` and the pipeline in the middle, and start the same import again."""
+    """Kill ``loyalty import`` and the pipeline in the middle of an import, and start the same import again."""
     points = {f"IMPORT-{seed}-{number}": number + 1 for number in range(_IMPORTED)}
     rows = (f"{card},{each}.00,\n" for card, each in points.items())
     file = environment.directory / f"balances-{seed}.csv"
@@ -53,7 +53,7 @@ def import_killed(name: str, environment: Environment, seed: int) -> Row:
 
 
 def replaced_while_killed(name: str, environment: Environment, seed: int) -> Row:
-    """Replace cards that earn points before, while and after the pipeline is killed. A new card gets all points."""
+    """Replace cards that earn points before, during and after a kill of the pipeline. The new cards get all points."""
     cards = [(f"LOST-{seed}-{number}", f"NEW-{seed}-{number}") for number in range(_REPLACED)]
     settings = environment.settings
     _sell(environment, "before", cards)
@@ -70,7 +70,7 @@ def replaced_while_killed(name: str, environment: Environment, seed: int) -> Row
     _sell(environment, "after", cards)
     recovery = environment.recovered()
     environment.settle()
-    # A forwarded invoice is a command of the new card.
+    # The pipeline forwards late invoices as commands to the new cards.
     environment.until("the points of the new cards", lambda: {environment.balance(new) for _, new in cards} == {"6.00"})
     old_cards = [environment.balance(old) for old, _ in cards]
     audited = loyalty(settings, "audit")
@@ -97,7 +97,7 @@ def _replace(environment: Environment, old: str, new: str, key: str) -> bool:
 
 
 SCENARIOS: dict[str, Scenario[Environment]] = {
-    # Each audit reads all cards.
+    # Few injections, because each audit reads the cards of all of them.
     "kill -9 of an import and of the pipeline": Scenario(
         import_killed, partial(Environment, api_instances=1, max_offsets_per_trigger=5_000), most=4
     ),

@@ -1,4 +1,4 @@
-"""Changes around a running stack: another partition, clocks that are wrong, a read-only disk, another export format."""
+"""Changes around a running stack: a new partition, wrong clocks, a read-only disk, another export format."""
 
 import random
 import subprocess
@@ -28,7 +28,7 @@ _OTHER_SEED = 5_000
 
 
 def wrong_clocks(name: str, environment: Environment, seed: int) -> Row:
-    """Tills whose clocks are years slow or fast publish among the others."""
+    """Publish invoices of tills whose clocks are years slow or fast, among correct ones."""
     rng = random.Random(seed)
     invoices = _other_invoices(environment.settings, seed)
     for each in invoices:
@@ -41,17 +41,17 @@ def wrong_clocks(name: str, environment: Environment, seed: int) -> Row:
 
 
 def _other_invoices(settings: Settings, seed: int) -> list[dict[str, Any]]:
-    """Invoices of all stores that the tills of the load do not publish."""
+    """Invoices that the tills of the load do not publish."""
     messages = Simulation(Options(300, seed + _OTHER_SEED, customers=200), schema_ids(settings)).messages()
     return [dict(message.invoice) for message in messages if message.invoice]
 
 
 def partition_added(name: str, environment: Environment, seed: int) -> Row:
-    """Add a partition to pos-invoices. Then stores move to other partitions, and their invoices lose their order."""
+    """Add a partition to pos-invoices. Stores then move to other partitions, and their invoices lose their order."""
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 20)
         _add_partition(environment)
-        # A new producer knows the partition at once.
+        # A new producer knows the new partition at once.
         producer_of.cache_clear()
         publish_invoices(environment.settings, *_other_invoices(environment.settings, seed))
         recovery = environment.recovered()
@@ -69,7 +69,7 @@ def _add_partition(environment: Environment) -> None:
 
 
 def read_only_checkpoints(name: str, environment: Environment, seed: int) -> Row:
-    """Start the pipeline while the disk of its checkpoints is read-only. It must refuse, and continue afterwards."""
+    """Start the pipeline while the disk of its checkpoints is read-only. It must refuse, and later continue."""
     folder, pipeline = Path(environment.settings.checkpoint_dir), environment.stack.pipeline
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 20)
@@ -98,7 +98,8 @@ def delta_writer_killed(name: str, environment: Environment, seed: int) -> Row:
 
 SCENARIOS: dict[str, Scenario[Environment]] = {
     "tills whose clocks are years slow or fast": Scenario(wrong_clocks),
-    # Other faults need the usual number of partitions. Each partition is a task of each micro-batch.
+    # A separate stack, because other faults need the usual number of partitions. Few injections, because each new
+    # partition is one more task in each micro-batch.
     "a partition added to pos-invoices": Scenario(partition_added, partial(Environment), most=5),
     "checkpoints on a read-only disk": Scenario(
         read_only_checkpoints, partial(small_disks, ["checkpoints"]), most=6, needs_root=True

@@ -1,6 +1,6 @@
 """The load of commands: clerks redeem, adjust and transfer points over HTTP, and retry until they get a response.
 
-Clerks also read balances, from any instance: right after their own commands, and while others change the account.
+Clerks also read balances from all instances, directly after their own commands and while others change the account.
 """
 
 import random
@@ -34,7 +34,7 @@ class Answers:
     """The responses to the clerks.
 
     Attributes:
-        final: the last response to each command.
+        final: the final response to each command.
         wrong: descriptions of impossible responses.
         tries: number of requests.
         slowest_seconds: the longest time from the first request of a command to its response.
@@ -49,12 +49,12 @@ class Answers:
 
 
 class Clerks(BackgroundThreads):
-    """Clerks that work on the same customers, each with one command at a time.
+    """Clerks that serve the same customers. Each of them sends one command at a time.
 
-    All requests of a command have the same Idempotency-Key, for every instance.
+    All requests for a command have the same Idempotency-Key, for every instance.
 
     Attributes:
-        histories: gets the commands, from the first request to the response, and the reads.
+        histories: gets the commands, each with the times of its first request and its response, and the reads.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Clerks(BackgroundThreads):
         super().__init__(*(partial(self._work, seed, number) for number in range(count)))
 
     def __exit__(self, *_: object) -> None:
-        """Give up commands without a response."""
+        """Give up commands that have no response."""
         self._given_up.set()
         super().__exit__()
 
@@ -81,12 +81,12 @@ class Clerks(BackgroundThreads):
             clerk.run_random_command()
 
     def ask(self, path: str, body: Mapping[str, Any] | None, key: str) -> Answer:
-        """Send a command until it is answered."""
+        """Send a command again and again, until there is a final response."""
         started, tries = time.monotonic(), list[str]()
         while (answer := self._try(path, body, key, tries)) is None:
             tries[-1] += f" after {time.monotonic() - started:.1f} s"
             if self._given_up.wait(_PAUSE_SECONDS):
-                raise SystemExit  # this ends only this thread
+                raise SystemExit  # ends only this thread
         seconds = time.monotonic() - started
         with self._lock:
             if seconds > self.answers.slowest_seconds:
@@ -94,7 +94,7 @@ class Clerks(BackgroundThreads):
         return answer
 
     def _try(self, path: str, body: Mapping[str, Any] | None, key: str, tries: list[str]) -> Answer | None:
-        """Send one request to the next instance, and add its response to ``tries``. None if it must be repeated."""
+        """Send one request to the next instance, and add its response to ``tries``. None if it must be sent again."""
         try:
             url, headers = self._next_url() + path, {"Idempotency-Key": key}
             answer = self._http.post(url, json=body, headers=headers, timeout=_TIMEOUT_SECONDS)
@@ -116,7 +116,7 @@ class Clerks(BackgroundThreads):
             return
         if answer.status_code != httpx.codes.OK or answer.json()["Sequence"] < least:
             with self._lock:
-                self.answers.wrong.append(f"{card} at sequence {least} was asked for, and {answer.text} came")
+                self.answers.wrong.append(f"a read of {card} at sequence {least} or later got {answer.text}")
 
     def _next_url(self) -> str:
         with self._lock:
@@ -183,7 +183,7 @@ class _Clerk:
             histories.add(card, Operation(action, start))
             raise
         if str(answer.body.get("type")).endswith(":unknown-customer"):
-            return answer  # the card has no balance yet, and nothing was done
+            return answer  # the card has no account yet, so the command had no effect
         end = time.monotonic()
         self._clerks.note_final(answer)
         if "AccountSequence" in answer.body:

@@ -1,4 +1,4 @@
-"""Damaged files: the system detects them, never uses them, and recovers as documented."""
+"""Damaged files: the system must detect them, never use them, and recover as documented."""
 
 import random
 from dataclasses import replace
@@ -19,20 +19,20 @@ from tests.support.processes import delete_newest_commit
 from tests.support.programs import loyalty, run_module
 
 _KINDS = ("offsets/[0-9]*", "commits/[0-9]*", "state/**/*")
-"""The kinds of files in the loyalty query's checkpoint that are damaged in turn."""
+"""The kinds of files in the checkpoint of the loyalty query. Each injection damages one kind, in turn."""
 
 _IN_FIRST_BLOCK = 32
 """A position in the first data block of an SST file."""
 
 _DAMAGE_WORDS = ("Checksum", "CHECKSUM", "orrupt", "CORRUPT", "EOFException", "Malformed", "MALFORMED")
-"""The words with which Spark and Hadoop report a damaged file. Other messages are other failures."""
+"""The words with which Spark and Hadoop report a damaged file. Other messages mean other failures."""
 
 
 def damaged_checkpoint(name: str, environment: Environment, seed: int) -> Row:
-    """Damage all files of one kind in the loyalty query's checkpoint. The query must refuse to start.
+    """Damage all files of one kind in the checkpoint of the loyalty query. The query must refuse to start.
 
-    Then `loyalty rebuild` makes a new checkpoint. `loyalty audit` also checks the result, because it recomputes all
-    accounts with the rules of the domain.
+    Then `loyalty rebuild` creates a new checkpoint. `loyalty audit` also checks the result: it computes all accounts
+    again with the rules of the domain.
     """
     rng, kind = random.Random(seed), in_turn(_KINDS, seed)
     with load(environment, seed) as observations:
@@ -57,13 +57,13 @@ def damaged_checkpoint(name: str, environment: Environment, seed: int) -> Row:
 
 def _damage_all(checkpoint: Path, kind: str, rng: random.Random) -> None:
     for file in sorted(checkpoint.glob(kind)):
-        # Keep the checksums, because they reveal the damage.
+        # Do not damage the files of checksums, because they reveal the damage.
         if file.is_file() and not file.name.endswith(".crc"):
             damage(file, rng)
 
 
 def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
-    """Damage all files of RocksDB of each API instance. The instance must detect this at its start, and restore."""
+    """Damage all RocksDB files of each API instance. The instance must detect this at its start, and restore."""
     rng = random.Random(seed)
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 40)
@@ -83,7 +83,7 @@ def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
 def damaged_sst_block(name: str, environment: Environment, seed: int) -> Row:
     """Flip 64 bytes in the first data block of each SST file of an API instance.
 
-    The files open without an error, so only reads can detect the damage. No read may answer with status 500, and the
+    RocksDB opens the files without an error, so only reads can detect the damage. No read may get status 500, and the
     instance must restore the store.
     """
     with load(environment, seed) as observations:
@@ -127,7 +127,7 @@ def damage(file: Path, rng: random.Random) -> None:
 
 
 def half_written_parquet(name: str, environment: Environment, seed: int) -> Row:
-    """A crash during a write of Parquet: the newest file is truncated and its batch has no commit."""
+    """Simulate a crash while Spark writes Parquet: truncate the newest files, and delete the commit of their batch."""
     with load(environment, seed) as observations:
         environment.until_written(topics.HADOOP, 60)
     environment.settle()

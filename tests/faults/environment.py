@@ -1,4 +1,4 @@
-"""The stack as processes, with methods to inject faults and to wait for progress."""
+"""A stack of processes, with methods to inject faults and to wait for progress."""
 
 import contextlib
 import json
@@ -29,13 +29,13 @@ from tests.support.builders import invoice
 from tests.support.processes import SMALL_JVM
 
 _TIMEOUT_SECONDS = 900.0
-"""The longest wait for one condition: several times the restart on a busy machine."""
+"""The longest wait for one condition: several times the duration of a restart on a busy machine."""
 
 PROBE = "PROBE-"
-"""The first characters of the invoice and of the card that prove a recovery."""
+"""The prefix of the invoice number and the card that prove a recovery."""
 
 _WORKERS = "pyspark.worker"
-"""The last argument of the daemon of Python workers."""
+"""An argument of Spark's daemon of Python workers."""
 
 _POLL_SECONDS = 0.1
 _LIVENESS_SECONDS = 10.0
@@ -46,17 +46,17 @@ class NoEvidenceError(AssertionError):
 
 
 class Environment:
-    """A stack in a directory with a supervisor that restarts processes that end, as systemd does.
+    """A stack in a directory, and a supervisor that restarts processes that end, as systemd does.
 
     Args:
         timeout_seconds: the longest wait for one condition.
         changes: settings that differ from those of the other faults.
 
     Attributes:
-        histories: what clerks and callers did since the start, through all faults of this stack. The history of an
-            account explains its next fault only from its first command on.
-        http: a client for all threads. A new one reads all certificates, which takes as long as dozens of requests.
-        key: the API key of the probes, if the API demands one.
+        histories: what clerks and callers have done since the start of this stack, during all its faults. Only the
+            complete history of an account explains its state.
+        http: a client for all threads. A new client loads all certificates, which takes as long as dozens of requests.
+        key: the API key of the probes, if the API requires one.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class Environment:
         self.http.close()
         for process in self.stack.processes:
             if process.pid is not None:
-                # Continue paused processes, so that they can end.
+                # A paused process could not end.
                 os.kill(process.pid, signal.SIGCONT)
         self.stack.stop()
 
     def use_brokers(self, bootstrap_servers: str, processes: list[ManagedProcess]) -> None:
-        """Use these running brokers instead of the stack's own. Call it before the start."""
+        """Use these running brokers instead of the broker of the stack. Call this before the start."""
         brokers = {"kafka_bootstrap_servers": bootstrap_servers}
         self.settings = self.settings.model_copy(update=brokers)
         stack = self.stack
@@ -115,7 +115,7 @@ class Environment:
         create_topics(self.settings)
 
     def until(self, awaited: str, condition: Callable[[], bool]) -> None:
-        """Poll a condition, and supervise the processes meanwhile. Raises NoEvidenceError."""
+        """Poll a condition, and supervise the processes meanwhile. Raises NoEvidenceError after the timeout."""
         deadline = time.monotonic() + self._timeout_seconds
         while not condition():
             if time.monotonic() > deadline:
@@ -126,7 +126,7 @@ class Environment:
             time.sleep(_POLL_SECONDS)
 
     def halt(self, service: Service, *, orderly: bool = True) -> None:
-        """Stop or kill a service, and do not restart it until ``resume``."""
+        """Stop or kill a service. The supervisor does not restart it until ``resume``."""
         self._halted.add(service.process.name)
         if orderly:
             service.stop()
@@ -149,7 +149,7 @@ class Environment:
                     self.restart(service)
 
     def _is_dead(self, api: Service) -> bool:
-        """Whether the liveness check fails. An instance that does not answer may only be slow."""
+        """Whether the liveness check fails. An instance that does not answer counts as alive, because it may be slow."""
         try:
             answer = self.http.get(f"{api.url}/livez", timeout=2)
         except httpx.HTTPError:
@@ -157,14 +157,14 @@ class Environment:
         return answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
 
     def restart(self, service: Service) -> None:
-        """Restart without waiting until the service is ready, because other services may need a restart too."""
+        """Restart a service. Does not wait until it is ready, because other services may need a restart, too."""
         service.process.kill()
         service.start(lambda: True)
 
     def ends(self, topic: Topic) -> dict[int, int]:
         """The end offset of each partition. Raises KafkaException while no broker answers."""
         name = self.settings.name_of(topic)
-        # A fault adds a partition.
+        # Ask the broker for the partitions, because a fault adds one.
         numbers = self._consumer.list_topics(name, timeout=5).topics[name].partitions
         partitions = [TopicPartition(name, number) for number in numbers]
         return {each.partition: self._consumer.get_watermark_offsets(each, timeout=5)[1] for each in partitions}
@@ -187,7 +187,7 @@ class Environment:
         self.until(f"{more} records more on {topic.name}", lambda: (self.written(topic) or 0) >= start + more)
 
     def recovered(self) -> float:
-        """Publish an invoice of a new customer, and wait until its points are served. Returns the seconds."""
+        """Publish an invoice of a new customer, and wait until the API serves its points. Returns the seconds."""
         self._probes += 1
         card, started = f"{PROBE}{self.directory.name}-{self._probes}", time.monotonic()
         client = ResendingProducer(self.settings, "faults-probe", log_level=0)
@@ -203,7 +203,7 @@ class Environment:
         return time.monotonic() - started
 
     def newly_repeated(self, repeated: int) -> int:
-        """The number of new duplicates by id since the last call, if all outputs now have this number."""
+        """The number of duplicates by id since the last call. ``repeated`` is their current number in all outputs."""
         new, self._repeated = repeated - self._repeated, repeated
         return new
 
@@ -261,13 +261,13 @@ class Environment:
 def _is_worker(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         parent = process.parent()
-        # A worker is a fork of its daemon. The daemon is a child of the JVM.
+        # A worker is a fork of the daemon, so both have this argument. The parent of the daemon is the JVM.
         return parent is not None and _WORKERS in process.cmdline() and _WORKERS in parent.cmdline()
     return False
 
 
 def committed(checkpoint: Path) -> dict[str, dict[int, int]]:
-    """Topic to partition to the end offset of the newest committed batch of a query."""
+    """The end offsets of the newest committed micro-batch of a query, by topic and partition."""
     batches = [int(path.name) for path in checkpoint.glob("commits/[0-9]*")]
     if not batches:
         return {}
@@ -281,7 +281,7 @@ def committed(checkpoint: Path) -> dict[str, dict[int, int]]:
 
 @contextlib.contextmanager
 def paused(*pids: int) -> Iterator[None]:
-    """Pause processes with SIGSTOP, like a long garbage collection. SIGCONT at the end."""
+    """Pause processes with SIGSTOP during the block, like a long garbage collection."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

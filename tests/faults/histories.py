@@ -1,7 +1,7 @@
 """Histories of accounts: the requests and responses of callers and clerks, and a model of possible histories.
 
 The model has the rules without a programme file: no pending points, no expiry, no tiers. Each entry of an account has
-the next sequence number. So a response with a sequence number has only one possible place.
+the next sequence number, so a response with a sequence number has only one possible position in the history.
 """
 
 import math
@@ -21,11 +21,11 @@ REFUSED = "refused"
 NOTHING = Decimal(0)
 
 _EVENTUALLY = 1e12
-"""Later than every other time, and not infinity: the operation has a response."""
+"""A time after all others. It is not infinity, which would mean that the operation has no response."""
 
 
 class Received(NamedTuple):
-    """The account that a response or an entry shows, right after the operation. ``status`` is that of a command."""
+    """The account directly after an operation, as a response or an entry shows it. ``status`` is that of a command."""
 
     sequence: int
     total: Decimal
@@ -37,12 +37,13 @@ class Action(NamedTuple):
     """An operation on one account.
 
     Attributes:
-        kind: of a command; or READ, EXTERNAL for a change that no clerk asked for, LAPSE for the end of a reservation.
-        id: of the command. A reservation has the id of the command that made it.
-        points: of the command, positive or negative.
+        kind: the kind of a command; or READ; or EXTERNAL for a change that no clerk requested; or LAPSE for the end of
+            a reservation by its timer.
+        id: the id of the command. A reservation has the id of the command that created it.
+        points: the points of the command, positive or negative.
         redemption_id: the reservation that a command or a lapse ends.
-        possible: whether the command can succeed at all.
-        received: None if there was no response.
+        possible: whether the command can ever succeed.
+        received: the response; None if there was none.
     """
 
     kind: str
@@ -66,7 +67,7 @@ class Account(NamedTuple):
 
 
 def step(account: Account, action: Action) -> Account | None:
-    """The account after an action. None if the action cannot give this response."""
+    """The account after an action. None if this response is not possible for the account."""
     if action.kind == READ:
         after, status = account, None
     else:
@@ -81,7 +82,7 @@ def step(account: Account, action: Action) -> Account | None:
 
 
 def _changed(account: Account, action: Action) -> Account | None:
-    """The account with its new amounts. None if the account refuses the command."""
+    """The account with its new amounts. None if it refuses the command."""
     reserved = dict(account.reserved)
     points = action.points
     match action.kind:
@@ -114,8 +115,9 @@ class Histories:
     def add_command(self, card: str, action: Action, start: float, end: float) -> None:
         """Add a command with its response.
 
-        A refusal changes no points, so nobody waits until the balance has its sequence number. It has an end all the
-        same: some order must explain it.
+        After a refusal the API does not wait until the balance has its sequence number, because no points change. So
+        reads after the response can still show the account before the refusal. The refusal still has an end, because
+        some order must explain it.
         """
         is_refused = action.received is not None and action.received.status == REFUSED
         self.add(card, Operation(action, start, _EVENTUALLY if is_refused else end))
@@ -123,9 +125,9 @@ class Histories:
     def add_read(
         self, card: str, start: float, end: float, balance: Mapping[str, Any] | None, *, is_stale: bool
     ) -> None:
-        """Add a response. ``balance`` is None if the customer is unknown.
+        """Add a read. ``balance`` is None if the customer is unknown.
 
-        A response that is marked stale shows the account at any time before its end, so it has no start.
+        A stale response can show the account at any time before its end, so it has no start.
         """
         received = _account_of(balance, "Sequence") if balance else Received(0, NOTHING, NOTHING)
         self.add(card, Operation(Action(READ, received=received), -math.inf if is_stale else start, end))
@@ -146,10 +148,10 @@ def _account_of(body: Mapping[str, Any], sequence: str) -> Received:
 
 
 def not_linearizable(histories: Histories, entries: Iterable[Record]) -> Iterator[Mismatch]:
-    """One mismatch for each card whose history has no possible order.
+    """One mismatch for each card whose history no order explains.
 
     Args:
-        entries: all records of the topic loyalty. Changes without a clerk took effect at an unknown time.
+        entries: all records of the topic loyalty. Those that no clerk requested took effect at an unknown time.
     """
     by_card = {card: [*operations] for card, operations in histories.by_card.items()}
     asked = {operation.action.id for operations in by_card.values() for operation in operations}

@@ -1,4 +1,4 @@
-"""Faults of brokers, drivers and disks, in stacks that have special ones."""
+"""Faults of brokers, drivers and disks. Each of them needs a special stack."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,6 @@ from tests.support.hiding_proxy import HidingProxy
 
 _SMALL_DISK = "192m"
 _HIDDEN_ANSWERS = 100
-
 
 Proxy = TypeVar("Proxy", LossyProxy, HidingProxy)
 
@@ -53,7 +52,7 @@ def acknowledgements_lost(name: str, environment: BehindAProxy[LossyProxy], seed
 
 
 def brokers_hidden(name: str, environment: BehindAProxy[HidingProxy], seed: int) -> Row:
-    """The cluster seems to have no brokers, as a broker that is stopping can say. Some clients never connect again."""
+    """Responses name no brokers, as those of a stopping broker can do. Some Kafka clients then never connect again."""
     proxy = environment.proxy
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 20)
@@ -66,7 +65,7 @@ def brokers_hidden(name: str, environment: BehindAProxy[HidingProxy], seed: int)
 
 
 class WithThreeBrokers(Environment):
-    """A stack with three replicas of each record, two of them in sync."""
+    """A stack with three brokers. Each record has three replicas, and a write needs two in-sync replicas."""
 
     def __init__(self, directory: Path, cluster: BrokerCluster) -> None:
         first = cluster.bootstrap_servers.split(",")[0]
@@ -94,7 +93,7 @@ def one_broker_of_three(name: str, environment: WithThreeBrokers, seed: int) -> 
 
 
 def one_driver_of_two(name: str, environment: Environment, seed: int) -> Row:
-    """Kill one of two Spark drivers. While it is down, the queries of the other must continue."""
+    """Kill one of two Spark drivers. While it is down, the queries of the other driver must continue."""
     (background,) = environment.stack.background
     killed, output = in_turn([(background, topics.LOYALTY), (environment.stack.pipeline, topics.HADOOP)], seed)
     with load(environment, seed) as observations:
@@ -147,7 +146,7 @@ SCENARIOS: dict[str, Scenario[Any]] = {
     "a stopping broker names no brokers": Scenario(brokers_hidden, partial(BehindAProxy, HidingProxy)),
     "kill -9 of one broker of three": Scenario(one_broker_of_three, three_brokers),
     "kill -9 of one Spark driver of two": Scenario(one_driver_of_two, partial(Environment, pipeline_drivers=2)),
-    # The disks are small, so they hold the data of few injections.
+    # Few injections, because the disks are small.
     "disk full under checkpoint, state store, broker log": Scenario(
         disk_full, partial(small_disks, _DISKS), most=6, needs_root=True
     ),

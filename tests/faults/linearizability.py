@@ -19,9 +19,11 @@ class Operation(Generic[Action]):
     """An operation of one client.
 
     Attributes:
-        action: what the client requested and what it received, as the model reads it.
-        start: the time of the request, in seconds of one monotonic clock. It takes effect at this time or later.
-        end: the time of the response. Infinity if there was none: it took effect at any later time, or never.
+        action: the request and the response, in the form of the model.
+        start: the time of the request, in seconds of one monotonic clock. The operation takes effect at this time or
+            later.
+        end: the time of the response. Infinity if there was none: the operation took effect at any later time, or
+            never.
     """
 
     action: Action
@@ -43,8 +45,8 @@ def first_impossible(
 
     Args:
         initial: the state before the first operation. States are hashable.
-        is_read: whether an action never changes a state. A read that is possible now is taken now, because to take it
-            later allows no more orders. Without this the search of a wrong history tries all subsets of its reads.
+        is_read: whether an action never changes a state. The search takes a possible read at once, because to take it
+            later allows no other orders. Otherwise it would try all subsets of the reads of a wrong history.
 
     Returns:
         None if there is such an order. Otherwise the operation at which the longest attempt ended.
@@ -53,7 +55,7 @@ def first_impossible(
     required = sum(1 << number for number, each in enumerate(operations) if each.end < math.inf)
     tried: set[tuple[int, State]] = set()
     longest, failed = -1, None
-    # Each element is a state and its remaining choices. A path has at most one element for each operation.
+    # An element of the path is a state, the set of operations before it as bits, and the choices that are left.
     reads = [is_read(each.action) for each in operations]
     path = [(initial, 0, _choices(operations, reads, 0))]
     nothing: Iterator[int] = iter(())
@@ -77,7 +79,7 @@ def first_impossible(
 
 
 def _choices(operations: Sequence[Operation[Action]], reads: Sequence[bool], done: int) -> Iterator[int]:
-    """The operations that can be next: they began before the end of every other remaining operation. Reads first."""
+    """The operations that can be next: those that started before the end of all other remaining ones. Reads first."""
     first_end = math.inf
     candidates = []
     first = (~done & (done + 1)).bit_length() - 1
@@ -94,4 +96,5 @@ def _choices(operations: Sequence[Operation[Action]], reads: Sequence[bool], don
 
 
 def _next_to_end(operations: Sequence[Operation[Action]], left: int) -> Operation[Action]:
+    """The operation with the earliest end. ``left`` is the set of operations, as bits."""
     return min((each for number, each in enumerate(operations) if left >> number & 1), key=lambda each: each.end)

@@ -21,16 +21,16 @@ _ENDLESS = 1_000_000
 _PAUSE_SECONDS = 0.1
 _WATCH_SECONDS = 1.0
 _CALLER_SECONDS = 2.0
-"""A caller then asks the next instance, as a load balancer does. No instance can answer for one that is paused."""
+"""After this time a caller asks the next instance, as a load balancer does, because an instance can be paused."""
 
 _TIMEOUT_SECONDS = 30.0
-"""Longer than an instance is paused."""
+"""Longer than the pause of an instance."""
 
 
 class Tills(BackgroundThreads):
     """Publish a simulated day with duplicates and broken messages at a steady rate.
 
-    The producer retries a record until the broker accepts it, as a till does.
+    The producer sends a record again until the broker accepts it, as a till does.
     """
 
     def __init__(self, stack: LocalStack, seed: int, rate: float) -> None:
@@ -71,7 +71,7 @@ class Readings:
 
     Attributes:
         totals: every (card, sequence number, total) that was served.
-        backwards: descriptions of responses that claimed to be current and were older than an earlier one.
+        backwards: descriptions of responses that were not marked stale but older than an earlier response.
         unavailable_seconds: the longest time without a response for one customer.
     """
 
@@ -83,7 +83,7 @@ class Readings:
 
 
 class Callers(BackgroundThreads):
-    """Read the balances of some customers in turn, and from all instances in turn, as behind a load balancer.
+    """Reads the balances of some customers in turn, from all instances in turn, as behind a load balancer.
 
     Attributes:
         histories: gets the responses.
@@ -102,7 +102,7 @@ class Callers(BackgroundThreads):
         turn = answered = 0
         while not self.stopping.wait(_PAUSE_SECONDS):
             card = self._cards[answered // len(self._urls) % len(self._cards)]
-            # Without an answer the caller asks the next instance for the same customer.
+            # Without an answer, the caller asks the next instance about the same customer.
             answered += self._ask(self._urls[turn % len(self._urls)], card, seen, outages)
             turn += 1
         self._note(outages.end_all())
@@ -121,7 +121,7 @@ class Callers(BackgroundThreads):
             self._take(card, answer, seen)
         elif card in seen and answer.headers.get("loyalty-stale") != "true":
             who = answer.headers.get("loyalty-served-by", url)
-            self.readings.backwards.append(f"{card}: unknown after sequence {seen[card]}, said {who}")
+            self.readings.backwards.append(f"{card}: {who} does not know it, after sequence {seen[card]} was served")
         return True
 
     def _take(self, card: str, answer: httpx.Response, seen: dict[str, int]) -> None:
@@ -137,10 +137,10 @@ class Callers(BackgroundThreads):
 
 
 class Watchers(BackgroundThreads):
-    """Read balances. Each watcher asks one instance for one customer, and waits for it.
+    """Reads balances. Each watcher asks one instance about one customer, and waits for the answer.
 
-    So an instance that wakes up from a pause has a request for each customer, and other watchers have seen what another
-    instance answered meanwhile.
+    So after a pause an instance has a waiting request for each customer. Meanwhile other watchers have read newer
+    balances from another instance, which a stale answer would contradict.
     """
 
     def __init__(self, stack: LocalStack, http: httpx.Client, cards: list[str], histories: Histories) -> None:

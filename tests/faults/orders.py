@@ -1,4 +1,4 @@
-"""The oracle of the checker: linearizability by its definition, without a clever search."""
+"""The oracle for the tests of the checker: linearizability by its definition, without an efficient search."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from tests.faults.linearizability import Action, Operation, State, Step
 
 
 def is_explained_by_some_order(history: Sequence[Operation[Action]], initial: State, step: Step[State, Action]) -> bool:
-    """Try every order, with and without the operations that got no response."""
+    """Try every order of the answered operations, together with every subset of those without a response."""
     open_ended = [each for each in history if each.end == math.inf]
     answered = [each for each in history if each.end < math.inf]
     for chosen in range(2 ** len(open_ended)):

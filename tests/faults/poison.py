@@ -12,7 +12,7 @@ from tests.support.builders import IDS, invoice
 
 _YEAR = 365 * 24 * 3_600_000
 _LARGEST = 900_000
-"""Size of a value in bytes, below the topic's limit of 1 MiB."""
+"""The size of a large value in bytes, below the limit of the topic (1 MiB)."""
 
 Message = tuple[bytes | None, bytes | None]
 """Key and value."""
@@ -23,7 +23,7 @@ def _invoice(number: str, **changes: Any) -> dict[str, Any]:
 
 
 def messages(seed: int) -> list[Message]:
-    """One message of each kind, shuffled by the seed."""
+    """One message of each kind, in an order that depends on the seed."""
     encode = encoder(topics.POS_INVOICES, IDS)
     whole = encode(_invoice("P0"))
     values = [
@@ -35,7 +35,7 @@ def messages(seed: int) -> list[Message]:
         header(0x7FFF_FFFF) + whole[5:],
         header(11) + whole[5:],
         b"\x01" + whole[1:],
-        # Claimed lengths without data: gigabytes of text, billions of line items.
+        # Large lengths without the data: gigabytes of text, billions of line items.
         header(9) + b"\x02\xfe\xff\xff\xff\x0f",
         header(9) + b"\x00" * 17 + b"\x02\xfe\xff\xff\xff\xff\xff\xff\xff\x7f",
         b"",
@@ -77,7 +77,7 @@ def _no_json() -> Iterator[bytes]:
 
 
 def _fits_avro(each: dict[str, Any]) -> bool:
-    # fastavro refuses text that is not UTF-8, so such values exist only as JSON bytes.
+    # fastavro cannot encode text that is not valid in UTF-8, so such values exist only as JSON.
     return all(
         not isinstance(value, str) or value.encode("utf-8", "ignore").decode() == value for value in each.values()
     )

@@ -25,8 +25,8 @@ _BACKLOG = 8 * _BATCH
 def erasure_before_late_invoices(name: str, environment: Environment, seed: int) -> Row:
     """Erase two customers while a backlog delays their older invoices.
 
-    Spark limits a micro-batch for each topic, so it reads the erasures some batches before the invoices. One customer
-    had an account before. The rebuild must give the same balances as the running query.
+    Spark limits the records of each topic in a micro-batch, so it reads the erasures some micro-batches before the
+    invoices. One of the customers had an account before. A rebuild must give the same balances as the running query.
     """
     settings, pipeline = environment.settings, environment.stack.pipeline
     cards = known, unknown = f"ERASED-KNOWN-{seed}", f"ERASED-UNKNOWN-{seed}"
@@ -116,6 +116,6 @@ SCENARIOS: dict[str, Scenario[Environment]] = {
     "an erasure while older invoices lag": Scenario(
         erasure_before_late_invoices, partial(Environment, max_offsets_per_trigger=_BATCH)
     ),
-    # The archive has its hole for ever.
+    # Only one injection, because the hole stays in the archive.
     "an archive with a hole": Scenario(hole_in_the_archive, with_archive, most=1),
 }

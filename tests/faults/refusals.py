@@ -22,7 +22,7 @@ _FUZZED = 3_000
 
 
 def poisoned(name: str, environment: Environment, seed: int) -> Row:
-    """Publish every kind of malformed message, and thousands of randomly damaged ones, among valid invoices."""
+    """Publish all kinds of malformed messages, and thousands of randomly damaged ones, among valid invoices."""
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY)
         clear = environment.recovered()
@@ -41,7 +41,7 @@ def second_pipeline(name: str, environment: Environment, seed: int) -> Row:
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 20)
         if changes:
-            environment.halt(pipeline)  # otherwise the new one would refuse because of this one
+            environment.halt(pipeline)  # otherwise the new pipeline would refuse to start because this one runs
         refusal = refused(environment.settings, **changes)
         if changes:
             environment.resume(pipeline)
@@ -51,7 +51,7 @@ def second_pipeline(name: str, environment: Environment, seed: int) -> Row:
 
 
 def refused(settings: Settings, **changes: str) -> str:
-    """The error of a pipeline that ends with status 2. Empty if it ended otherwise."""
+    """Run a pipeline. Returns its error if it ends with status 2, and otherwise an empty text."""
     run = run_module("pipelines", settings, "--available-now", LOYALTY_METRICS_PORT=str(free_port()), **changes)
     return last_error(run) if run.returncode == REFUSED else ""
 
@@ -87,6 +87,6 @@ def delete_to_the_end(environment: Environment) -> None:
 SCENARIOS: dict[str, Scenario[Environment]] = {
     f"poison, and {_FUZZED:,} damaged messages": Scenario(poisoned),
     "a second pipeline, changed and broken settings": Scenario(second_pipeline),
-    # After this fault the topics no longer determine the outputs, so it has a stack of its own.
+    # After this fault the outputs no longer follow from the topics, so it needs a separate stack.
     "retention overtakes a stopped pipeline": Scenario(overtaken_by_retention, partial(Environment)),
 }

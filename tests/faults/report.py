@@ -1,6 +1,6 @@
-"""The report: a row for each fault in var/reports/faults.json, on the screen and in docs/lab/faults.md.
+"""The report: one row for each fault in var/reports/faults.json, on the screen and in docs/lab/faults.md.
 
-docs/lab/faults.json keeps the rows in the repository. So a run on another machine can continue them.
+docs/lab/faults.json has the rows in the repository, so that a run on another machine can continue them.
 """
 
 import json
@@ -32,15 +32,15 @@ class Row:
         doubled: number of outputs with a second effect.
         wrong_answers: number of wrong totals, balances and responses.
         again: number of duplicates by id, which readers ignore.
-        operations: number of commands and reads that the checker of linearizability judged.
-        not_linearizable: number of customers whose history it refused. They are wrong answers too.
+        operations: number of commands and reads that were checked for linearizability.
+        not_linearizable: number of customers whose history is not linearizable. They also count as wrong answers.
         unavailable_seconds: the longest time without a balance for one caller. None without callers.
-        recovery_seconds: the longest time from the end of a fault until a new invoice was served.
+        recovery_seconds: the longest time from the end of a fault until the points of a new invoice were served.
             None if nothing had to recover.
         slowest_command_seconds: the longest time from the first request of a command to its response.
             None without commands.
         evidence: a description of the observations, or of the first that shows a defect.
-        commit: the code that ran. ``+`` marks uncommitted changes.
+        commit: the commit of the code. ``+`` marks uncommitted changes.
     """
 
     fault: str
@@ -62,7 +62,7 @@ class Row:
         return not (self.lost or self.doubled or self.wrong_answers)
 
     def __add__(self, other: "Row") -> "Row":
-        """The effects of the injections of both rows: their sums, and the longer times."""
+        """The effects of the injections of both rows: the sums of the numbers, and the longer times."""
         changes: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
         changes |= {name: _longer(getattr(self, name), getattr(other, name)) for name in _TIMES}
         return replace(self, **changes, evidence=(other if self.is_survived else self).evidence)
@@ -82,13 +82,13 @@ def read_of(commit: str) -> dict[str, Row]:
 
 
 def read() -> dict[str, Row]:
-    """The rows by fault: those of this machine, or before the first run those of the repository."""
+    """The rows by fault: those of this machine, or those of the repository before the first run."""
     path = REPORT if REPORT.exists() else KEPT
     return {each["fault"]: Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))}
 
 
 def record(row: Row) -> None:
-    """Add the injections of a row to those of the same commit. They replace those of another commit."""
+    """Add a row to the row of the same fault and commit. It replaces the row of another commit."""
     rows = read()
     before = rows.get(row.fault)
     rows[row.fault] = before + row if before and before.commit == row.commit else row
@@ -136,7 +136,7 @@ def _shortened(evidence: str) -> str:
 
 
 def into_document(faults: Iterable[str]) -> None:
-    """Write the rows of these faults into the document, and keep them beside it."""
+    """Write the rows of these faults into the document, and into docs/lab/faults.json."""
     found = read()
     rows = [found.get(fault, Row(fault, 0, 0, 0, 0, evidence="not run")) for fault in faults]
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)

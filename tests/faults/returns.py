@@ -20,11 +20,11 @@ _MESSAGES = 300
 
 
 def crossing_returns(name: str, environment: Environment, seed: int) -> Row:
-    """Kill the pipeline in the middle of a day whose returns are read before and after their purchases.
+    """Kill the pipeline in the middle of a day. It reads some returns before and some after their purchases.
 
     Some returns have no card or another card, and some tills are offline for hours.
 
-    There are no commands, so the oracle of the demo computes the accounts. ``loyalty audit`` computes them too.
+    There are no commands, so the oracle of the demo computes the accounts. ``loyalty audit`` computes them, too.
     """
     options = Options(_MESSAGES, seed, prime=0.9, customers=50, stores=2, returns=0.2, exchanges=0.1, offline=0.1)
     settings = environment.settings

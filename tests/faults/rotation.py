@@ -24,15 +24,15 @@ from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 _CARDS = [f"ROTATED-{number}" for number in range(12)]
 _PAUSE_SECONDS = 0.05
 _RELOAD_SECONDS = 2.5
-"""The time after which each instance has read the file of the secrets again. It looks once a second."""
+"""After this time, each instance has read the file of the secrets again. It checks the file once a second."""
 
 _REFUSED = {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS}
 
 
 class Readers(BackgroundThreads):
-    """Read balances from all instances in turn, each reader with its own kind of credential.
+    """Reads balances from all instances in turn. Each reader has its own kind of credential.
 
-    Every instance holds some of the cards, so about half of the requests are forwarded.
+    Every instance owns some of the cards, so about half of the requests are forwarded.
 
     Attributes:
         kinds: the kinds of credentials.
@@ -76,20 +76,20 @@ def read(http: httpx.Client, url: str, card: str, credential: str) -> httpx.Resp
 
 
 class ApiKeys:
-    """The current key of a caller, made and revoked by ``loyalty keys``.
+    """The current key of a caller. ``loyalty keys`` creates and revokes keys.
 
     Args:
-        directory: a new one, for the files of the keys.
+        directory: a new directory for the files of the keys.
     """
 
     def __init__(self, settings: Settings, directory: Path) -> None:
         self._settings, self._directory = settings, directory
         directory.mkdir()
         self._made = 0
-        self.current = self.made()
+        self.current = self.create()
 
-    def made(self) -> str:
-        """A new key. The caller does not use it yet."""
+    def create(self) -> str:
+        """Create a key. The caller does not use it yet."""
         self._made += 1
         file = self._directory / f"key-{self._made}"
         loyalty(
@@ -102,7 +102,7 @@ class ApiKeys:
 
 
 class Secured(Environment):
-    """A stack whose API demands credentials."""
+    """A stack whose API requires credentials."""
 
     def __init__(self, directory: Path) -> None:
         self.issuer, self.secret_file = Issuer(directory / "jwks.json"), directory / "instance.secret"
@@ -119,9 +119,9 @@ class Secured(Environment):
 
 
 def keys_rotated(name: str, environment: Secured, seed: int) -> Row:
-    """Change API keys, the issuer's key and the instances' secret, as docs/how-to/secure-the-api.md says.
+    """Change an API key, the key of the issuer and the secret of the instances, as docs/how-to/secure-the-api.md says.
 
-    Then an instance is killed. A valid credential must never be refused, and a revoked key never accepted.
+    Then kill an instance. The API must never refuse a valid credential, and never accept a revoked key.
     """
     urls, issuer, http = [api.url for api in environment.stack.apis], environment.issuer, environment.http
     keys = ApiKeys(environment.settings, environment.directory / f"keys-{seed}")
@@ -130,8 +130,8 @@ def keys_rotated(name: str, environment: Secured, seed: int) -> Row:
     environment.until("all balances", lambda: all(environment.balance(card) == "2.00" for card in _CARDS))
     environment.until("the first key", lambda: _statuses(http, urls, keys.current) == {httpx.codes.OK})
     with Readers(http, urls, {"API key": lambda: keys.current, "token": issuer.token}) as readers:
-        old, new = keys.current, keys.made()
-        # An instance asks the issuer for an unknown key at most once in this time.
+        old, new = keys.current, keys.create()
+        # An instance fetches the keys of the issuer at most once in this time.
         _wait(environment, RETRY_SECONDS)
         environment.until("the new key", lambda: _statuses(http, urls, new) == {httpx.codes.OK})
         keys.current = environment.key = new
@@ -160,7 +160,7 @@ def _statuses(http: httpx.Client, urls: Sequence[str], credential: str) -> set[i
 
 
 def _until_served(environment: Environment, readers: Readers) -> None:
-    """Wait until each reader has received all balances from all instances again, or a refusal."""
+    """Wait until each reader has received all balances from all instances again, or until a reader was refused."""
     before, enough = readers.served, 2 * len(_CARDS)
     environment.until(
         "balances for all readers",

@@ -1,4 +1,4 @@
-"""A fault of the harness: the stack that it needs, and one injection into it."""
+"""A fault: the stack that it needs, and how to inject it."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +10,7 @@ from tests.faults.environment import Environment
 from tests.faults.report import Row
 
 INJECTIONS = 20
-"""Injections after which a stack is replaced. An audit reads all topics, so its time grows with each injection."""
+"""After this number of injections a new stack starts, because audits read all topics and become slower."""
 
 Stack = TypeVar("Stack", bound=Environment)
 _Option = TypeVar("_Option")
@@ -21,11 +21,11 @@ class Scenario(Generic[Stack]):
     """A fault.
 
     Attributes:
-        inject: injects the fault once into a running stack, and audits. Takes the name of the fault, the stack and a
-            seed.
+        inject: injects the fault once into a running stack, and audits the result. Takes the name of the fault, the
+            stack and a seed.
         stack: starts the stack in a directory and stops it at the end. Scenarios with the same function share a stack.
-        most: the number of injections into one stack.
-        needs_root: whether the stack mounts disks.
+        most: the largest number of injections into one stack.
+        needs_root: whether the stack mounts disks, which only root can do.
     """
 
     inject: Callable[[str, Stack, int], Row]
@@ -35,5 +35,5 @@ class Scenario(Generic[Stack]):
 
 
 def in_turn(options: Sequence[_Option], seed: int) -> _Option:
-    """One of the options, and the next one for the next injection: its seed is larger by one."""
+    """One of the options. The next injection, whose seed is larger by one, gets the next option."""
     return options[seed % len(options)]

@@ -1,4 +1,4 @@
-"""Writers with changed schemas beside current ones, and a writer with an incompatible schema."""
+"""Writers with changed schemas publish beside current ones, and so does a writer with an incompatible schema."""
 
 import io
 import json
@@ -31,7 +31,7 @@ Schema = dict[str, Any]
 
 
 def _changed(**types: Any) -> Schema:
-    """PosInvoice with changed types of some fields. None removes a field. A new field has the default null."""
+    """PosInvoice with other types of some fields. None removes a field. A new field has the default null."""
     schema = schemas.current("PosInvoice")
     fields = [
         {**field, "type": types.get(field["name"], field["type"])}
@@ -76,7 +76,7 @@ def schema_change(name: str, environment: WithRegistry, seed: int) -> Row:
     draft.write_text(json.dumps(INCOMPATIBLE), encoding="utf-8")
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 20)
-        # The narrower schema is an older one, so it is registered by force.
+        # The narrower schema stands for an older one, so it is registered without a check.
         ids = {
             change: registry.register(subject, schema, forced=change == WIDENED) for change, schema in CHANGES.items()
         }
@@ -116,6 +116,6 @@ def _as(of: Any, value: Any) -> Any:
 
 
 SCENARIOS: dict[str, Scenario[WithRegistry]] = {
-    # A registry accepts a schema that it has already.
+    # Only one injection, because a registry accepts a schema that it already has.
     "schema changed: field added, removed, widened, incompatible": Scenario(schema_change, with_registry, most=1)
 }

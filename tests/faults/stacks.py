@@ -1,4 +1,4 @@
-"""The running stack. Consecutive injections share it if their faults need the same one."""
+"""The running stack. Consecutive injections share it if their faults need the same stack."""
 
 import shutil
 import tempfile

@@ -44,11 +44,11 @@ def followed_over_kills(name: str, environment: Environment, seed: int) -> Row:
 
 
 def compare(revisions: Mapping[str, set[int]], received: Mapping[str, Sequence[int]]) -> tuple[int, int, int]:
-    """The events that are missing since the first one, the events that came twice, and the streams out of order.
+    """The number of missing events (after the first one), of events that came twice, and of streams out of order.
 
     Args:
-        revisions: card to the sequence numbers on the changelog.
-        received: card to the sequence numbers of the events, in the order of arrival.
+        revisions: the sequence numbers on the changelog, by card.
+        received: the sequence numbers of the events in the order of arrival, by card.
     """
     lost = sum(
         len({each for each in revisions[card] if each >= seen[0]} - set(seen)) for card, seen in received.items()
@@ -58,7 +58,7 @@ def compare(revisions: Mapping[str, set[int]], received: Mapping[str, Sequence[i
 
 
 def _revisions(environment: Environment) -> dict[str, set[int]]:
-    """The sequence numbers of each card on the changelog of balances, which is too young for a compaction."""
+    """The sequence numbers of each card on the changelog of balances. Kafka has not compacted it yet."""
     found: dict[str, set[int]] = {}
     for balance in records_of(environment.settings, topics.LOYALTY_BALANCES):
         found.setdefault(balance["CustomerCardNo"], set()).add(balance["Sequence"])

@@ -1,4 +1,4 @@
-"""Faults under load: injected after visible progress, audited when all readers have caught up."""
+"""Faults under load. They are injected after some progress, and audited when all readers have caught up."""
 
 import contextlib
 import random
@@ -26,15 +26,15 @@ from tests.faults.scenario import Scenario
 from tests.support.processes import delete_newest_commit
 
 RATE = 4.0
-"""Messages a second: a steady load that a busy machine can process."""
+"""Messages per second: a steady load that even a busy machine can process."""
 
 _READ, _SERVED = 12, 8
-"""The number of customers whose balances callers read, and for whom clerks send commands."""
+"""The number of customers whose balances callers read, and of customers for whom clerks send commands."""
 
 _CLERKS = 8
 
 _MARKS_AND_DECISIONS = 6
-"""Records of three commands."""
+"""The records of three commands, which have two each."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def delete_newest_commits(environment: Environment, _: random.Random) -> None:
 def kill_python_worker(environment: Environment, rng: random.Random) -> None:
     def killed() -> bool:
         workers = environment.python_workers()
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+        with contextlib.suppress(psutil.NoSuchProcess):  # the worker has ended meanwhile
             if workers:
                 rng.choice(workers).kill()
                 return True
@@ -92,25 +92,25 @@ def kill_api(environment: Environment, rng: random.Random) -> None:
 
 
 def kill_restoring_api(environment: Environment, rng: random.Random) -> None:
-    """Kill an instance, and again as soon as it has begun to restore."""
+    """Kill an instance, delete its stores, and kill it again as soon as it restores them."""
     api = rng.choice(environment.stack.apis)
     api.process.kill()
     shutil.rmtree(api.settings.state_dir)
-    # Wait until it is alive, not ready, so that the kill hits the restore.
+    # Wait only until the instance is alive, and not until it is ready, so that the kill hits the restore.
     api.start(lambda: bool(environment.report(api)))
     environment.restart(api)
 
 
 def pause_api(environment: Environment, rng: random.Random) -> None:
-    """Pause an instance for longer than its session.
+    """Pause an instance for longer than its session timeout.
 
-    The other takes its partitions, and the paused one must notice that later.
+    The other instance takes over its partitions. The paused instance must notice this when it continues.
     """
     api = rng.choice(environment.stack.apis)
     others = [each for each in environment.stack.apis if each is not api]
     with paused(api.process.pid or 0):
         environment.until("another owner of all partitions", lambda: _owns_all(environment, others))
-        # The commands change balances that the paused instance knows as they were. It must not serve them as current.
+        # Commands change the balances meanwhile. The paused instance has old ones, which it must not serve as current.
         environment.until_written(topics.LOYALTY_DECISIONS, _MARKS_AND_DECISIONS)
 
 
@@ -160,7 +160,7 @@ class Observations:
     """The responses to callers and clerks while faults were injected.
 
     Attributes:
-        operations_before: the size of the histories of the stack at the start.
+        operations_before: the number of operations in the histories of the stack before the load.
     """
 
     readings: Readings
@@ -182,7 +182,7 @@ def prime_cards(seed: int) -> list[str]:
 
 @contextmanager
 def load(environment: Environment, seed: int) -> Iterator[Observations]:
-    """Run tills, callers and clerks while the block runs. Then wait until every command has a response."""
+    """Run tills, callers, watchers and clerks while the block runs. Then wait until every command has a response."""
     served = served_cards(seed)
     histories = environment.histories
     stack, http = environment.stack, environment.http

@@ -1,4 +1,4 @@
-"""Release 0.1 runs under load, and each of its processes is replaced by this version."""
+"""Release 0.1 runs under load, and each of its processes is replaced with this version."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ _READ = 12
 
 
 class JsonTills(Tills):
-    """Tills that publish JSON, which every release reads. Schemas of this version are unknown to release 0.1."""
+    """Tills that publish JSON, which every release can read. Release 0.1 does not know the schemas of this version."""
 
     def encode(self, message: Message) -> bytes:
         return message.value if message.invoice is None else json.dumps(message.invoice).encode()
@@ -59,8 +59,8 @@ def of_the_release(directory: Path) -> Iterator[Environment]:
 def upgraded_under_load(name: str, environment: Environment, seed: int) -> Row:
     """Stop the pipeline, replace all other processes one after the other, and start the new pipeline.
 
-    This is the order of docs/how-to/upgrade.md. All data continue. The harness audits all outputs of both
-    releases, and so does ``loyalty audit``.
+    This is the order of docs/how-to/upgrade.md. The new processes continue with all data. The fault audits the outputs
+    of both releases, and so does ``loyalty audit``.
     """
     stack, settings = environment.stack, environment.settings
     callers = Callers(stack, environment.http, prime_cards(seed)[:_READ], environment.histories)
@@ -82,7 +82,7 @@ def upgraded_under_load(name: str, environment: Environment, seed: int) -> Row:
 
 
 def _export(checkout: Path) -> None:
-    """The files of the release. Raises CalledProcessError if this checkout lacks its history."""
+    """Export the files of the release. Raises CalledProcessError if this checkout lacks the history."""
     checkout.mkdir(parents=True)
     archive = subprocess.run(["git", "archive", RELEASE], cwd=jars.ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "--extract", f"--directory={checkout}"], input=archive, check=True)
@@ -90,7 +90,7 @@ def _export(checkout: Path) -> None:
 
 @contextlib.contextmanager
 def _working_in(checkout: Path) -> Iterator[None]:
-    """Started processes import the modules of this folder."""
+    """Let processes that start in the block import the modules of this folder."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(checkout)
     try:
