@@ -149,7 +149,7 @@ class Environment:
                     self.restart(service)
 
     def _is_dead(self, api: Service) -> bool:
-        """Whether the liveness check fails. An instance that does not answer counts as alive, because it may be slow."""
+        """Whether the liveness check fails. An instance that does not answer counts as alive: it may only be slow."""
         try:
             answer = self.http.get(f"{api.url}/livez", timeout=2)
         except httpx.HTTPError:
