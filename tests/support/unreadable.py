@@ -1,4 +1,4 @@
-"""Values of pos-invoices, with the reasons of their dead letters. Spark and Python must both give them."""
+"""Values of pos-invoices, with the reasons of their dead letters. Spark and Python must give the same reasons."""
 
 import io
 import json
@@ -18,7 +18,6 @@ INVOICE = {
     "InvoiceLineItems": [{"ItemCode": "458", "ItemPrice": 2.5}],
 }
 
-
 NO_INVOICE = "neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)"
 OTHER = (
     "not one JSON object: something follows it, a bracket or a name is out of place, a field is given twice, a number "
@@ -26,10 +25,15 @@ OTHER = (
 )
 HALF = "half of a surrogate pair (\\uD800 to \\uDFFF) is no character"
 FITTING = '{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, '
+"""The start of a JSON object with all fields that validation requires."""
+
+
+Reasons = dict[bytes | None, str | None]
+"""By value: the reason of its dead letter; None if the value is good."""
 
 
 def zigzag(number: int) -> bytes:
-    """A number as Avro writes its lengths."""
+    """A length in the variable-length zig-zag coding of Avro."""
     number, coded = number << 1, bytearray()
     while number > 0x7F:
         coded.append(number & 0x7F | 0x80)
@@ -38,7 +42,7 @@ def zigzag(number: int) -> bytes:
 
 
 def with_large_quantity(schema_id: int) -> bytes:
-    """A value of a schema whose ints have more than 32 bits. Only a defective writer makes it."""
+    """A value in which an int of the schema has more than 32 bits. Only a defective writer makes it."""
     wrong = json.loads(schemas.schema_text(schemas.ids()[schema_id]).replace('"int"', '"long"'))
     body = io.BytesIO()
     invoice = {**INVOICE, "InvoiceLineItems": [{"ItemCode": "458", "ItemQty": 2**31}]}
@@ -46,43 +50,60 @@ def with_large_quantity(schema_id: int) -> bytes:
     return header(schema_id) + body.getvalue()
 
 
-def reasons() -> dict[bytes | None, str | None]:
-    """Every kind of value that cannot be read, and some that can (None)."""
-    good = encoder(topics.POS_INVOICES, IDS)(INVOICE)
+def reasons() -> Reasons:
+    """Every kind of value that cannot be decoded, and some that can."""
     return {
-        good: None,
+        None: "no value",
+        **_framings(),
+        **_avro(),
+        **_json_syntax(),
+        **_json_types(),
+        **_numbers(),
+        **_fields_twice(),
+        **_encodings(),
+        **_surrogates(),
+    }
+
+
+def _framings() -> Reasons:
+    """Values that are neither JSON nor Avro."""
+    return {
         b"": "an empty value",
         b"\x00\x00\x00": NO_INVOICE,
         b"hello": NO_INVOICE,
+        b"  hello": NO_INVOICE,
+        "hello".encode("utf-16"): NO_INVOICE,
+    }
+
+
+def _avro() -> Reasons:
+    good = encoder(topics.POS_INVOICES, IDS)(INVOICE)
+    return {
+        good: None,
         header(4_000_000_000) + good[5:]: "unknown schema id 4000000000",
-        good[:-3]: "not an Avro PosInvoice of its schema id",
-        header(2): "not an Avro PosInvoice of its schema id",
+        good + b"\x00": "bytes follow the Avro PosInvoice",
+        good + good: "bytes follow the Avro PosInvoice",
+        **dict.fromkeys(
+            (
+                good[:-3],
+                header(2),
+                with_large_quantity(9),
+                with_large_quantity(2),
+                good.replace(b"STR1", b"\xff\xfe\xfd\xfc"),
+                # Large lengths without the data: two gigabytes of text, two thousand million line items.
+                header(2) + b"\x02" + zigzag(2**31 - 1) + b"abc",
+                header(2) + b"\x00" * 16 + b"\x02" + zigzag(2**31 - 1),
+            ),
+            "not an Avro PosInvoice of its schema id",
+        ),
+    }
+
+
+def _json_syntax() -> Reasons:
+    return {
         b'{"InvoiceNumber": "1", "StoreID"': "not JSON: the text ends before the object does, at line 1, column 33",
         b'{"InvoiceNumber": "1",\n "StoreID": S}': "not JSON: the mistake is at line 2, column 13",
         b"{'InvoiceNumber': '1'}": "not JSON: the mistake is at line 1, column 2",
-        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": "100"}': "TotalAmount is a text, and must be a number",
-        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, "New": 1}': None,
-        b'{"InvoiceNumber": "1", "StoreID": "S", "InvoiceLineItems": [{}, null]}': (
-            "InvoiceLineItems[] is null, and must be an object"
-        ),
-        b'{"InvoiceNumber": 1, "StoreID": "S", "TotalAmount": 1}': None,
-        b"{}": "InvoiceNumber is missing",
-        with_large_quantity(9): "not an Avro PosInvoice of its schema id",
-        with_large_quantity(2): "not an Avro PosInvoice of its schema id",
-        # Claimed lengths without data: two gigabytes of text, two thousand million line items.
-        header(2) + b"\x02" + zigzag(2**31 - 1) + b"abc": "not an Avro PosInvoice of its schema id",
-        header(2) + b"\x00" * 16 + b"\x02" + zigzag(2**31 - 1): "not an Avro PosInvoice of its schema id",
-        good.replace(b"STR1", b"\xff\xfe\xfd\xfc"): "not an Avro PosInvoice of its schema id",
-        b'{"InvoiceNumber": "1", "StoreID": "\xe9", "TotalAmount": 1}': "not UTF-8: byte 36 is E9",
-        b'{"InvoiceNumber": "\\ud800", "StoreID": "S", "TotalAmount": 1}': HALF,
-        b'{"InvoiceNumber": "\\udc00", "StoreID": "S", "TotalAmount": 1}': HALF,
-        b'{"InvoiceNumber": "\\ud83d\\ude00", "StoreID": "S", "TotalAmount": 1}': None,
-        b'{"InvoiceNumber": "\\\\ud800", "StoreID": "S", "TotalAmount": 1}': None,  # a text with a backslash
-        b'{"InvoiceNumber": "\\\\\\ud800", "StoreID": "S", "TotalAmount": 1}': HALF,
-        b'{"InvoiceNumber": "\\\\ud83d\\udc00", "StoreID": "S", "TotalAmount": 1}': HALF,
-        b'{"InvoiceNumber": "1", "InvoiceNumber": "2", "InvoiceLineItems": true}': (
-            "not clear: the field InvoiceNumber is given twice"
-        ),
         # Spark's parser would read the first object only.
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}\n{"InvoiceNumber": "2"}': (
             "not JSON: the mistake is at line 2, column 1"
@@ -91,20 +112,35 @@ def reasons() -> dict[bytes | None, str | None]:
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}]': OTHER,
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1} \n': None,
         b' \n\t{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}': None,
-        b"  hello": NO_INVOICE,
-        b'{"InvoiceNumber": "1", "InvoiceNumber": "2", "StoreID": "S", "TotalAmount": 1}': (
-            "not clear: the field InvoiceNumber is given twice"
-        ),
-        f'{FITTING}"DeliveryAddress": {{"City": "A", "State": "B", "City": "C"}}}}'.encode(): (
-            "not clear: the field DeliveryAddress.City is given twice"
-        ),
-        f'{FITTING}"InvoiceLineItems": [{{}}, {{"ItemQty": 1, "ItemQty": 2}}]}}'.encode(): (
-            "not clear: the field InvoiceLineItems[].ItemQty is given twice"
-        ),
-        f'{FITTING}"\\n": 1, "\\n": 2}}'.encode(): OTHER,
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": NaN}': (
             "not JSON: the mistake is at line 1, column 55"
         ),
+        # Many escapes, or many brackets: no pattern calls itself for each of them.
+        b'{"a": "' + b"\\n" * 400_000 + b'"': (
+            "not JSON: the text ends before the object does, at line 1, column 800009"
+        ),
+        b'{"a": ' + b"[" * 900_000: "not JSON: the text ends before the object does, at line 1, column 900007",
+    }
+
+
+def _json_types() -> Reasons:
+    return {
+        b"{}": "InvoiceNumber is missing",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, "New": 1}': None,
+        b'{"InvoiceNumber": 1, "StoreID": "S", "TotalAmount": 1}': None,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": "100"}': "TotalAmount is a text, and must be a number",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "InvoiceLineItems": [{}, null]}': (
+            "InvoiceLineItems[] is null, and must be an object"
+        ),
+        b' ["InvoiceNumber"]': "a list in JSON, and must be one JSON object",
+        b'"1"': "a text in JSON, and must be one JSON object",
+        b"12": "a whole number in JSON, and must be one JSON object",
+        b"null": "null in JSON, and must be one JSON object",
+    }
+
+
+def _numbers() -> Reasons:
+    return {
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1e300}': (
             "TotalAmount is too large: it must be between -100,000,000,000 and 100,000,000,000"
         ),
@@ -130,25 +166,47 @@ def reasons() -> dict[bytes | None, str | None]:
             "InvoiceLineItems[].TotalValue is too large: it must be between -100,000,000,000 and 100,000,000,000"
         ),
         f'{FITTING}"CESS": 1e400}}'.encode(): "CESS is too large for a number",
+    }
+
+
+def _fields_twice() -> Reasons:
+    return {
+        b'{"InvoiceNumber": "1", "InvoiceNumber": "2", "InvoiceLineItems": true}': (
+            "not clear: the field InvoiceNumber is given twice"
+        ),
+        b'{"InvoiceNumber": "1", "InvoiceNumber": "2", "StoreID": "S", "TotalAmount": 1}': (
+            "not clear: the field InvoiceNumber is given twice"
+        ),
+        f'{FITTING}"DeliveryAddress": {{"City": "A", "State": "B", "City": "C"}}}}'.encode(): (
+            "not clear: the field DeliveryAddress.City is given twice"
+        ),
+        f'{FITTING}"InvoiceLineItems": [{{}}, {{"ItemQty": 1, "ItemQty": 2}}]}}'.encode(): (
+            "not clear: the field InvoiceLineItems[].ItemQty is given twice"
+        ),
+        f'{FITTING}"\\n": 1, "\\n": 2}}'.encode(): OTHER,
+    }
+
+
+def _encodings() -> Reasons:
+    return {
+        b'{"InvoiceNumber": "1", "StoreID": "\xe9", "TotalAmount": 1}': "not UTF-8: byte 36 is E9",
         b'\xef\xbb\xbf{"InvoiceNumber": "1"}': "a byte order mark is before the JSON: send UTF-8 without it",
         **{
             f'{start}{{"StoreID": "\u0939"}}'.encode(encoding): f"JSON in {encoding[:6].upper()}: send it in UTF-8"
             for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
             for start in ("", " \n", "\ufeff")
         },
-        "hello".encode("utf-16"): NO_INVOICE,
-        b' ["InvoiceNumber"]': "a list in JSON, and must be one JSON object",
-        b'"1"': "a text in JSON, and must be one JSON object",
-        b"12": "a whole number in JSON, and must be one JSON object",
-        b"null": "null in JSON, and must be one JSON object",
-        # Many escapes, or many brackets: no pattern calls itself for each of them.
-        b'{"a": "' + b"\\n" * 400_000 + b'"': (
-            "not JSON: the text ends before the object does, at line 1, column 800009"
-        ),
-        b'{"a": ' + b"[" * 900_000: "not JSON: the text ends before the object does, at line 1, column 900007",
-        good + b"\x00": "bytes follow the Avro PosInvoice",
-        good + good: "bytes follow the Avro PosInvoice",
-        None: "no value",
+    }
+
+
+def _surrogates() -> Reasons:
+    return {
+        b'{"InvoiceNumber": "\\ud800", "StoreID": "S", "TotalAmount": 1}': HALF,
+        b'{"InvoiceNumber": "\\udc00", "StoreID": "S", "TotalAmount": 1}': HALF,
+        b'{"InvoiceNumber": "\\ud83d\\ude00", "StoreID": "S", "TotalAmount": 1}': None,
+        b'{"InvoiceNumber": "\\\\ud800", "StoreID": "S", "TotalAmount": 1}': None,  # a text with a backslash
+        b'{"InvoiceNumber": "\\\\\\ud800", "StoreID": "S", "TotalAmount": 1}': HALF,
+        b'{"InvoiceNumber": "\\\\ud83d\\udc00", "StoreID": "S", "TotalAmount": 1}': HALF,
     }
 
 
@@ -171,10 +229,10 @@ MISFITS = {
 }
 
 
-def reasons_of_misfits() -> dict[bytes | None, str | None]:
-    """Objects with values of the wrong type. Only a text and a whole number become a text."""
+def reasons_of_misfits() -> Reasons:
+    """Objects with values of the wrong type. A text field accepts only a text or a whole number."""
     whole = {"InvoiceNumber": "1", "StoreID": '"STR1"', "CustomerCardNo": "12345678901234567890", "TotalAmount": "2.5"}
-    values: dict[bytes | None, str | None] = {as_json(whole): None, as_json({**whole, "CustomerCardNo": "null"}): None}
+    values: Reasons = {as_json(whole): None, as_json({**whole, "CustomerCardNo": "null"}): None}
     for field, wrong in MISFITS.items():
         for value, found in wrong.items():
             reason = f"{field} is {found}, and must be a text or a whole number"
