@@ -88,7 +88,7 @@ TIERED = Programme(
 
 @dataclass(frozen=True)
 class Processed:
-    """The input and the output of the account processor."""
+    """The inputs and the outputs of the account processor."""
 
     events: list[Event]
     entries: list[Entry]
@@ -97,7 +97,7 @@ class Processed:
 
 
 def processed(steps: list[list[Event] | int], programmes: Programmes) -> Processed:
-    """Process batches of events, and timers at a time (int). With an erasure, the events are sorted by time."""
+    """Process steps: batches of events, and times of timers (int). With an erasure, sorts the events by time first."""
     account, events, entries, erased_time = None, [], [], 0
     steps = deduplicated(steps)
     if any(isinstance(event, Erase) for step in steps if isinstance(step, list) for event in step):
@@ -117,7 +117,7 @@ def processed(steps: list[list[Event] | int], programmes: Programmes) -> Process
 
 
 def deduplicated(steps: list[list[Event] | int]) -> list[list[Event] | int]:
-    """Drop events with a used id, because deduplication drops them before the accounts."""
+    """Drop events whose id came before, because in production the deduplication drops them before the accounts."""
     seen: set[str] = set()
     kept: list[list[Event] | int] = []
     for step in steps:
@@ -134,7 +134,7 @@ def deduplicated(steps: list[list[Event] | int]) -> list[list[Event] | int]:
 
 
 def by_time(steps: list[list[Event] | int]) -> list[list[Event] | int]:
-    """Sort the events by append time over all batches, and bound the timers accordingly."""
+    """Sort the events of all batches by append time, and move the timers between their neighbours."""
     times = sorted(event.append_time for step in steps if isinstance(step, list) for event in step)
     left = iter(sorted((e for step in steps if isinstance(step, list) for e in step), key=lambda e: e.append_time))
     ordered: list[list[Event] | int] = []

@@ -1,4 +1,4 @@
-"""Debian's Chromium, which reaches this machine only."""
+"""Debian's Chromium, which can connect only to this machine."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ _OPTIONS = (
 
 
 class Browser:
-    """One window. ``url`` is the address of the instance that it uses."""
+    """One browser window. ``url`` is the address of the API instance that it uses."""
 
     def __init__(self, url: str, width: int = 1200, height: int = 1000) -> None:
         options = webdriver.ChromeOptions()
@@ -53,7 +53,7 @@ class Browser:
         self.driver.set_network_conditions(offline=offline, latency=0, throughput=-1)
 
     def resize(self, width: int, height: int, scheme: str = "light") -> None:
-        """Show the page in a window of this size, and in this colour scheme."""
+        """Show the page in a window of this size, with this colour scheme."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -63,7 +63,7 @@ class Browser:
         self.driver.get(self.url + path)
 
     def until(self, what: str, is_so: Callable[[], Any]) -> None:
-        """Wait until the condition is true. The page may change while it is read."""
+        """Wait until the condition is true. Ignores errors about elements that disappear while they are read."""
         wait = WebDriverWait(self.driver, _SECONDS, 0.1, [StaleElementReferenceException, WebDriverException])
         try:
             wait.until(lambda _: is_so())
@@ -94,7 +94,7 @@ class Browser:
             self.driver.switch_to.active_element.send_keys(each)
 
     def tab_to(self, label: str, most: int = 40) -> None:
-        """Press Tab until the element with this text, or this name, has the focus."""
+        """Press Tab until the element with this text or name has the focus."""
         for _ in range(most):
             focused = self.driver.switch_to.active_element
             if label in (focused.text, focused.get_attribute("name")):

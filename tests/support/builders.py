@@ -1,4 +1,4 @@
-"""Valid invoices, entries and store records that a test changes where it needs to."""
+"""Valid invoices, entries and store records. A test passes the fields that it needs to change."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -17,7 +17,7 @@ from services.messaging.schema_ids import FolderSchemaIds
 IDS = FolderSchemaIds()
 CARD = "9265846829"
 OPENED = 1_000
-"""When the accounts of these entries were opened."""
+"""The time at which the accounts of these entries were opened."""
 
 MINUTE = 60_000
 NOON = 1_700_000_040_000
@@ -56,7 +56,7 @@ def invoice(number: str = "1", card: str = CARD, amount: float = 100.0, **change
 
 
 def purchase(time: int, invoice: PosInvoice) -> Purchase:
-    """The event of an invoice, as the pipeline makes it. The time is its append time."""
+    """The event of an invoice, as the pipeline creates it. ``time`` is the append time."""
     record = {**invoice, "InvoiceLineItems": invoice["InvoiceLineItems"] or []}
     event = decode_event(time, record_encoder("Purchase", IDS.id_of("Purchase"))(record))
     assert isinstance(event, Purchase)

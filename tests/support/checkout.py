@@ -1,18 +1,18 @@
-"""The checkout of this code."""
+"""The git checkout of this code."""
 
 import subprocess
 
 from infra.local import jars
 
 _NO_CODE = (":!docs", ":!benchmarks", ":(exclude,glob)**/*.md")
-"""What a test cannot run. A result stays valid if only this changes."""
+"""Files that no test runs. A result stays valid if only these files change."""
 
 
 def commit(*unused: str) -> str:
     """The short name of the last commit that changed code. ``+`` marks uncommitted changes of code.
 
     Args:
-        unused: folders whose code does not matter to the caller.
+        unused: folders whose changes do not matter to the caller.
     """
     paths = (".", *_NO_CODE, *(f":!{folder}" for folder in unused))
     name = _git("log", "-1", "--format=%h", "--", *paths)

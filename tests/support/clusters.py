@@ -34,7 +34,8 @@ from tests.support.builders import IDS
 
 URL = "http://127.0.0.1:8080"
 TLS = ssl.create_default_context()
-"""Shared by all instances. httpx would load its authorities for each of them, which takes longer than all the rest."""
+"""Shared by all instances. Otherwise httpx loads its authorities for each of them, which takes most of the time."""
+
 _SETTINGS = Settings()
 
 
@@ -100,7 +101,7 @@ class FakeFeed:
 
 
 class FakeCommandLog:
-    """Records the commands of an instance. The test decides what happens to them."""
+    """Collects the commands of an instance. The test decides what happens to them."""
 
     def __init__(self) -> None:
         self.marks: list[Record] = []
@@ -120,7 +121,7 @@ class FakeCommandLog:
 
 
 class Instance:
-    """One instance. ``hold`` and ``write`` do the work of the materialiser."""
+    """One API instance. ``hold`` and ``write`` do the work of the materialiser."""
 
     def __init__(self, url: str = "http://one:8080", security: Security | None = None) -> None:
         self.url = url
@@ -137,7 +138,7 @@ class Instance:
         )
 
     def own_everything(self, target: int = 0) -> None:
-        """Own all partitions as the only member. Each is restored when it has this number of records."""
+        """Own all partitions as the only member. A partition is restored when it has ``target`` records."""
         places = [
             (store.definition.changelog.name, number)
             for store in self.stores.values()
@@ -173,13 +174,13 @@ class Instance:
 
 
 def with_marks(instance: Instance) -> Instance:
-    """The instance shows the mark of a command at once, as a materialiser does."""
+    """Let the instance apply the mark of each command at once, as a materialiser does. Returns the instance."""
     instance.command_log.on_mark = lambda mark: instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark)
     return instance
 
 
 def damage(task: StoreTask) -> None:
-    """Let each read of a store partition find a damaged block."""
+    """Make each read of a store partition find a damaged block."""
 
     def fail(*_: object) -> Any:
         task.store.damage = "Corruption: block checksum mismatch"
@@ -191,7 +192,7 @@ def damage(task: StoreTask) -> None:
 
 @dataclass
 class Group:
-    """Several instances, joined by a transport without sockets.
+    """Several instances, connected by a transport without sockets.
 
     Attributes:
         log: all records written so far.
@@ -226,7 +227,7 @@ class Group:
         owner_of: Callable[[ChangelogPartition], int],
         standby_of: Callable[[ChangelogPartition], int | None] = lambda _: None,
     ) -> None:
-        """Assign each partition to the instance with this number, and a standby to another. All hold global stores."""
+        """Assign an owner, and possibly a standby, to each partition. All instances hold the global stores."""
         definitions = {each.definition.changelog.name: each.definition for each in self.instances[0].stores.values()}
         owners: dict[ChangelogPartition, int] = {}
         for name, definition in definitions.items():
@@ -249,7 +250,7 @@ class Group:
                 each.reports.note(other.local.report())
 
     def deliver(self, request: httpx.Request) -> str:
-        """Deliver a request, unless its instance is dead. Returns the URL of the instance."""
+        """Record a request, unless its instance is dead. Returns the URL of the instance."""
         url = f"{request.url.scheme}://{request.url.netloc.decode()}"
         if url in self.dead:
             raise httpx.ConnectError("the instance is dead")
@@ -278,7 +279,7 @@ class Group:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Callers"]:
-        """Start the applications, joined by the transport."""
+        """Start the applications, and connect them by the transport."""
         transport = _Transport(self)
         async with AsyncExitStack() as stack:
             for instance in self.instances:
@@ -318,7 +319,7 @@ class _Transport(httpx.AsyncBaseTransport):
 
 
 class StreamingTransport(httpx.AsyncBaseTransport):
-    """Passes on each part of a response when the app sends it. ``httpx.ASGITransport`` waits for the end."""
+    """Passes on each part of a response at once. ``httpx.ASGITransport`` waits for the end of the response."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -376,7 +377,7 @@ class _Parts(httpx.AsyncByteStream):
 
 
 def alone(stores: LocalStores) -> LocalInstance:
-    """The only instance of its group, which owns everything."""
+    """An instance that is the only member of its group, and owns all partitions."""
     topics = {store.definition.changelog for store in stores.by_name.values()}
     places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
     membership = FixedMembership(places, view({URL: places}, boot_seconds()))

@@ -1,4 +1,4 @@
-"""A broker and a database from the project's images, as testcontainers on 127.0.0.1."""
+"""A broker and a database from the images of the project, as testcontainers on 127.0.0.1."""
 
 from testcontainers.community.postgres import PostgresContainer
 from testcontainers.core.config import testcontainers_config
@@ -7,7 +7,7 @@ from testcontainers.core.wait_strategies import HealthcheckWaitStrategy
 
 from infra.local.ports import HOST, free_port
 
-# testcontainers' reaper needs a foreign image and the engine's socket. Fixtures remove these containers instead.
+# The reaper of testcontainers needs another image and the socket of the engine. Fixtures remove the containers instead.
 testcontainers_config.ryuk_disabled = True
 
 KAFKA, POSTGRES, PIPELINE, API, CLI = (
@@ -18,7 +18,7 @@ PASSWORD = "of-a-test"  # noqa: S105
 
 
 class KafkaInContainer:
-    """A broker in a container, with the methods of infra.local.broker.LocalBroker. It keeps its data over a restart."""
+    """A broker in a container, with the methods of infra.local.broker.LocalBroker. A restart keeps its data."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -52,7 +52,7 @@ class KafkaInContainer:
 
 
 class PostgresInContainer(PostgresContainer):
-    """PostgreSQL from the project's image, with its data in a named volume if one is given."""
+    """PostgreSQL from the image of the project. ``volume`` is the name of a volume for its data."""
 
     def __init__(self, volume: str | None = None) -> None:
         super().__init__(POSTGRES, username="loyalty", password=PASSWORD, dbname="loyalty", driver=None)

@@ -12,7 +12,7 @@ _PAUSE_SECONDS = 0.2
 
 
 class Subscriber(BackgroundThreads):
-    """Follows one card in a thread, and connects again after each end."""
+    """Follows one card in a thread. Connects again after the end of each connection."""
 
     def __init__(self, urls: list[str], card: str) -> None:
         self._urls = urls
@@ -40,7 +40,7 @@ class Subscriber(BackgroundThreads):
                 name, _, value = line.partition(": ")
                 fields[name] = value
                 continue
-            # An empty line ends an event. A connection can break in the middle of one.
+            # An empty line ends an event. If a connection breaks in the middle of an event, the event does not count.
             if fields.get("event") == "balance":
                 last["Last-Event-ID"] = fields["id"]
                 self.sequences.append(orjson.loads(fields["data"])["Sequence"])

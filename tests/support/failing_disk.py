@@ -9,7 +9,7 @@ _DAMAGED_BYTES = 64
 
 
 def flip(file: Path, start: int | None = None) -> None:
-    """Flip all bits of 64 bytes: from a position, or in the middle of the file."""
+    """Flip all bits of 64 bytes: from ``start`` on, or from the middle of the file on."""
     content = bytearray(file.read_bytes())
     first = len(content) // 2 if start is None else start
     part = slice(first, first + _DAMAGED_BYTES)
@@ -19,11 +19,11 @@ def flip(file: Path, start: int | None = None) -> None:
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[None]:
-    """Mount a small file system on a folder, which it creates. Only root can do this.
+    """Create a folder and mount a small file system on it. Only root can do this.
 
     Args:
-        folder: where to mount it.
-        size: for example ``64m``.
+        folder: the new folder.
+        size: the size of the file system, for example ``64m``.
 
     Raises subprocess.CalledProcessError if this machine does not allow it.
     """
@@ -36,7 +36,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 
 
 def fill(filler: Path) -> None:
-    """Fill the disk of a file completely. Delete the file to free it."""
+    """Fill the disk completely with this file. Delete the file to free the disk."""
     with suppress(OSError), filler.open("wb", buffering=0) as full:
         while True:
             full.write(b"\0" * 65_536)

@@ -1,4 +1,4 @@
-"""A proxy between Kafka clients and a broker. It can hide the broker from them, as a broker that is stopping does."""
+"""A proxy between Kafka clients and a broker. It can hide the broker in responses, as a stopping broker does."""
 
 import socket
 import socketserver
@@ -10,27 +10,27 @@ from contextlib import contextmanager, suppress
 from infra.local.ports import HOST
 
 _METADATA = 3
-"""The kind of a request for metadata (https://kafka.apache.org/protocol)."""
+"""The API key of Metadata requests (https://kafka.apache.org/protocol)."""
 
 _BROKERS = 4 + 1 + 4
-"""The place of the list of brokers in a response of metadata, versions 9 to 13. The correlation id, the tags of the
-header and the throttle time are before it.
+"""The position of the list of brokers in a Metadata response, versions 9 to 13. The correlation id, the tags of the
+header and the throttle time come before it.
 """
 
 
 class HidingProxy:
-    """Forwards requests and responses. All its clients reach the broker through it only.
+    """Forwards requests and responses. Clients know only the address of the proxy.
 
     Attributes:
         port: the port for clients.
-        hidden: the number of answers that hid the broker.
+        hidden: the number of responses without the broker.
     """
 
     def __init__(self, broker: str, port: int = 0) -> None:
         """Start to forward.
 
         Args:
-            broker: the address that the broker advertises. Its host has less than 127 letters.
+            broker: the address that the broker advertises. Its host must have fewer than 127 letters.
             port: the port for clients; 0 for a free one.
         """
         host, _, broker_port = broker.rpartition(":")
@@ -65,7 +65,7 @@ class HidingProxy:
 
     @contextmanager
     def hiding(self) -> Iterator[None]:
-        """In this block the responses of metadata name topics and no brokers."""
+        """During this block, Metadata responses contain topics but no brokers."""
         self._hides = True
         try:
             yield
@@ -97,7 +97,7 @@ class HidingProxy:
         for response in _frames(broker):
             is_metadata = response[:4] in metadata_ids
             metadata_ids.discard(response[:4])
-            # A response names the port of the broker after its host.
+            # In a response, the port of the broker follows its host. Replace it with the port of the proxy.
             own = response.replace(host + struct.pack(">i", self._broker[1]), host + struct.pack(">i", self.port))
             if is_metadata and self._hides:
                 own = _without_brokers(own)
@@ -121,7 +121,7 @@ def _frames(connection: socket.socket) -> Iterator[bytes]:
 def _without_brokers(metadata: bytes) -> bytes:
     """The same response with an empty list of brokers."""
     place = _BROKERS + 1
-    for _ in range(metadata[_BROKERS] - 1):  # a list of n has the length n + 1
+    for _ in range(metadata[_BROKERS] - 1):  # Kafka encodes the length of a compact list of n elements as n + 1
         host_length = metadata[place + 4] - 1
         rack = place + 4 + 1 + host_length + 4
         rack_length = max(0, metadata[rack] - 1)

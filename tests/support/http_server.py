@@ -1,4 +1,4 @@
-"""A server in a thread, for a test that answers HTTP requests itself."""
+"""An HTTP server in a thread, for a test that answers requests itself."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,14 +8,14 @@ from threading import Thread
 from infra.local.ports import HOST
 
 _STOP_SECONDS = 0.02
-"""How long the end of a server may take. By default it is 0.5 s."""
+"""The poll interval of the server, and so the longest time of its stop. The default is 0.5 s."""
 
 
 class QuietHandler(BaseHTTPRequestHandler):
-    """Writes nothing to stderr."""
+    """Does not log requests to stderr."""
 
     def log_message(self, *_: object) -> None:
-        """Requests are not logged."""
+        """Ignore the message."""
 
 
 @contextmanager

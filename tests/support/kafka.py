@@ -1,4 +1,4 @@
-"""Write records to topics and read topics back."""
+"""Writes records to topics, and reads topics."""
 
 import contextlib
 import time
@@ -24,8 +24,7 @@ NOBODY = "127.0.0.1:1"
 NO_BROKER = (
     f"error: no Kafka broker answers at {NOBODY}: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address\n"
 )
-"""The message of a command then."""
-
+"""The error of a command that uses this address."""
 
 KAFKA_TIMEOUT_SECONDS = 120.0
 """The longest time for one answer of a broker on a busy machine."""
@@ -40,7 +39,8 @@ def producer_of(settings: Settings) -> Producer:
 def publish(settings: Settings, topic: Topic, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
     """Publish keys and values, and wait until the broker has stored them.
 
-    Records of a later call have later append times: the order of events within a millisecond is not defined.
+    Waits for the next millisecond, so that records of a later call have later append times. The order of events of the
+    same millisecond is not defined.
     """
     client = producer_of(settings)
     for key, value in records:
@@ -65,7 +65,7 @@ def publish_commands(settings: Settings, *commands: tuple[str, Command]) -> None
 
 
 def set_aside(settings: Settings, key: bytes | None, value: bytes | None, reason: str, offset: str) -> None:
-    """Write a dead letter of pos-invoices. Unlike the pipeline, this also takes records that are valid."""
+    """Write a dead letter of pos-invoices. In contrast to the pipeline, this also accepts valid records."""
     origin = {
         headers.DEAD_LETTER_TOPIC: settings.name_of(POS_INVOICES),
         headers.DEAD_LETTER_PARTITION: "1",
@@ -83,7 +83,7 @@ def read_all(settings: Settings, topic: Topic) -> list[Message]:
 
 
 def read_each(settings: Settings, topic: Topic) -> Iterator[Message]:
-    """The records up to the current end of the topic, one after the other. Each partition is in order."""
+    """The records up to the current end of the topic, one after the other. Only each partition is in order."""
     client = clients.bounded_consumer(settings, "test")
     name = settings.name_of(topic)
     try:
@@ -109,13 +109,13 @@ def headers_of(message: Message) -> dict[str, bytes]:
 
 
 def records_of(settings: Settings, topic: Topic) -> list[Record]:
-    """All records of the topic, decoded. Includes duplicates, and leaves out tombstones."""
+    """All records of the topic, decoded. Includes duplicates, but no tombstones."""
     decode = decoder(topic, IDS)
     return [decode(value) for message in read_all(settings, topic) if (value := message.value()) is not None]
 
 
 def unique_records_of(settings: Settings, topic: Topic) -> dict[str, Record]:
-    """CloudEvents id to record: the view of a reader that ignores duplicates. Fails if two duplicates differ."""
+    """The records of the topic by CloudEvents id, without duplicates. Fails if two duplicates differ."""
     decode = decoder(topic, IDS)
     values: dict[str, bytes] = {}
     for message in read_all(settings, topic):
@@ -125,7 +125,7 @@ def unique_records_of(settings: Settings, topic: Topic) -> dict[str, Record]:
 
 
 def highest_balances_of(settings: Settings) -> dict[str, Record]:
-    """Card to balance: the record with the highest sequence number of each card."""
+    """The balance of each card: the record with its highest sequence number."""
     balances: dict[str, Record] = {}
     for record in records_of(settings, LOYALTY_BALANCES):
         card = record["CustomerCardNo"]
@@ -135,7 +135,7 @@ def highest_balances_of(settings: Settings) -> dict[str, Record]:
 
 
 def last_balances_of(settings: Settings) -> dict[str, Record]:
-    """Card to balance: the last record of each card, unless it is a tombstone."""
+    """The balance of each card: its last record. Leaves out cards whose last record is a tombstone."""
     decode = decoder(LOYALTY_BALANCES, IDS)
     last = {bytes(each.key() or b"").decode(): each.value() for each in read_all(settings, LOYALTY_BALANCES)}
     return {card: decode(value) for card, value in last.items() if value is not None}

@@ -52,7 +52,7 @@ class Ledger:
 
 
 def stored(engine: Engine) -> list[tuple[str, int, int, int]]:
-    """Pseudonym, OpenedTime, sequence number and points of every entry."""
+    """The pseudonym, OpenedTime, sequence number and points of each entry."""
     columns = (ACCOUNT.c.pseudonym, ACCOUNT.c.opened_time, ENTRY.c.sequence, ENTRY.c.points)
     statement = select(*columns).join(ENTRY, ENTRY.c.account_id == ACCOUNT.c.id).order_by(*columns[:3])
     with engine.connect() as connection:
@@ -72,7 +72,7 @@ def entries_in(url: str) -> list[tuple[str | None, str, Entry]]:
 
 
 def expected(entries: Iterable[tuple[str, Entry]]) -> list[tuple[str, int, int, int]]:
-    """The result of ``stored`` when the database has each of these entries once."""
+    """The result of ``stored`` if the database has each of these entries once."""
     return sorted({(PSEUDONYMS.of(card), each.opened_time, each.sequence, each.points) for card, each in entries})
 
 
@@ -84,6 +84,6 @@ def texts(engine: Engine) -> str:
 
 
 def bytes_of(url: str) -> bytes:
-    """All bytes of SQLite's files, including deleted rows that are not overwritten yet."""
+    """All bytes of the files of SQLite, including deleted rows that are not overwritten yet."""
     file = Path(url.removeprefix("sqlite:///"))
     return b"".join(each.read_bytes() for each in file.parent.glob(f"{file.name}*"))

@@ -1,4 +1,4 @@
-"""Stand-ins for the loyalty query that decide with the real account: over Kafka, or over instances in one process."""
+"""Substitutes of the loyalty query that process commands with the real account: over Kafka, or within one process."""
 
 import asyncio
 import threading
@@ -91,12 +91,12 @@ class KafkaLoyaltyQuery:
 
 
 class Scene:
-    """Instances that accept commands, and the loyalty query behind them.
+    """Instances that accept commands, and a loyalty query that decides them.
 
     Attributes:
         waiting: commands that are not decided yet.
         decides: whether the loyalty query runs.
-        now: append time of the last event, milliseconds since the epoch.
+        now: the append time of the last event, in milliseconds since the epoch.
     """
 
     def __init__(self, size: int = 1) -> None:

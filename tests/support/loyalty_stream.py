@@ -1,4 +1,4 @@
-"""The loyalty query without Spark and Kafka: accounts and the index of invoices, and the commands between them."""
+"""The loyalty query without Spark and Kafka: accounts, the index of invoices, and the commands that they send."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -21,10 +21,11 @@ class LoyaltyStream:
     """Processes batches. The index and the accounts send commands, which the next batch reads.
 
     Attributes:
-        programmes: the versions that decide.
-        index: by invoice number.
-        accounts: by card, as Spark's state has them.
-        entries, events: by card, in the order in which the account wrote and read them.
+        programmes: the versions of the programme.
+        index: the indexed invoices, by invoice number.
+        accounts: the encoded accounts by card, as in the state of Spark.
+        entries: the entries by card, in the order in which the account wrote them.
+        events: the events by card, in the order in which the account read them.
     """
 
     def __init__(self, programmes: Programmes = PROGRAMMES) -> None:
@@ -78,7 +79,7 @@ def forward(event: Purchase) -> Forward:
 
 
 def stream_of(*batches: list[Read]) -> LoyaltyStream:
-    """The stream after these batches, and one more for the commands of the last."""
+    """The stream after these batches, and after one more batch for the commands of the last one."""
     stream = LoyaltyStream()
     for batch in [*batches, []]:
         stream.read(batch)

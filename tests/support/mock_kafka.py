@@ -1,4 +1,4 @@
-"""The broker that librdkafka contains for tests, and its fatal errors. It needs no other program."""
+"""The mock broker of librdkafka, and fatal errors of its clients. It needs no other program."""
 
 import ctypes
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _AN_HOUR_MS = 3_600_000
 
 @contextmanager
 def mock_broker() -> Iterator[tuple[Settings, Producer]]:
-    """A broker in this process, which creates topics by itself. Yields its address, and a producer for it."""
+    """A mock broker in this process, which creates topics automatically. Yields its address and a producer."""
     producer = Producer({"bootstrap.servers": "127.0.0.1:1", "test.mock.num.brokers": 1, "log_level": 0})
     (broker,) = producer.list_topics(timeout=10).brokers.values()
     yield Settings(kafka_bootstrap_servers=f"{broker.host}:{broker.port}"), producer
@@ -35,7 +35,7 @@ def mock_broker() -> Iterator[tuple[Settings, Producer]]:
 
 
 def refuse_next(broker: Producer, request: int, error: int, times: int = 1) -> None:
-    """Let the broker of this producer answer the next requests of a kind (its API key) with an error."""
+    """Make the broker of this producer answer the next requests with this API key with an error."""
     cluster = _LIBRDKAFKA.rd_kafka_handle_mock_cluster(_handle(broker))
     _LIBRDKAFKA.rd_kafka_mock_push_request_errors_array(
         cluster, request, times, (ctypes.c_int * times)(*[error] * times)
@@ -44,7 +44,7 @@ def refuse_next(broker: Producer, request: int, error: int, times: int = 1) -> N
 
 @contextmanager
 def hanging(broker: Producer) -> Iterator[None]:
-    """While the block runs, the broker of this producer keeps its connections and answers no new request."""
+    """During the block, the broker of this producer keeps its connections but answers no new request."""
     cluster = _LIBRDKAFKA.rd_kafka_handle_mock_cluster(_handle(broker))
     number = next(iter(broker.list_topics(timeout=10).brokers))
     _LIBRDKAFKA.rd_kafka_mock_broker_set_rtt(cluster, number, _AN_HOUR_MS)
@@ -54,7 +54,7 @@ def hanging(broker: Producer) -> Iterator[None]:
 
 @contextmanager
 def requests_to(broker: Producer) -> Iterator[list[int]]:
-    """Yields a list that has the kinds (API keys) of all requests after the block."""
+    """Yields a list. After the block it has the API keys of all requests of the block."""
     cluster = _LIBRDKAFKA.rd_kafka_handle_mock_cluster(_handle(broker))
     _LIBRDKAFKA.rd_kafka_mock_start_request_tracking(cluster)
     kinds: list[int] = []
@@ -71,5 +71,5 @@ def fail(producer: Producer) -> None:
 
 
 def _handle(client: Producer) -> int | None:
-    # It is the first field of a client of confluent_kafka, behind the header of each Python object.
+    # The handle of librdkafka is the first field of a client, after the header that each Python object has.
     return ctypes.c_void_p.from_address(id(client) + object.__basicsize__).value

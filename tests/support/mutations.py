@@ -1,4 +1,4 @@
-"""Values of tills, unchanged and damaged: cut, with flipped bits, mixed, and with odd values."""
+"""Values of pos-invoices, some of them damaged: cut, with flipped bits, repeated, or with odd values."""
 
 import io
 import json
@@ -53,7 +53,7 @@ Mutation = Callable[[bytes, Random], bytes]
 
 
 def damaged_invoices(count: int, seed: int) -> list[bytes]:
-    """Different values, half of them JSON and half Avro in every known schema. Some are whole."""
+    """Distinct values, about half of them JSON and half Avro in all known schemas. Some are not damaged."""
     found: dict[bytes, None] = {}
     for value in endless_damaged_invoices(Random(seed), seed):
         found[value] = None
@@ -63,21 +63,21 @@ def damaged_invoices(count: int, seed: int) -> list[bytes]:
 
 
 def endless_damaged_invoices(rng: Random, seed: int) -> Iterator[bytes]:
-    """Values as of ``damaged_invoices``, without end. Some are equal."""
+    """An endless sequence of such values. Some of them are equal."""
     invoices = [*_invoices(seed)]
     for write, mutations in cycle([(_as_json, JSON_MUTATIONS), (_as_avro, AVRO_MUTATIONS)]):
         yield damaged(write(rng.choice(invoices), rng), mutations, rng)
 
 
 def damaged(value: bytes, mutations: list[Mutation], rng: Random) -> bytes:
-    """A value with up to three mutations. Some get none."""
+    """The value with up to three mutations."""
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         value = rng.choice(mutations)(value, rng)
     return value
 
 
 def _invoices(seed: int) -> Iterator[dict[str, Any]]:
-    """Simulated invoices, and each with a field that a rule refuses."""
+    """Simulated invoices, and copies of them with a field that a validation rule refuses."""
     simulated = Simulation(Options(count=40, seed=seed, broken=0)).messages()
     for number, message in enumerate(simulated):
         invoice: dict[str, Any] = {**(message.invoice or {})}
@@ -100,7 +100,7 @@ def _as_avro(invoice: dict[str, Any], rng: Random) -> bytes:
 
 
 def _present(of: Any, value: Any) -> Any:
-    """A value, or that of an old schema, in which a field cannot be null."""
+    """The value, or instead of None a default for a field that cannot be null in an old schema."""
     return (
         {"string": "", "double": 0.0, "int": 0, "long": 0}.get(of, value)
         if value is None and isinstance(of, str)
@@ -142,7 +142,7 @@ def _insert(tokens: list[bytes]) -> Mutation:
 
 
 def _odd_value(value: bytes, rng: Random) -> bytes:
-    """Replace the value of a field."""
+    """Replace the value of a field of a JSON object with an odd value."""
     if not (found := [*_SCALAR.finditer(value)]):
         return value
     match = rng.choice(found)
@@ -150,7 +150,7 @@ def _odd_value(value: bytes, rng: Random) -> bytes:
 
 
 def _other_name(value: bytes, rng: Random) -> bytes:
-    """Give a field the name of another, which is then given twice or has the wrong type."""
+    """Give a field the name of another field. The name then occurs twice, or its value has the wrong type."""
     names = [*re.finditer(rb'"\w+"(?=: )', value)]
     if not names:
         return value

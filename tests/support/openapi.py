@@ -1,4 +1,4 @@
-"""Check responses against the OpenAPI document with Schemathesis."""
+"""Checks responses against the OpenAPI document with Schemathesis."""
 
 from functools import cache
 from http import HTTPStatus
@@ -17,7 +17,7 @@ from tests.support.examples import examples
 
 
 def schema_of(app: FastAPI) -> BaseSchema:
-    """The operations of an app without callers. All these apps share one document, which takes a third of a second."""
+    """The operations of an app without credentials. All apps share one document, which takes a third of a second."""
     app.openapi_schema = _document()
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
@@ -30,10 +30,10 @@ def _document() -> dict[str, Any]:
 
 
 def assert_responses_are_documented(operation: Any, mode: GenerationMode, max_examples: int) -> None:
-    """Send generated requests, and fail on a response that the document does not describe or on status 500.
+    """Send generated requests. Fails on status 500, and on a response that the document does not describe.
 
-    A valid request may be refused, because no schema can say whether a cursor is good, a command exists, or points
-    differ from 0. An invalid request may be refused with 413, which Schemathesis does not expect.
+    The API may refuse a request that is valid in the schema: no schema can say whether a cursor is good, a command
+    exists, or points differ from 0. It may refuse an invalid request with 413, which Schemathesis does not expect.
     """
 
     @settings(

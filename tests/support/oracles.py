@@ -1,4 +1,4 @@
-"""Computes in plain Python what the production code must compute. Tests compare the two results."""
+"""Computes in plain Python what the production code must compute. Tests compare the results."""
 
 from decimal import ROUND_HALF_UP, Decimal
 from string import whitespace
@@ -9,19 +9,19 @@ from services.domain.programme import LOYALTY_FACTOR
 
 
 def is_prime(invoice: PosInvoice) -> bool:
-    """Whether the customer earns points. Upper and lower case are equal, as in the Java originals."""
+    """Whether the customer earns points. Case does not matter, as in the original Java program."""
     return (invoice.get("CustomerType") or "").upper() == PRIME
 
 
 def is_home_delivery(invoice: PosInvoice) -> bool:
-    """Whether the invoice must be shipped. Upper and lower case are equal, as in the Java originals."""
+    """Whether the invoice must be shipped. Case does not matter, as in the original Java program."""
     return (invoice.get("DeliveryType") or "").upper() == HOME_DELIVERY
 
 
 def earned_points(total_amount: float, loyalty_factor: Decimal = LOYALTY_FACTOR) -> int:
-    """Returns the hundredths of a point that an invoice earns without tiers and campaigns.
+    """The points of an invoice in hundredths, without tiers and campaigns.
 
-    The amount is the decimal that ``repr`` shows. The points are rounded once, half away from zero.
+    The amount counts as the decimal that ``repr`` shows. The points are rounded once, half away from zero.
     """
     return int((Decimal(repr(total_amount)) * loyalty_factor * 100).quantize(Decimal(1), ROUND_HALF_UP))
 
@@ -33,7 +33,7 @@ _LONGEST_ORIGINAL = 128
 
 
 def flatten(invoice: PosInvoice) -> list[dict[str, Any]]:
-    """Returns one HadoopRecord for each line item, in the order of the invoice."""
+    """One HadoopRecord for each line item, in the order of the invoice."""
     invoice_values: dict[str, Any] = {field: invoice.get(field) for field in _OF_INVOICE}
     if (time := invoice.get("CreatedTime")) is not None and len(str(time)) == len("1770000000"):
         invoice_values["CreatedTime"] = time * 1000  # it was in seconds
@@ -60,7 +60,11 @@ def _original(invoice: PosInvoice) -> str:
 
 
 def _is_returned(invoice: PosInvoice, item: LineItem) -> bool:
-    """Without an original, the sign of the invoice decides; in an exchange, which has both signs, that of the line."""
+    """Whether a line item is returned.
+
+    An invoice without an original number is a return if its total is negative. In an exchange, whose lines have both
+    signs, the sign of the line decides. All lines of other invoices with an original number are returned.
+    """
     if not _original(invoice):
         return (invoice.get("TotalAmount") or 0) < 0
     values = [line.get("TotalValue") or 0 for line in invoice.get("InvoiceLineItems") or []]

@@ -1,4 +1,4 @@
-"""The times in which customers got no answer."""
+"""Measures the times in which customers get no answer."""
 
 import time
 
@@ -10,14 +10,14 @@ class Outages:
         self._since: dict[str, float] = {}
 
     def begin(self, card: str, asked: float) -> None:
-        """A request has failed that was sent at this time of ``time.monotonic``."""
+        """Record that a request failed. ``asked`` is the time (``time.monotonic``) at which it was sent."""
         self._since.setdefault(card, asked)
 
     def end(self, card: str) -> float:
-        """The seconds of the outage that ends now; 0 if there was none."""
+        """End the outage of a customer. Returns its seconds; 0 if there was none."""
         now = time.monotonic()
         return now - self._since.pop(card, now)
 
     def end_all(self) -> float:
-        """The seconds of the longest outage that has not ended; 0 if there is none."""
+        """End all outages. Returns the seconds of the longest one; 0 if there was none."""
         return max(map(self.end, [*self._since]), default=0.0)

@@ -1,15 +1,19 @@
-"""Searches what processes write for the cards and the credentials of the tests. A plugin of pytest (tests/conftest.py).
+"""A pytest plugin (tests/conftest.py) that searches the outputs of processes for cards and credentials of the tests.
 
-card         each CustomerCardNo that the test process encodes or decodes, and each card in a path that it asks for
-password     the content of each file that a LOYALTY_…PASSWORD_FILE, …SECRET_FILE or …KEY_FILE names
-credentials  everything with the form of an API key, of a token or of a webhook secret, whoever made it
+It searches for:
 
-log          files that a process writes its output to, the stderr that a command returns, and what pytest captures
+card         each CustomerCardNo that the test process encodes or decodes, and each card in the path of a request
+password     the lines of each file that a LOYALTY_…PASSWORD_FILE, …SECRET_FILE or …KEY_FILE names
+credentials  everything that has the form of an API key, a token or a webhook secret
+
+It searches in:
+
+log          files to which a process writes its output, the stderr of a command, and what pytest captures
 metric       responses of /metrics
-error        problems, and the reports of /readyz
+error        problems, and reports of /readyz
 trace        spans that a test receives
 
-The stdout that a command returns is what its user asked for, and is not searched.
+It does not search the stdout of a command, because this is what the user asked for.
 """
 
 import os
@@ -24,13 +28,13 @@ import httpx
 import pytest
 
 SEARCHED = {"integration", "spark"}
-"""The folders of tests whose outputs are searched."""
+"""The folders of the tests whose outputs the plugin searches."""
 
 FAILING = {
     *("test_balance_lookup", "test_commands", "test_interactive_queries", "test_ledger", "test_planted"),
     *("test_security", "test_store_queries", "test_webhooks"),
 }
-"""The tests of these files fail for a finding. Findings of other files are printed at the end of the run. Add a file
+"""After a finding, the tests of these files fail. Findings of other files are printed at the end of the run. Add a file
 here after a run without findings.
 """
 
@@ -38,7 +42,8 @@ _SECTION = "findings in outputs"
 
 _CREDENTIALS = re.compile(rb"lk_[0-9a-f]{12}_[\w-]{43}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|whsec_[\w+/=]{8,}")
 _RECOGNISABLE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]{5,}|\d{9,}")
-"""A log can contain the words A and C1 by chance. So a test gives its customers cards that are not such words."""
+"""The form of cards that are searched. A log can contain short words such as A and C1 by chance."""
+
 _WORD = re.compile(rb"[A-Za-z0-9]+")
 _SECRET_FILE = re.compile(r"LOYALTY_\w*(PASSWORD|SECRET|KEY)_FILE")
 _SHORTEST_SECRET = 8
@@ -47,7 +52,7 @@ _PROBLEM = "application/problem+json"
 
 
 class Outputs:
-    """The outputs of this test process, and what must not be in them."""
+    """The outputs of the tests in this process, and the texts that must not be in them."""
 
     def __init__(self) -> None:
         self._cards: set[bytes] = set()
@@ -64,11 +69,11 @@ class Outputs:
             self.use_card(record.get("CustomerCardNo"))
 
     def use_environment(self, environment: Mapping[str, str]) -> None:
-        """Remember the files with secrets that a process gets. They may not exist yet."""
+        """Remember the files with secrets in the environment of a process. They may not exist yet."""
         self._secret_files |= {Path(value) for name, value in environment.items() if _SECRET_FILE.fullmatch(name)}
 
     def add_stream(self, stream: object) -> None:
-        """Remember the file to which a process writes. Other streams reach pytest or the caller of the process."""
+        """Remember the file to which a process writes. Pytest or the caller of the process gets other streams."""
         if hasattr(stream, "fileno"):
             stream = stream.fileno()
         if isinstance(stream, int) and stream >= 0:
@@ -81,7 +86,7 @@ class Outputs:
             self._texts.append((name, text if isinstance(text, bytes) else text.encode()))
 
     def findings(self) -> list[str]:
-        """Where new output has a card or credentials. Later calls search what is written later."""
+        """The places in new output that contain a card or credentials. The next call searches only later output."""
         secrets = self._secrets()
         searched = [*self._texts, *self._new_parts()]
         self._texts.clear()
@@ -127,7 +132,7 @@ class RecordedProcess(subprocess.Popen[Any]):
 
 
 def _send(send: Callable[..., httpx.Response]) -> Callable[..., httpx.Response]:
-    """``httpx.Client.send``, with the card of the request and the metrics and problems of the response noted."""
+    """``httpx.Client.send``, which also records the card of the request, and metrics and problems of the response."""
 
     def recorded(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
         path = request.url.path
@@ -160,7 +165,7 @@ def _reader(read: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pytest_configure() -> None:
-    """Observe all requests and processes of the tests. This changes no behaviour."""
+    """Observe all requests and processes of the tests, without a change of their behaviour."""
     subprocess.Popen = RecordedProcess  # type: ignore[misc]
     httpx.Client.send = _send(httpx.Client.send)  # type: ignore[method-assign]
     fastavro.schemaless_writer = _writer(fastavro.schemaless_writer)
@@ -169,7 +174,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Let the end of a test fail, or remember the finding, if an output has a card or credentials."""
+    """If an output contains a card or credentials, let the teardown of the test fail, or only record the finding."""
     report = yield
     if call.when == "teardown" and item.path.parent.name in SEARCHED:
         for name, text in report.sections:

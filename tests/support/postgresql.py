@@ -21,7 +21,7 @@ FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_b
 
 
 def programs() -> Path | None:
-    """The folder of initdb and postgres. Debian keeps them off the path."""
+    """The folder of initdb and postgres. On Debian it is not part of PATH."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
     found = shutil.which("initdb")
     candidates = [*([Path(found).resolve().parent] if found else []), *reversed(debian)]
@@ -65,7 +65,7 @@ def server(bin_folder: Path, settings: Sequence[str] = FAST) -> Iterator[str]:
 
 @contextmanager
 def database(server_url: str) -> Iterator[str]:
-    """Create a database on the server with this superuser's URL. Yields its URL, and drops it afterwards."""
+    """Create a database on the server, whose superuser has this URL. Yields its URL, and drops it at the end."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"'.encode())
@@ -74,7 +74,7 @@ def database(server_url: str) -> Iterator[str]:
 
 
 def _user() -> pwd.struct_passwd | None:
-    """The user to run PostgreSQL as, because it refuses root. None keeps the current user."""
+    """The user for PostgreSQL, which refuses to run as root. None: the current user."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name: entry for entry in pwd.getpwall()}

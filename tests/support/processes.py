@@ -1,4 +1,4 @@
-"""Start the pipeline, the API and the ledger as operators do, and prepare checkpoints as a crash leaves them."""
+"""Starts the pipeline, the API and the ledger as operators do, and changes checkpoints as a crash does."""
 
 import contextlib
 import json
@@ -45,18 +45,22 @@ SMALL_JVM = (
 )
 """Java options for little memory and a quick start.
 
-With one level of compilation the default code cache is too small for all queries. Without the archive of Spark's
-classes, Java needs 4 of 23 CPU seconds of a start with a first job to verify bytecode.
+With only the first compiler, the default code cache is too small for all queries. Without the archive of Spark's
+classes, a start with a first job takes 23 CPU seconds, of which Java needs 4 to verify bytecode.
 """
 
 ROOT = Path(__file__).parents[2]
 
 
 class ApiProcess:
-    """One API instance on a free port. It writes its log to a file, because a full pipe would stop it."""
+    """One API instance on a free port. It writes its log to a file, because a full pipe would block it."""
 
     def __init__(self, settings: Settings, log: Path, checkout: Path = ROOT) -> None:
-        """Args: checkout: the folder of the code that runs."""
+        """Start the process.
+
+        Args:
+            checkout: the folder of the code.
+        """
         port = free_port()
         options = ["--host", HOST, "--port", str(port), "--state-dir", str(settings.state_dir)]
         self._log = log
@@ -78,8 +82,8 @@ class ApiProcess:
     def http(self) -> httpx.Client:
         """The client of the calling thread.
 
-        Threads do not share a client: a pool with more than 20 connections closes idle ones, and a connection that the
-        pool has just given to another thread still counts as idle.
+        Threads must not share a client. A pool with more than 20 connections closes idle ones, and a connection that
+        the pool has just given to another thread still counts as idle.
 
         Raises:
             AssertionError: the process has ended, although the test did not stop it.
@@ -112,7 +116,7 @@ class ApiProcess:
         return self.wait_until(lambda report: report["ready"] and not any(p["lag"] for p in report["partitions"]))
 
     def owned(self, store: str) -> list[int]:
-        """The active partitions of a store, as the instance reports them shortly after an assignment."""
+        """The active partitions of a store, from the report of the instance. It shows an assignment a moment later."""
         partitions = self.http.get("/v1/instances/local").json()["partitions"]
         return [each["partition"] for each in partitions if each["store"] == store and each["role"] == "active"]
 
@@ -120,13 +124,13 @@ class ApiProcess:
         return self.http.get(f"/v1/customers/{card}/balance")
 
     def points(self, cards: Iterable[str]) -> dict[str, str]:
-        """Card to served points. Leaves out unknown customers."""
+        """The served points by card. Leaves out unknown customers."""
         responses = {card: self.balance(card) for card in cards}
         assert {each.status_code for each in responses.values()} <= {200, 404}
         return {card: each.json()["TotalLoyaltyPoints"] for card, each in responses.items() if each.status_code == 200}
 
     def pause(self) -> None:
-        """Send SIGSTOP: the process keeps its connections and does not notice the time that passes."""
+        """Send SIGSTOP. The process keeps its connections, and does not notice that time passes."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -158,14 +162,14 @@ class ApiProcess:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             with contextlib.suppress(httpx.TransportError):
-                self.http.get("/metrics", timeout=1)  # tests/support/outputs.py searches them
+                self.http.get("/metrics", timeout=1)  # so that tests/support/outputs.py searches the metrics
             self.kill()
         for client in self._clients:
             client.close()
 
 
 def _environment(settings: Settings, checkout: Path) -> dict[str, str]:
-    """The environment of an instance. Another checkout gets only the settings that it knows."""
+    """The environment of an instance. Code of another checkout gets only the settings that it knows."""
     environment = environment_of(settings)
     if checkout == ROOT:
         return environment
@@ -179,12 +183,12 @@ def _environment(settings: Settings, checkout: Path) -> dict[str, str]:
 
 
 def balance_partitions(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The partitions of the store ``customer-balances`` in a report of /readyz, in their order."""
+    """The partitions of the store ``customer-balances`` in a report of /readyz, in the same order."""
     return [each for each in report["partitions"] if each["store"] == "customer-balances"]
 
 
 def wait_until_shared(instances: list[ApiProcess]) -> None:
-    """Wait until all instances know that each of them owns partitions, and until each serves its own."""
+    """Wait until all instances know that each of them owns partitions, and until each one serves its partitions."""
 
     def is_shared() -> bool:
         found = [each.http.get("/v1/stores/decisions/metadata").json()["instances"] for each in instances]
@@ -196,7 +200,7 @@ def wait_until_shared(instances: list[ApiProcess]) -> None:
 
 
 def start_as_release_0_1(query: "Query", settings: Settings) -> None:
-    """Write the manifest of a new checkpoint as release 0.1 did. Its first run then makes the state of that release."""
+    """Write the manifest of a new checkpoint as release 0.1 did. The first run then creates state in its format."""
     from pipelines.checkpoints.manifest import MANIFEST
 
     made_with = {
@@ -211,9 +215,9 @@ def start_as_release_0_1(query: "Query", settings: Settings) -> None:
 
 
 def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query") -> "list[StreamingQueryProgress]":
-    """Run the queries until they have read all input. Restarts a query that got no processor time on a busy machine.
+    """Run the queries until they have read all input. Returns the reports of their micro-batches.
 
-    Returns the reports of their micro-batches.
+    Restarts a query whose Python workers failed, which can happen on a busy machine.
     """
     from pyspark.errors import StreamingQueryException
 
@@ -239,7 +243,7 @@ def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query")
 
 
 def dead_letters_counted(spark: "SparkSession", settings: Settings, query: "Query") -> float:
-    """Run a query to the end. Returns by how much its metric of dead letters grows."""
+    """Run a query to the end of its input. Returns the increase of its metric of dead letters."""
     from pipelines.runtime.query_metrics import report
 
     def counted() -> float:
@@ -271,7 +275,7 @@ def spark_process_settings(settings: Settings) -> Settings:
 
 
 def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-    """Start ``python -m pipelines`` in a session of its own, so that a test can kill it with all its children."""
+    """Start ``python -m pipelines`` in a new session, so that a test can kill it with all its children."""
     complete = {
         **os.environ,
         "JAVA_HOME": str(find_java_home()),
@@ -295,7 +299,7 @@ def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environm
 def wait_until(
     condition: Callable[[], bool], process: subprocess.Popen[bytes], log: IO[str], seconds: int = 480
 ) -> None:
-    """Poll a condition while the process runs. Fails with the end of its log."""
+    """Poll a condition while the process runs. Fails with the end of its log if it ends or after the timeout."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")[-4000:]
@@ -308,7 +312,7 @@ def running_ledger(settings: Settings, entries: int, log: Path, port: int | None
     """Run ``python -m services.ledger``. Enters the block when the ledger has this number of entries.
 
     Args:
-        port: of its metrics; None for a free one.
+        port: the port of its metrics; None for a free port.
     """
     environment = environment_of(settings.model_copy(update={"ledger_metrics_port": port or free_port()}))
     with log.open("ab") as output:
@@ -338,9 +342,9 @@ def _entry_count(engine: Engine) -> int:
 
 
 def delete_newest_commit(checkpoint: str | Path) -> int:
-    """Delete the newest commit. Spark then repeats that batch, as after a crash between the sink and the commit.
+    """Delete the newest commit of a checkpoint. Returns the number of its micro-batch.
 
-    Returns the number of the batch.
+    Spark then repeats the micro-batch, as after a crash between the sink and the commit.
     """
     newest = max(_batches(checkpoint, "commits"), key=lambda path: int(path.name))
     _delete([newest])
@@ -348,19 +352,19 @@ def delete_newest_commit(checkpoint: str | Path) -> int:
 
 
 def delete_newest_commit_with_records(checkpoint: str | Path) -> int:
-    """Delete the newest commit of a batch that read records from Kafka, and all that came after it.
+    """Delete the newest commit of a micro-batch that read records from Kafka, and everything that came after it.
 
-    The last batches of the loyalty query may contain nothing but the clock. Their repetition writes nothing.
+    Returns the number of that micro-batch. The last micro-batches of the loyalty query can contain only the time of the
+    clock, so their repetition would write nothing.
 
-    No crash does the same. Spark writes the offsets of a batch before any task of it writes state, so after a crash
-    every batch with state still has its offsets. Spark repeats the batch with the same records and time from the same
-    version of the state, and writes the same next version, whatever part of it was written before. This function also
-    deletes the offsets of later batches. Other batches then get their numbers and write other state under the same
-    versions. So it must delete their state too: Spark loads the newest snapshot that is not newer than the version,
-    also one of a deleted batch. A process that still runs could upload such a snapshot later, but it makes one for
-    every tenth version only.
+    A crash never has this effect. Spark writes the offsets of a micro-batch before a task of it writes state. So after
+    a crash, a micro-batch with state still has its offsets. Spark repeats it with the same records and the same time,
+    from the same version of the state, and writes the same next version, also over parts that exist already.
 
-    Returns the number of the batch.
+    This function also deletes the offsets of later micro-batches. Their numbers are used again, for other state with
+    the same versions. So it must delete their state, too: Spark loads the newest snapshot that is not newer than the
+    version, and this could be one of a deleted micro-batch. A process that still runs could upload such a snapshot
+    later. This is unlikely, because there is a snapshot only for every tenth version.
     """
     offsets = sorted(_batches(checkpoint, "offsets"), key=lambda path: int(path.name))
     while len(offsets) > 1 and _kafka_offsets(offsets[-1]) == _kafka_offsets(offsets[-2]):
@@ -372,19 +376,19 @@ def delete_newest_commit_with_records(checkpoint: str | Path) -> int:
 
 
 def _state_version(file: Path) -> int:
-    """The version of a file of the state store; 0 for other files. A batch writes the version after its number."""
+    """The version of a file of the state store; 0 for other files. Micro-batch n writes version n + 1."""
     found = re.fullmatch(r"(\d+)(_[\w-]+)?\.(changelog|zip|delta|snapshot)", file.name)
     return int(found[1]) if found else 0
 
 
 def _kafka_offsets(batch: Path) -> list[dict[str, Any]]:
-    """The offsets by topic and partition. The lines before are the version and the metadata of the batch."""
+    """The offsets by topic and partition. The first two lines are the version and the metadata of the micro-batch."""
     sources = [json.loads(line) for line in batch.read_text(encoding="utf-8").splitlines()[2:]]
     return [each for each in sources if all(isinstance(partitions, dict) for partitions in each.values())]
 
 
 def delete_all_batches_but_the_first(checkpoint: str | Path) -> None:
-    """Make Spark forget all batches after the first. It repeats them from the state after the first batch."""
+    """Make Spark forget all micro-batches after the first. It then repeats them from the state after the first one."""
     _delete([path for log in ("commits", "offsets") for path in _batches(checkpoint, log) if path.name != "0"])
 
 

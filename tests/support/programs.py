@@ -1,4 +1,4 @@
-"""Run programs of the project to their end."""
+"""Runs programs of the project to their end."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from infra.local.stack import environment_of
 from services.settings import Settings
 
 REFUSED = 2
-"""Exit status of a pipeline that refuses to start. A restart does not help."""
+"""The exit status of a pipeline that refuses to start, if a restart does not help."""
 
 LOYALTY = Path(sys.executable).with_name("loyalty")
 
@@ -36,7 +36,7 @@ def run(
     timeout: float = _LONGEST_SECONDS,
     **changes: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder with these settings. ``stdout`` also has its stderr. Raises TimeoutExpired."""
+    """Run a command in a folder with these settings. ``stdout`` also contains its stderr. Raises TimeoutExpired."""
     return subprocess.run(
         command,
         cwd=folder,
@@ -50,6 +50,6 @@ def run(
 
 
 def last_error(run: subprocess.CompletedProcess[str]) -> str:
-    """The last error line of a program. Empty if it printed no error."""
+    """The last line of the output that reports an error. Empty if there is none."""
     lines = [line for line in run.stdout.splitlines() if "refused" in line or "error" in line.lower()]
     return lines[-1][-400:] if lines else ""

@@ -1,4 +1,4 @@
-"""A load of readers that check every balance, and a writer."""
+"""A load: a writer of balances, and readers that check every balance."""
 
 import threading
 import time
@@ -24,13 +24,13 @@ def points_at(sequence: int) -> str:
 
 @dataclass
 class Findings:
-    """What the readers observed.
+    """The observations of the readers.
 
     Attributes:
-        wrong: balances that are wrong or go back.
+        wrong: descriptions of balances that are wrong or older than an earlier one.
         failed: the number of reads without a balance.
-        longest_failure: the longest time from a customer's first failed read to its next success, seconds.
-        most_stale: the largest lag that a stale response reported, records.
+        longest_failure: the longest time from the first failed read of a customer to the next success, in seconds.
+        most_stale: the largest lag that a stale response reported, in records.
     """
 
     answers: int = 0
@@ -59,7 +59,7 @@ class Writer:
 
 
 class Load(BackgroundThreads):
-    """Runs a writer, and readers that use all instances in turn and require the newest sequence number they saw."""
+    """Runs a writer and readers. A reader asks all instances in turn, and requires the newest sequence number so far."""
 
     def __init__(self, writer: Writer, urls: Callable[[], Sequence[str]], readers: int = 2) -> None:
         self.findings = Findings()
@@ -103,7 +103,7 @@ class Load(BackgroundThreads):
             seen[card] = self._check(card, seen[card], answer)
 
     def _check(self, card: str, seen: int, answer: httpx.Response) -> int:
-        """Record errors of a response. Returns its sequence number."""
+        """Record what is wrong with a response. Returns its sequence number."""
         body, findings = answer.json(), self.findings
         sequence = int(body["Sequence"])
         findings.answers += 1

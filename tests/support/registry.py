@@ -14,29 +14,29 @@ from infra.local.ports import HOST, free_port
 from infra.local.processes import ManagedProcess
 
 CONFIGURATION = {"APICURIO_STORAGE_KIND": "kafkasql", "APICURIO_RULES_GLOBAL_COMPATIBILITY": "FULL_TRANSITIVE"}
-"""What docker-compose.yml sets too, apart from addresses."""
+"""The settings that docker-compose.yml also has, without addresses."""
 
 VERSION = re.findall(r"registry-app-([\d.]+)\.tar", jars.REGISTRY_LOCK.read_text(encoding="utf-8"))[0]
 
 _START_SECONDS = 240.0
-# Quarkus answers few requests here, so the first compiler is enough.
+# The registry answers few requests, so the first compiler of the JVM is enough.
 _JVM_OPTIONS = ("-Xmx300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class ApicurioRegistry:
-    """A registry on a free port. With a broker it keeps its schemas there, so it has the same ids after a restart.
+    """A registry on a free port. With a broker, it stores its schemas there, so it has the same ids after a restart.
 
     Attributes:
-        url: the address of its Confluent-compatible API, for LOYALTY_SCHEMA_REGISTRY_URL.
-        process: tests kill it.
+        url: the URL of its Confluent-compatible API, for LOYALTY_SCHEMA_REGISTRY_URL.
+        process: the process, which tests can kill.
     """
 
     def __init__(self, directory: Path, bootstrap_servers: str | None = None, prefix: str = "") -> None:
-        """A registry that is not started.
+        """Prepare a registry. ``start`` starts it.
 
         Args:
-            bootstrap_servers: the brokers that keep its schemas. Without them it forgets all when it stops.
-            prefix: of its topics, where several registries share a broker.
+            bootstrap_servers: the brokers that store its schemas. Without them, it loses the schemas when it stops.
+            prefix: the prefix of its topics, if several registries share a broker.
         """
         port = free_port()
         self.url = f"http://{HOST}:{port}/apis/ccompat/v7"
@@ -46,7 +46,7 @@ class ApicurioRegistry:
             **CONFIGURATION,
             "QUARKUS_HTTP_HOST": HOST,
             "QUARKUS_HTTP_PORT": str(port),
-            # Its health and metrics, by default for all hosts.
+            # Quarkus serves health and metrics on all addresses by default.
             "QUARKUS_MANAGEMENT_HOST": HOST,
             "QUARKUS_MANAGEMENT_PORT": str(free_port()),
         }
@@ -76,7 +76,7 @@ class ApicurioRegistry:
         self.process.stop()
 
     def versions(self, subject: str) -> list[int]:
-        """The ids of a subject's schemas, in the order of their versions."""
+        """The ids of the schemas of a subject, in the order of their versions."""
         path = f"/subjects/{subject}/versions"
         numbers = self._request("GET", path).raise_for_status().json()
         return [self._request("GET", f"{path}/{number}").raise_for_status().json()["id"] for number in numbers]
@@ -85,7 +85,7 @@ class ApicurioRegistry:
         """Register a schema. Returns its id, or None if the registry refuses it.
 
         Args:
-            forced: do not compare it with the other schemas of the subject.
+            forced: skip the check of compatibility with the other schemas of the subject.
         """
         if forced:
             self._allow(subject, "NONE")

@@ -1,4 +1,4 @@
-"""The data that an earlier release has left (tests/data/release-…), on the broker and in the folders of a test."""
+"""Restores the data of an earlier release (tests/data/release-…) to the broker and the folders of a test."""
 
 import base64
 import json
@@ -26,10 +26,10 @@ class Release:
     """The description of an archive.
 
     Attributes:
-        folder: in which it ran. Spark's metadata of operators have absolute paths.
-        prefix: of its topics. Its checkpoint and its manifest name them.
-        topic_ids: by topic without the prefix. The ledger and the stores name them.
-        stopped_time: when its processes stopped, milliseconds since the epoch.
+        folder: the folder in which the release ran. Spark's metadata of operators contain absolute paths.
+        prefix: the prefix of its topics. The checkpoint and its manifest contain it.
+        topic_ids: the ids of its topics, by topic without the prefix. The ledger and the stores contain them.
+        stopped_time: when its processes stopped, in milliseconds since the epoch.
     """
 
     commit: str
@@ -54,8 +54,8 @@ def topic_ids(settings: Settings) -> dict[str, str]:
 def continue_release(archive: Path, folder: Path, settings: Settings) -> Settings:
     """Create topics with the records of a release, and unpack its other data. Returns the settings that continue them.
 
-    The prefix of the topics is the prefix of the given settings. The records get new append times, and the stores get
-    the current time as the time of their last record. So no retention has passed, also if the archive is old.
+    The topics have the prefix of the given settings. The records get new append times, and the stores get the current
+    time as the time of their last record. So no retention has passed, even if the archive is old.
     """
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
@@ -82,9 +82,9 @@ def continue_release(archive: Path, folder: Path, settings: Settings) -> Setting
 
 
 def _publish(records: Path, settings: Settings) -> None:
-    """Publish the records of each partition in their order, so that they have the offsets of the release.
+    """Publish the records of each partition in order, so that they have the same offsets as in the release.
 
-    Versions of the programme are transactions, whose ends have offsets too.
+    Versions of the programme are published in transactions, because the end of a transaction also has an offset.
     """
     plain = producer(settings, "test")
     transactional = producer(settings, "test", **{"transactional.id": f"{settings.topic_prefix}release-data"})

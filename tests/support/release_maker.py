@@ -1,6 +1,6 @@
-"""``python -m tests.support.release_maker CHECKOUT ARCHIVE`` makes the data of a release for ``release_data``.
+"""``python -m tests.support.release_maker CHECKOUT ARCHIVE`` creates the data of a release for ``release_data``.
 
-It runs the code of the checkout on a broker of its own: the loyalty query, an API instance and the ledger. It uses only
+It starts a broker, and runs the code of the checkout: the loyalty query, an API instance and the ledger. It uses only
 what every release has: processes, environment variables, invoices as JSON, and the HTTP API.
 """
 
@@ -44,7 +44,7 @@ reserve-for: PT1M
 valid-for: P3650D
 return-window: P730D
 """
-"""Everything has become due when a test continues, and the purchases can be returned for two years."""
+"""When a test continues, all timers are due. Purchases can be returned for two years."""
 
 LINES = [
     {"ItemCode": "458", "ItemPrice": 300.0, "ItemQty": 2, "TotalValue": 600.0},
@@ -53,7 +53,7 @@ LINES = [
 
 
 def main(checkout: Path, archive: Path) -> None:
-    """Run the code of a checkout of a release, and write what it leaves into an archive (.tar.xz)."""
+    """Run the code of a checkout of a release, and write its data into an archive (.tar.xz)."""
     checkout, archive = checkout.resolve(strict=True), archive.resolve()
     os.chdir(checkout)
     os.environ["PYTHONPATH"] = str(checkout)
@@ -81,7 +81,7 @@ def main(checkout: Path, archive: Path) -> None:
 
 
 def _live(settings: Settings, directory: Path) -> None:
-    """Purchases, a duplicate, a return and commands. At the end one purchase is not processed."""
+    """Send purchases, a duplicate, a return and commands. The pipeline does not process the last purchase."""
     loyalty = [sys.executable, "-c", "from services.cli import app; app()"]
     programme = directory / "programme.yaml"
     programme.write_text(PROGRAMME, encoding="utf-8")
@@ -157,7 +157,10 @@ def _until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError("the release did not process its records in time: read the logs of its processes")
+            raise TimeoutError(
+                f"the release has not processed its records after {_DEADLINE_SECONDS:.0f} s: read the logs of its "
+                "processes"
+            )
         time.sleep(0.2)
 
 

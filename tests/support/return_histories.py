@@ -1,4 +1,4 @@
-"""Histories of purchases, returns and exchanges of one card, and their total, computed without the domain."""
+"""Strategies for purchases, returns and exchanges of a card, and their expected total, computed without the domain."""
 
 import os
 from collections import defaultdict
@@ -14,7 +14,7 @@ from services.domain.programme import DAY
 from tests.support.examples import examples
 
 HISTORIES = int(os.environ.get("TEST_HISTORIES", examples(300)))
-"""The number of random histories of each test. ``TEST_HISTORIES=10000`` is the long run."""
+"""The number of random histories of each test. ``TEST_HISTORIES=10000`` makes a long run."""
 
 many = settings(max_examples=HISTORIES, deadline=None)
 
@@ -51,7 +51,9 @@ RETURN_HISTORIES = st.lists(_PURCHASES | _PURCHASES | _RETURNS | _EXCHANGES, max
 def expected_total(
     invoices: list[Purchase], factor: Decimal = Decimal("0.02"), counted: Callable[[str], bool] = lambda _: True
 ) -> int:
-    """Hundredths. An item counts with the value that was bought and not returned. Each invoice is rounded once.
+    """The points in hundredths. Of each item, the value counts that was bought and not returned.
+
+    Each invoice is rounded once.
 
     Args:
         counted: whether the purchase with this number earns for the card.

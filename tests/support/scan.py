@@ -1,4 +1,4 @@
-"""A search through all files of a folder, whatever their format."""
+"""Searches all files of a folder, in any format."""
 
 import zipfile
 from collections.abc import Iterator

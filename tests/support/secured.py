@@ -1,4 +1,4 @@
-"""Keys, an issuer of tokens, and the secret of the group. Instances find their callers with them."""
+"""The security of a group of instances: API keys, an issuer of tokens, and the secret of the instances."""
 
 import asyncio
 import time
@@ -45,7 +45,7 @@ class RecordedTrail:
 
 
 class SecuredGroup:
-    """The security of all instances of a group. The test plays the topics of keys and audit, and the token issuer."""
+    """The security of all instances of a group. It plays the topics of keys and audit, and the issuer of tokens."""
 
     def __init__(self, folder: Path) -> None:
         self.issuer = Issuer(folder / "issuer.json")
@@ -109,7 +109,7 @@ def decision(command_id: str, card: str, kind: str = "reserve") -> tuple[Topic, 
 
 
 def run_pair(secured: SecuredGroup, steps: Callable[[Callers], Awaitable[None]], **changes: Any) -> None:
-    """Run the steps with two instances. Both hold all partitions of balances, and each owns a half."""
+    """Run the steps with two instances. Each of them owns about half of the partitions."""
 
     async def go() -> None:
         group = Group.of(2, lambda url: secured.security(url, **changes))

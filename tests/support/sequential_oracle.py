@@ -1,7 +1,7 @@
 """Computes an account with tiers, caps and commands, event by event, without the domain.
 
-Its rules are those of docs/reference/programme.md. A period of tiers has no end here, points neither expire nor wait,
-and reservations do not lapse.
+The rules are those of docs/reference/programme.md, with limits: the period of tiers does not end, points are never
+pending and do not expire, and reservations do not lapse.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ Items = defaultdict[str, Decimal]
 
 @dataclass(frozen=True)
 class Rules:
-    """Points are hundredths. The tier doubles points, and a customer reaches it with ``gold_from`` points."""
+    """Points are in hundredths. A customer reaches the tier with ``gold_from`` points. The tier doubles the points."""
 
     gold_from: int
     cap_per_invoice: int
@@ -65,7 +65,7 @@ class SequentialOracle:
                 self.reserved[event.command_id] = event.points
             case Capture():
                 self.reserved.pop(event.redemption_id, 0)
-                # Returns have taken points of the redemption, which are spent now.
+                # Returns can have taken back reserved points. These points are spent now.
                 self.available = max(self.available, -sum(self.reserved.values()))
             case Void():
                 self.available += self.reserved.pop(event.redemption_id, 0)

@@ -1,4 +1,4 @@
-"""A server for PySpark's state calls that answers requests in order, as Spark's JVM does."""
+"""A server that answers the state calls of PySpark in order, as the JVM of Spark does."""
 
 import socket
 import struct
@@ -19,9 +19,9 @@ class StateServer(threading.Thread):
     """Stores the map states and timers of one group.
 
     Attributes:
-        kept: map state to its keys and values, bytes.
-        requests: message version and bytes of each request, in order.
-        fails_at: the number of the request that fails. 0 for none.
+        kept: the keys and values (bytes) of each map state.
+        requests: the message version and the bytes of each request, in order.
+        fails_at: the number of the request that fails; 0 for none.
     """
 
     def __init__(self, listening: socket.socket) -> None:

@@ -129,7 +129,7 @@ FLAWS = [
     ),
     {"InvoiceLineItems": [{}] * 10_001},
 ]
-"""Fields that break each validation rule, with any values of the other fields."""
+"""For each validation rule, fields that break it. The other fields can have any values."""
 
 
 def flawed(invoice: dict[str, Any], flaw: dict[str, Any]) -> dict[str, Any]:
@@ -185,6 +185,7 @@ COMMANDS = st.one_of(
     st.builds(Unblock, **_COMMAND),
 )
 """Commands of the customer ``card``, without erasures."""
+
 ERASURES = st.builds(Erase, **_COMMAND)
 _OPTIONAL_TIMES = st.just(0) | _EVENT_TIMES
 _PAST_PURCHASES = st.builds(
@@ -218,7 +219,8 @@ MOVES = st.one_of(
         ),
     ),
 )
-"""Moves of the account ``card`` to other cards, and of their accounts to it."""
+"""Moves of the account ``card`` to other cards, and of their accounts to ``card``."""
+
 ACCOUNT_EVENTS = st.lists(PURCHASES | PURCHASES | RETURNS | COMMANDS, max_size=14)
 ACCOUNT_EVENTS_WITH_ERASURES = st.lists(PURCHASES | RETURNS | COMMANDS | MOVES | ERASURES, max_size=14)
 """Events of an account within 40 days, in any order, with duplicates and invalid commands."""
@@ -288,7 +290,7 @@ def record_schema(fields: Mapping[str, Any], name: str = "R") -> dict[str, Any]:
 
 @st.composite
 def schema_changes(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A writer's schema and a reader's schema with removed, added, changed, renamed and nullable fields."""
+    """A schema of a writer, and one of a reader with removed, added, changed, renamed and nullable fields."""
     writer = draw(AVRO_FIELDS)
     reader = copy.deepcopy(writer)
     fields: list[dict[str, Any]] = []

@@ -7,9 +7,10 @@ from typing import Self
 
 
 class BackgroundThreads:
-    """Runs each target in a thread. Leaving the context sets ``stopping`` and waits for the threads.
+    """Runs each target in a thread.
 
-    Then it raises the first error that ended a thread.
+    The end of the context sets ``stopping`` and waits for the threads. Then it raises the first error that ended a
+    thread.
     """
 
     def __init__(self, *targets: Callable[[], None]) -> None:

@@ -45,7 +45,7 @@ class Issuer:
         self.publish()
 
     def token(self, scope: str = "balance:read", **claims: Any) -> str:
-        """A token that is valid for one minute. Claims that are None are omitted."""
+        """A token that is valid for one minute. Leaves out claims that are None."""
         algorithm, key = self.keys[0]
         now = int(time.time())
         given = {"iss": ISSUER, "aud": AUDIENCE, "exp": now + 60, "sub": "anna", "scope": scope, **claims}

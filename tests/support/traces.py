@@ -32,7 +32,7 @@ class ReceivedSpan:
     Attributes:
         process: its service.name.
         links: the trace ids of the linked spans.
-        text: all that the span has, its attributes included.
+        text: the whole span as text, including its attributes.
     """
 
     process: str
@@ -45,7 +45,7 @@ class ReceivedSpan:
 
 
 def received_spans(receiver: Receiver) -> list[ReceivedSpan]:
-    """All spans that an OTLP receiver has got so far."""
+    """All spans that an OTLP receiver has received so far."""
     return [span for request in [*receiver.of(TRACES)] for span in _spans(request.body)]
 
 

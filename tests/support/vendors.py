@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/publish-invoices.md, as the vendor of a till runs them."""
+"""Runs the examples of docs/how-to/publish-invoices.md as the vendor of a till does."""
 
 import os
 import re
@@ -28,7 +28,7 @@ _SECONDS = 240
 
 
 def blocks(heading: str, language: str = "bash") -> list[str]:
-    """The blocks of a section, in their order."""
+    """The code blocks of a section in this language, in order."""
     (section,) = re.findall(
         rf"^##+ {heading}$(.*?)(?=^##+ |\Z)", _PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -36,7 +36,7 @@ def blocks(heading: str, language: str = "bash") -> list[str]:
 
 
 class Vendor:
-    """A folder with the files of the page, in which its commands run."""
+    """A folder with the files of the page. The commands of the page run in this folder."""
 
     def __init__(self, folder: Path, broker: str, topic: str) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ def need(tool: str) -> None:
 
 
 def _class_path() -> str:
-    """Kafka's client, Avro and Jackson, without the rest of Spark and Kafka."""
+    """The class path with the Kafka client, Avro and Jackson only."""
     spark = Path(str(pyspark.__file__)).parent / "jars"
     found = [
         *jars.folder("kafka").glob("kafka-clients-*.jar"),

@@ -10,7 +10,7 @@ POLL_SECONDS = 0.05
 
 
 def wait_for(what: str, is_so: Callable[[], object], seconds: float = DEADLINE_SECONDS) -> None:
-    """Poll a condition until it is true. Fails at the deadline, and names the condition."""
+    """Poll a condition until it is true. After the deadline, fails with the name of the condition."""
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"

@@ -1,4 +1,4 @@
-"""Start ``python -m services.webhooks``, and receive its notifications with an HTTP server that can fail."""
+"""Starts ``python -m services.webhooks``, and receives its notifications with an HTTP server that can fail."""
 
 import base64
 import json
@@ -50,9 +50,9 @@ class Receiver:
     """An HTTP server that records requests.
 
     Attributes:
-        answers: path to a function that gives status and headers, from the request and the number of earlier ones
-            with the same id. Without a function the answer is 204.
-        changed: is notified after each request.
+        answers: by path: a function that returns status and headers. It gets the request, and the number of earlier
+            requests with the same id. Without a function the answer is 204.
+        changed: a condition that is notified after each request.
     """
 
     port: int = 0
@@ -116,9 +116,10 @@ class Deployment:
     log: Path
 
     def configure(self, *endpoints: str) -> None:
-        """Write the configuration. An endpoint is its name, then optional keys after a comma.
+        """Write the file of the endpoints.
 
-        A single endpoint posts to /hook. Several endpoints post to /NAME.
+        Each argument is the name of an endpoint, followed by a comma and more keys if needed. The URL of a single
+        endpoint has the path /hook. The URLs of several endpoints have the paths /NAME.
         """
         (self.folder / "secret").write_text(f"whsec_{SECRET}\n", encoding="utf-8")
         items = []
