@@ -14,6 +14,7 @@ import httpx
 import psutil
 
 from benchmarks import load
+from benchmarks.instances import cpu_seconds
 from benchmarks.peers.contenders import faust, kafka_streams
 from benchmarks.peers.runs import Command, running
 from benchmarks.peers.throughput import OURS, broker
@@ -120,9 +121,9 @@ def _path(card: str) -> str:
 
 
 def _measured(server: Server, paths: list[str], seconds: float) -> dict[str, float]:
-    before = _cpu_seconds(server.process)
+    before = cpu_seconds([server.process])
     measured = load.run(server.url, paths, rate=None, seconds=seconds)
-    used = _cpu_seconds(server.process) - before
+    used = cpu_seconds([server.process]) - before
     if set(measured.statuses) != {httpx.codes.OK}:
         raise RuntimeError(f"{server.url} answered {measured.statuses}")
     return {
@@ -131,11 +132,6 @@ def _measured(server: Server, paths: list[str], seconds: float) -> dict[str, flo
         "p50_ms": round(measured.percentile(50), 2),
         "p99_ms": round(measured.percentile(99), 2),
     }
-
-
-def _cpu_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
 
 
 def _entry(name: str, runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:

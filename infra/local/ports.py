@@ -32,10 +32,10 @@ def api_url_of(settings: Settings) -> str:
     return url_of(settings.api_host, settings.api_port, "https" if settings.api_certificate_file else "http")
 
 
-def is_taken(port: int, host: str = HOST) -> bool:
-    """Whether another server listens on the port."""
+def is_taken(port: int) -> bool:
+    """Whether another server listens on the port of HOST."""
     try:
-        socket.create_server((host, port)).close()
+        socket.create_server((HOST, port)).close()
     except OSError:
         return True
     return False

@@ -62,7 +62,7 @@ class Authority:
     def key_pem(self) -> bytes:
         return _pem(self.key)
 
-    def broker_pem(self, hosts: Sequence[str], now: datetime | None = None) -> bytes:
+    def broker_pem(self, hosts: Sequence[str]) -> bytes:
         """A new key and certificate of the broker for these hosts (names or addresses), as PEM in the form of Kafka.
 
         Brokers and controllers use the certificate as servers and as clients.
@@ -70,7 +70,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self.certificate.subject
         builder = (
-            _builder(_name(BROKER), issuer, key.public_key(), _CERTIFICATE_LIFE, now or datetime.now(UTC))
+            _builder(_name(BROKER), issuer, key.public_key(), _CERTIFICATE_LIFE, datetime.now(UTC))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(

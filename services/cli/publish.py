@@ -77,7 +77,8 @@ def simulate(  # noqa: PLR0913 - each option is a parameter
 
     with clear_errors():
         published = _publish(counted(), settings, count, rate, quiet=as_json)
-    _print_report({**published, "seed": seed, "day": str(options.day), **_by_kind(kinds)}, as_json=as_json)
+    counts = {"invoices": kinds["invoice"], "repeats": kinds["repeat"], "broken": kinds["broken"]}
+    _print_report({**published, "seed": seed, "day": str(options.day), **counts}, as_json=as_json)
 
 
 def replay(
@@ -123,10 +124,6 @@ def _publish(
         "seconds": round(seconds, 3),
         "per_second": round(number / seconds) if seconds else number,
     }
-
-
-def _by_kind(kinds: Counter[str]) -> dict[str, int]:
-    return {"invoices": kinds["invoice"], "repeats": kinds["repeat"], "broken": kinds["broken"]}
 
 
 def _print_report(figures: dict[str, Any], *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from tests.faults.under_load import RATE, audited_row, load
 from tests.support.failing_disk import flip
 from tests.support.kafka import read_all
 from tests.support.processes import delete_newest_commit
-from tests.support.programs import loyalty, run_module
+from tests.support.programs import loyalty, run_pipeline
 
 _KINDS = ("offsets/[0-9]*", "commits/[0-9]*", "state/**/*")
 """The kinds of files in the checkpoint of the loyalty query. Each injection damages one kind, in turn."""
@@ -42,7 +42,7 @@ def damaged_checkpoint(name: str, environment: Environment, seed: int) -> Row:
     with Tills(environment.stack, seed + 1_000, RATE):
         environment.until_written(topics.POS_INVOICES, 40)
     _damage_all(Path(environment.settings.checkpoint_dir, "loyalty"), kind, rng)
-    start = run_module("pipelines", environment.settings, "--query=loyalty", "--available-now")
+    start = run_pipeline(environment.settings, "--query=loyalty", "--available-now")
     is_detected = start.returncode != 0 and any(word in start.stdout for word in _DAMAGE_WORDS)
     rebuilt = loyalty(environment.settings, "rebuild").returncode
     environment.resume(environment.stack.pipeline)

@@ -16,7 +16,7 @@ from tests.faults.report import Row
 from tests.faults.scenario import Scenario
 from tests.support.builders import invoice
 from tests.support.kafka import publish_commands, publish_invoices
-from tests.support.programs import last_error, loyalty, run_module
+from tests.support.programs import last_error, loyalty, run_pipeline
 
 _BATCH = 50
 _BACKLOG = 8 * _BATCH
@@ -107,9 +107,7 @@ def _invoices(prefix: str, card: str, count: int) -> Iterable[dict[str, object]]
 
 def _archive(settings: Settings, **changes: str) -> CompletedProcess[str]:
     metrics = str(free_port())
-    return run_module(
-        "pipelines", settings, "--query", "archive", "--available-now", LOYALTY_METRICS_PORT=metrics, **changes
-    )
+    return run_pipeline(settings, "--query", "archive", "--available-now", LOYALTY_METRICS_PORT=metrics, **changes)
 
 
 SCENARIOS: dict[str, Scenario[Environment]] = {

@@ -16,7 +16,7 @@ from tests.faults.report import Row
 from tests.faults.scenario import Scenario, in_turn
 from tests.faults.under_load import RATE, audited_row, load
 from tests.support.kafka import publish
-from tests.support.programs import REFUSED, last_error, run_module
+from tests.support.programs import REFUSED, last_error, run_pipeline
 
 _FUZZED = 3_000
 
@@ -52,7 +52,7 @@ def second_pipeline(name: str, environment: Environment, seed: int) -> Row:
 
 def refused(settings: Settings, **changes: str) -> str:
     """Run a pipeline. Returns its error if it ends with status 2, and otherwise an empty text."""
-    run = run_module("pipelines", settings, "--available-now", LOYALTY_METRICS_PORT=str(free_port()), **changes)
+    run = run_pipeline(settings, "--available-now", LOYALTY_METRICS_PORT=str(free_port()), **changes)
     return last_error(run) if run.returncode == REFUSED else ""
 
 
@@ -68,7 +68,7 @@ def overtaken_by_retention(name: str, environment: Environment, seed: int) -> Ro
     delete_to_the_end(environment)
     refusal = refused(environment.settings)
     accepting = environment.settings.model_copy(update={"accept_data_loss": True})
-    status = run_module("pipelines", accepting, "--available-now").returncode
+    status = run_pipeline(accepting, "--available-now").returncode
     environment.resume(pipeline)
     recovery = environment.recovered()
     is_right = "retention has deleted" in refusal and status == 0

@@ -17,6 +17,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 _AXE = Path(__file__).parents[1] / "data" / "axe" / "axe.min.js"
 _SECONDS = 240
+_MOST_TABS = 40
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",  # root cannot use the sandbox
@@ -93,9 +94,9 @@ class Browser:
         for each in keys:
             self.driver.switch_to.active_element.send_keys(each)
 
-    def tab_to(self, label: str, most: int = 40) -> None:
+    def tab_to(self, label: str) -> None:
         """Press Tab until the element with this text or name has the focus."""
-        for _ in range(most):
+        for _ in range(_MOST_TABS):
             focused = self.driver.switch_to.active_element
             if label in (focused.text, focused.get_attribute("name")):
                 return

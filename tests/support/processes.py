@@ -51,6 +51,9 @@ classes, a start with a first job takes 23 CPU seconds, of which Java needs 4 to
 
 ROOT = Path(__file__).parents[2]
 
+_PIPELINE_SECONDS = 480
+"""The longest wait for one condition of a pipeline on a busy machine."""
+
 
 class ApiProcess:
     """One API instance on a free port. It writes its log to a file, because a full pipe would block it."""
@@ -296,11 +299,9 @@ def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environm
     return subprocess.Popen(command, env=complete, stdout=log, stderr=log, start_new_session=True)
 
 
-def wait_until(
-    condition: Callable[[], bool], process: subprocess.Popen[bytes], log: IO[str], seconds: int = 480
-) -> None:
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: IO[str]) -> None:
     """Poll a condition while the process runs. Fails with the end of its log if it ends or after the timeout."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _PIPELINE_SECONDS
     while not condition():
         assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")[-4000:]
         assert time.monotonic() < deadline, Path(log.name).read_text(encoding="utf-8")[-4000:]
@@ -308,13 +309,9 @@ def wait_until(
 
 
 @contextlib.contextmanager
-def running_ledger(settings: Settings, entries: int, log: Path, port: int | None = None) -> Iterator[None]:
-    """Run ``python -m services.ledger``. Enters the block when the ledger has this number of entries.
-
-    Args:
-        port: the port of its metrics; None for a free port.
-    """
-    environment = environment_of(settings.model_copy(update={"ledger_metrics_port": port or free_port()}))
+def running_ledger(settings: Settings, entries: int, log: Path) -> Iterator[None]:
+    """Run ``python -m services.ledger``. Enters the block when the ledger has this number of entries."""
+    environment = environment_of(settings.model_copy(update={"ledger_metrics_port": free_port()}))
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "services.ledger"], env=environment, stdout=output, stderr=output

@@ -24,9 +24,9 @@ def loyalty(
     return run([LOYALTY, *arguments], settings, timeout=timeout)
 
 
-def run_module(module: str, settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run a module. ``changes`` are environment variables."""
-    return run([sys.executable, "-m", module, *arguments], settings, jars.ROOT, _LONGEST_SECONDS, **changes)
+def run_pipeline(settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m pipelines``. ``changes`` are environment variables."""
+    return run([sys.executable, "-m", "pipelines", *arguments], settings, jars.ROOT, _LONGEST_SECONDS, **changes)
 
 
 def run(

@@ -59,7 +59,7 @@ class Writer:
 
 
 class Load(BackgroundThreads):
-    """Runs a writer and readers. A reader asks all instances in turn, and requires the newest sequence number so far."""
+    """Runs a writer and readers. A reader asks all instances in turn, for the newest sequence number so far."""
 
     def __init__(self, writer: Writer, urls: Callable[[], Sequence[str]], readers: int = 2) -> None:
         self.findings = Findings()

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from services.domain.events import Line, Purchase
-from services.domain.programme import DAY
+from services.domain.programme import DAY, LOYALTY_FACTOR
 from tests.support.examples import examples
 
 HISTORIES = int(os.environ.get("TEST_HISTORIES", examples(300)))
@@ -48,9 +48,7 @@ RETURN_HISTORIES = st.lists(_PURCHASES | _PURCHASES | _RETURNS | _EXCHANGES, max
 """Each invoice has its own number. A return can name a purchase, a return, an exchange, itself, or no invoice."""
 
 
-def expected_total(
-    invoices: list[Purchase], factor: Decimal = Decimal("0.02"), counted: Callable[[str], bool] = lambda _: True
-) -> int:
+def expected_total(invoices: list[Purchase], counted: Callable[[str], bool] = lambda _: True) -> int:
     """The points in hundredths. Of each item, the value counts that was bought and not returned.
 
     Each invoice is rounded once.
@@ -73,4 +71,4 @@ def expected_total(
         for number, items in bought.items()
         if counted(number)
     )
-    return sum(int((amount * factor * 100).quantize(Decimal(1), ROUND_HALF_UP)) for amount in rest)
+    return sum(int((amount * LOYALTY_FACTOR * 100).quantize(Decimal(1), ROUND_HALF_UP)) for amount in rest)

@@ -103,8 +103,8 @@ def bearer(text: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {text}"}
 
 
-def decision(command_id: str, card: str, kind: str = "reserve") -> tuple[Topic, str, dict[str, Any]]:
-    record = {**mark_of(command_id, kind, "hash"), "Sequence": 2, "Status": "done", "CustomerCardNo": card}
+def decision(command_id: str, card: str) -> tuple[Topic, str, dict[str, Any]]:
+    record = {**mark_of(command_id, "reserve", "hash"), "Sequence": 2, "Status": "done", "CustomerCardNo": card}
     return LOYALTY_DECISIONS, command_id, {**record, "RedemptionID": command_id}
 
 

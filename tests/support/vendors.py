@@ -27,12 +27,12 @@ _FILES = {
 _SECONDS = 240
 
 
-def blocks(heading: str, language: str = "bash") -> list[str]:
-    """The code blocks of a section in this language, in order."""
+def blocks(heading: str) -> list[str]:
+    """The code blocks of a section with commands (bash), in order."""
     (section,) = re.findall(
         rf"^##+ {heading}$(.*?)(?=^##+ |\Z)", _PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
-    return [text for found, text in _BLOCK.findall(section) if found == language]
+    return [text for language, text in _BLOCK.findall(section) if language == "bash"]
 
 
 class Vendor:

@@ -86,5 +86,7 @@ def test_a_missing_compiler_is_an_error_that_names_the_package(tmp_path: Path, m
     """The error on a machine with a JRE but no JDK names the missing package."""
     monkeypatch.setattr(setup, "java", lambda: tmp_path / "java")
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(setup.PeersSetupError, match=r"^no javac 17 or newer found: install one, for example .*jdk-headless$"):
+    with pytest.raises(
+        setup.PeersSetupError, match=r"^no javac 17 or newer found: install one, for example .*jdk-headless$"
+    ):
         setup.find_compiler()
