@@ -127,6 +127,15 @@ def _same_log() -> Iterator[None]:
         structlog.reset_defaults()
 
 
+@pytest.fixture(autouse=True)
+def _same_signal_handlers() -> Iterator[None]:
+    """Restore the handlers of signals. A test of a process in this process replaces them, and then Ctrl-C is lost."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap servers of the given broker, or of a broker that this run starts."""

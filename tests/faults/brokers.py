@@ -164,7 +164,6 @@ class BrokerCluster:
             "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
             "controller.quorum.voters": voters,
             "log.dirs": self._directory / f"kafka-{node}" / "data",
-            "min.insync.replicas": 2,
             "offsets.topic.replication.factor": 3,
             "transaction.state.log.replication.factor": 3,
             "transaction.state.log.min.isr": 2,
