@@ -10,7 +10,7 @@ from services.messaging import clients, publishing
 from services.messaging.publishing import Publisher, PublishError, connected_producer
 from services.messaging.resending import ResendingProducer
 from services.settings import Settings
-from tests.support.mock_kafka import fail, mock_broker, refuse_next
+from tests.support.mock_kafka import fail, hanging, mock_broker, refuse_next
 from tests.support.waiting import wait_for
 
 _INIT_PRODUCER_ID = 22
@@ -69,9 +69,10 @@ def test_producers_that_fail_at_once_are_replaced_at_intervals() -> None:
     results: list[KafkaError | None] = []
     with mock_broker() as (settings, broker), capture_logs() as lines:
         producer = ResendingProducer(settings, "test", log_level=0)
-        for _ in range(10_000):
-            producer.produce("topic", b"value", b"key", [], results.append)
-        fail(producer._producer)
+        with hanging(broker):  # It acknowledges none of the records.
+            for _ in range(10_000):
+                producer.produce("topic", b"value", b"key", [], results.append)
+            fail(producer._producer)
         refuse_next(broker, _INIT_PRODUCER_ID, KafkaError.CLUSTER_AUTHORIZATION_FAILED, 5)
         producer.poll(0.1)
         second = producer._producer
