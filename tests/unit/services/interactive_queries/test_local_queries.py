@@ -1,6 +1,6 @@
 """Queries over the local partitions of a store: pages, ranges, several keys, counts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 import pytest
@@ -33,19 +33,29 @@ ALL = KeyRange(b"", None)
 KEYS = st.text(st.sampled_from("ab/\x00é\uffff"), max_size=3).map(str.encode)
 DEFINITION = StoreDefinition("things", LOYALTY_BALANCES, lambda key, value: View(1, value))
 
-Open = Callable[[], StorePartition]
-
 
 def value_of(key: bytes) -> VersionedValue:
     return VersionedValue(len(key), 7, 8, b'{"key":"' + key.hex().encode() + b'"}')
 
 
-def new_store(open_store: Open, keys: set[bytes], restoring: frozenset[int] = frozenset()) -> StateStore:
+@pytest.fixture
+def partitions(open_store: Callable[[], StorePartition]) -> Iterator[list[StorePartition]]:
+    """The partitions of a store. All examples of a property use them, because RocksDB opens them slowly."""
+    opened = [open_store() for _ in range(DEFINITION.changelog.partitions)]
+    yield opened
+    for partition in opened:
+        partition.destroy()
+
+
+def new_store(
+    partitions: list[StorePartition], keys: set[bytes], restoring: frozenset[int] = frozenset()
+) -> StateStore:
+    """A store that has these keys in the partitions, and no earlier ones."""
     store = StateStore(DEFINITION)
-    for number in range(DEFINITION.changelog.partitions):
-        partition = open_store()
+    for number, partition in enumerate(partitions):
+        former = dict.fromkeys(key for key, _ in partition.scan(b"", None, 1_000))
         mine = {key: value_of(key).pack() for key in keys if store.partition_of(key) == number}
-        partition.apply(mine, Checkpoint("test", 40, 0))
+        partition.apply(former | mine, Checkpoint("test", 40, 0))
         target = 50 if number in restoring else 0
         store.add(StoreTask(DEFINITION, number, partition, "test", TaskProgress(None, 0, 40, 45, target)))
     return store
@@ -57,11 +67,6 @@ def whole(store: StateStore, wanted: Sequence[int] = (0, 1, 2)) -> ServingPartit
     return serving_partitions(LocalInstance(stores, FixedMembership(url="http://one"), Settings()), store, wanted)
 
 
-def close(store: StateStore) -> None:
-    for task in store.tasks.values():
-        task.store.destroy()
-
-
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     keys=st.sets(KEYS, max_size=12),
@@ -71,10 +76,10 @@ def close(store: StateStore) -> None:
     limit=st.integers(1, 5),
 )
 def test_pages_return_each_key_once_and_in_order(
-    open_store: Open, keys: set[bytes], first: bytes, last: bytes | None, prefix: bytes, limit: int
+    partitions: list[StorePartition], keys: set[bytes], first: bytes, last: bytes | None, prefix: bytes, limit: int
 ) -> None:
     """All pages of a range have the sorted keys with the prefix between both ends, which are included."""
-    store = new_store(open_store, keys)
+    store = new_store(partitions, keys)
     wanted = KeyRange.between(first, last, prefix)
     visited: list[Row] = []
     left, more = wanted, True
@@ -89,24 +94,24 @@ def test_pages_return_each_key_once_and_in_order(
     expected = sorted(key for key in keys if first <= key and (last is None or key <= last) and key.startswith(prefix))
     assert expected == [row.key for row in visited]
     assert all(row.value == value_of(row.key) and row.partition == store.partition_of(row.key) for row in visited)
-    close(store)
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(keys=st.sets(KEYS, max_size=8), asked=st.lists(KEYS, max_size=8))
-def test_look_up_returns_each_known_key_once(open_store: Open, keys: set[bytes], asked: list[bytes]) -> None:
+def test_look_up_returns_each_known_key_once(
+    partitions: list[StorePartition], keys: set[bytes], asked: list[bytes]
+) -> None:
     """The result has the requested keys that exist, once and sorted."""
-    store = new_store(open_store, keys)
+    store = new_store(partitions, keys)
 
     assert sorted(keys & set(asked)) == [row.key for row in look_up(store, whole(store), asked)]
     assert len(keys) == count(whole(store))
-    close(store)
 
 
 def test_a_partition_that_is_restoring_or_elsewhere_is_not_read() -> None:
     """Only restored partitions are read, with position and lag."""
     keys = {f"k{number}".encode() for number in range(30)}
-    store = new_store(MemoryStorePartition, keys, restoring=frozenset({1}))
+    store = new_store([MemoryStorePartition() for _ in range(3)], keys, restoring=frozenset({1}))
     gone = store.remove(2)
     assert gone is not None
 
