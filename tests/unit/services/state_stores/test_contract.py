@@ -80,11 +80,12 @@ class TestStorePartition:
         assert [key for key, _ in store.scan(b"ab", end_of_prefix(b"ab"), 10)] == [b"ab", b"ab\xff"]
         assert [key for key, _ in store.scan(b"\xff", end_of_prefix(b"\xff"), 10)] == [b"\xff", b"\xff\xff1"]
 
-    def test_a_closed_store_refuses_each_operation(self, store: StorePartition) -> None:
-        """It raises StoreClosedError. A second close is allowed."""
+    @pytest.mark.parametrize("end", ["close", "destroy"])
+    def test_a_store_refuses_each_operation_after_its_end(self, store: StorePartition, end: str) -> None:
+        """After ``close`` and after ``destroy`` each operation raises StoreClosedError. A second call is allowed."""
         store.apply({b"a": b"1"}, NOTHING)
-        store.close()
-        store.close()
+        getattr(store, end)()
+        getattr(store, end)()
 
         for operation in (
             lambda: store.get(b"a"),
@@ -96,15 +97,6 @@ class TestStorePartition:
         ):
             with pytest.raises(StoreClosedError):
                 operation()
-
-    def test_a_destroyed_store_is_closed(self, open_store: Callable[[], StorePartition]) -> None:
-        """Each operation raises StoreClosedError."""
-        store = open_store()
-        store.apply({b"a": b"1"}, NOTHING)
-        store.destroy()
-
-        with pytest.raises(StoreClosedError):
-            store.get(b"a")
 
     @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
