@@ -1,7 +1,5 @@
 """Encoding and decoding change no fact."""
 
-from decimal import Decimal
-
 import orjson
 from hypothesis import given
 
@@ -18,7 +16,6 @@ from tests.support.account_histories import CARD, HISTORIES, START
 from tests.support.builders import entry
 
 IDS = FolderSchemaIds()
-ONE = Decimal("1.00")
 OWN = "the customer's pseudonym"
 
 
@@ -26,26 +23,6 @@ OWN = "the customer's pseudonym"
 def test_entries_are_read_as_they_were_written(history):
     """A Notification has all fields of an entry."""
     assert history.entries == [entry_from_notification(notification_record(CARD, entry)) for entry in history.entries]
-
-
-def test_an_entry_of_before_there_were_kinds():
-    """In entries without a kind, the invoice number is the event id, and the whole total is available."""
-    old = {
-        "InvoiceNumber": "I1",
-        "CustomerCardNo": CARD,
-        "TotalAmount": 50.5,
-        "EarnedLoyaltyPoints": ONE,
-        "Sequence": 3,
-    }
-    defaults = {"Kind": "earned", "EventID": "", "OpenedTime": 0, "Tier": "", "ProgrammeVersion": 0, "ExpiresTime": 0}
-    texts = dict.fromkeys(("Reason", "Actor", "Counterparty"), "")
-    none = dict.fromkeys(("AvailableLoyaltyPoints", "PendingLoyaltyPoints", "ReservedLoyaltyPoints"))
-
-    entry = entry_from_notification(
-        {**old, **defaults, **texts, **none, "TotalLoyaltyPoints": 7 * ONE, "UpdatedTime": START}
-    )
-
-    assert ("I1", 700, 700, 0) == (entry.event_id, entry.total, entry.available, entry.reserved)
 
 
 @given(HISTORIES)
