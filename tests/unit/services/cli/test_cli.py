@@ -43,6 +43,7 @@ def test_no_broker_is_one_clear_line(command: list[str]) -> None:
     assert NO_BROKER == result.stderr
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_an_output_that_cannot_be_written_is_one_clear_line(options: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
@@ -149,16 +150,7 @@ def test_an_unusable_ca_file_is_one_clear_line(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_the_status_names_an_unusable_authority(tmp_path: Path) -> None:
-    file = tmp_path / "ca.pem"
-    file.write_text("x")
-    result = loyalty("status", LOYALTY_API_CA_FILE=str(file))
-
-    assert 1 == result.exit_code
-    assert f"cannot use {file} as PEM" in " ".join(result.stderr.split())
-    assert "Traceback" not in result.stderr
-
-
+@pytest.mark.program
 def test_a_signal_ends_the_program_of_a_command_too() -> None:
     """The program signals the command, and then waits until the command ends it."""
     code = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
@@ -169,6 +161,7 @@ def test_a_signal_ends_the_program_of_a_command_too() -> None:
     assert 7 == processes.exit_status([sys.executable, "-c", "raise SystemExit(7)"])
 
 
+@pytest.mark.program
 def test_a_killed_program_has_the_status_of_a_shell() -> None:
     """For example 137 after the memory limit."""
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"

@@ -80,11 +80,11 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.status.watermarks_of", lambda *_: {0: (5, 15), 1: (0, 10)})
 
 
-def status(answers: dict[str, tuple[int, str]], *options: str) -> Result:
+def status(answers: dict[str, tuple[int, str]], *options: str, **environment: str) -> Result:
     url = f"http://127.0.0.1:{answers['url'][0]}"
     urls = ["--api", url, "--pipeline", f"{url}/", "--ledger", url]
     variables = {"LOYALTY_TOPIC_PREFIX": "t-", "LOYALTY_WEBHOOKS_FILE": "none", "LOYALTY_PIPELINE_DRIVERS": "1"}
-    return CliRunner().invoke(app, ["status", *urls, *options], env=variables)
+    return CliRunner().invoke(app, ["status", *urls, *options], env=variables | environment)
 
 
 def test_the_status_has_parts_topics_instances_dead_letters_and_freshness(answers: dict[str, tuple[int, str]]) -> None:
@@ -252,6 +252,17 @@ def test_a_wrong_url_is_refused(command: str) -> None:
 
     assert 2 == result.exit_code
     assert "Invalid value for --api: 'localhost:8080' is no URL" in result.output
+
+
+def test_the_status_names_an_unusable_authority(answers: dict[str, tuple[int, str]], tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("x")
+
+    result = status(answers, LOYALTY_API_CA_FILE=str(file))
+
+    assert 1 == result.exit_code
+    assert f"cannot use {file} as PEM" in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
 
 
 def test_top_shows_the_same_again_and_again(
