@@ -231,6 +231,7 @@ def test_an_erasure_forgets_the_import(tmp_path):
     ((_, event),) = commands_of(read(tmp_path, "card,points\n4711,12.50\n"))
     outcome = process(None, [event, Erase(append_time=8, command_id="e")], Programmes(), "4711")
     assert [Kind.IMPORTED, Kind.ERASED] == [entry.kind for entry in outcome.entries]
+    assert outcome.account is None
 
 
 @pytest.mark.parametrize(
