@@ -179,15 +179,13 @@ def test_secrets_rotate_without_a_gap(tmp_path: Path, monkeypatch: pytest.Monkey
     for file in files:
         file.write_text(f"{old}\n")
     one, two = (Hops(url, InstanceSecrets(file)) for url, file in zip((ONE, TWO), files, strict=True))
-    steps = 0
     for step, content in enumerate((f"{old}\n{new}\n", f"{new}\n{old}\n", f"{new}\n")):
         for number, file in enumerate(files):
             file.write_text(content)
             os.utime(file, ns=(step, 10 * step + number + 1))
             two.verify(one.sign(ANNA, TWO, REQUEST), REQUEST)
             one.verify(two.sign(ANNA, ONE, REQUEST), REQUEST)
-            steps += 1
-    assert 6 == steps
+
     files[0].write_text("z" * 40)
     os.utime(files[0], ns=(9, 99))
     with pytest.raises(ForwardRefused):
