@@ -105,7 +105,7 @@ def test_how_events_are_cut_into_batches_does_not_matter(events, programmes, cut
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES, st.lists(st.integers(0, 50 * DAY), max_size=4), st.integers(0, 41 * DAY))
 def test_when_timers_fire_does_not_matter(events, programmes, times, cut):
-    """A timer between two batches creates only the entries that are due, and none of them twice."""
+    """A timer between two batches creates only the entries that are due, and creates none of them twice."""
     first = [event for event in events if event.append_time <= cut]
     second = [event for event in events if event.append_time > cut]
     begin = max((event.append_time for event in first), default=0)
@@ -130,7 +130,7 @@ def test_when_timers_fire_does_not_matter(events, programmes, times, cut):
 
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES)
-def test_nothing_is_due_that_has_been_done(events, programmes):
+def test_a_change_that_was_applied_is_not_due_again(events, programmes):
     """After an advance to a time, the next timer is later. A second advance to that time does nothing."""
     outcome = process(None, events, programmes, "card")
     while (account := outcome.account) and (due := outcome.next_due):
@@ -160,7 +160,7 @@ def test_the_same_event_twice_changes_nothing(events, programmes, data):
 
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES)
-def test_never_taken_back_more_than_earned(events, programmes):
+def test_returns_never_take_more_than_purchases_earned(events, programmes):
     """At any time, returns have taken back at most the points that purchases have earned."""
     left = 0
     for entry in process(None, events, programmes, "card").entries:
@@ -171,7 +171,7 @@ def test_never_taken_back_more_than_earned(events, programmes):
 
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES)
-def test_nobody_spends_what_is_not_there(events, programmes):
+def test_only_available_points_can_be_spent(events, programmes):
     """Reservations and transfers use only available points. Only an allowed adjustment or a return creates a debt."""
     outcome = process(None, events, programmes, "card")
     allowed = {event.event_id for event in events if getattr(event, "allow_negative", False)}
@@ -203,7 +203,7 @@ def test_every_command_is_decided_once(events, programmes):
 @thrifty
 @given(ACCOUNT_EVENTS, ACCOUNT_PROGRAMMES, st.integers(1, 20_00))
 def test_transfer_conserves_points(events, rules, points):
-    """Transfers keep the sum of both accounts. Points that never expire keep this property."""
+    """A transfer keeps the sum of the points of both accounts. Points keep their time of expiry."""
     programmes = Programmes((rules,))
     here = process(None, events, programmes, "card")
     now = 41 * DAY
@@ -227,8 +227,8 @@ def received(credit, time):
 
 @thrifty
 @given(ACCOUNT_EVENTS, ACCOUNT_EVENTS, PROGRAMMES)
-def test_account_given_is_left_alone(first, second, programmes):
-    """Processing does not change the account of the previous batch, which is its input."""
+def test_processing_does_not_change_its_input(first, second, programmes):
+    """The account of the previous batch stays as it was."""
     account = process(None, first, programmes, "card").account
     if account:
         before = account.copy()
@@ -238,8 +238,8 @@ def test_account_given_is_left_alone(first, second, programmes):
 
 
 @given(st.lists(st.builds(replace, PURCHASES, total_amount=AMOUNTS.map(abs).map(repr)), max_size=6))
-def test_without_a_programme_the_old_rules_hold(purchases):
-    """By default every PRIME invoice earns ``earned_points``. The points are available at once and never expire."""
+def test_the_default_programme_gives_points_that_never_expire(purchases):
+    """Every PRIME invoice earns ``earned_points``. The points are available at once and never expire."""
     unique = {purchase.invoice_number: purchase for purchase in purchases}.values()
     exact = [replace(purchase, total_amount=Decimal(purchase.total_amount)) for purchase in unique]
     outcome = process(None, exact, Programmes(), "card")
@@ -253,7 +253,7 @@ def test_without_a_programme_the_old_rules_hold(purchases):
 
 
 def test_customer_of_ten_years_has_one_lot():
-    """Points that never expire stay in one lot. The state forgets purchases after their return window."""
+    """Points that never expire stay in one lot. The account forgets purchases after their return window."""
     account = None
     for week in range(520):
         purchase = Purchase(week * 7 * DAY, str(week), Decimal(100))
@@ -263,8 +263,8 @@ def test_customer_of_ten_years_has_one_lot():
     assert 13 == len(account.purchases)
 
 
-def test_of_two_with_one_identity_one_counts():
-    """The same event counts in every order, even if both have the same append time."""
+def test_two_events_with_one_identity_count_once():
+    """One of them counts, also if both have the same append time. It is the same one in every order."""
     first, second = Purchase(1, "same", Decimal(100)), Purchase(1, "same", Decimal(200))
     outcome = process(None, [first, second], Programmes(), "card")
 

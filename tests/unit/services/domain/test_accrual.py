@@ -28,7 +28,7 @@ def programme(*campaigns, combining=Combining.BEST, **rules):
 
 
 @given(AMOUNTS.map(abs))
-def test_default_programme_earns_what_it_always_did(amount):
+def test_the_default_programme_earns_two_hundredths_of_the_amount(amount):
     """An invoice earns 0.02 points for each unit of money, rounded half up to hundredths."""
     purchase = Purchase(1, "1", Decimal(repr(amount)))
 
@@ -37,8 +37,8 @@ def test_default_programme_earns_what_it_always_did(amount):
 
 @settings(max_examples=examples(60))
 @given(PURCHASES, ACCOUNT_PROGRAMMES)
-def test_parts_explain_the_whole(purchase, rules):
-    """The parts add up to the points. Points are never negative, and 0 for customers who do not take part."""
+def test_the_parts_add_up_to_the_points(purchase, rules):
+    """Points are never negative, and they are 0 for customers who do not take part."""
     for tier in ("", "silver", "unknown"):
         result = accrual(purchase, rules, tier)
         assert result.points == sum(part.points for part in result.parts)
@@ -47,15 +47,15 @@ def test_parts_explain_the_whole(purchase, rules):
 
 
 @pytest.mark.parametrize(("rounding", "points"), [(ROUND_FLOOR, 3), (ROUND_CEILING, 4)])
-def test_rounding_is_once_an_invoice_as_the_programme_says(rounding, points):
-    """1.05 at 0.02 with a tier of 1.5 is 0.0315. The sum is rounded, and not each part."""
+def test_the_sum_of_an_invoice_is_rounded_and_not_each_part(rounding, points):
+    """1.05 at 0.02 with a tier of 1.5 is 0.0315. The programme says how to round it."""
     rules = Programme(rounding=rounding, tiers=(Tier("gold", 1, Decimal("1.5")),), tier_period=Period.YEAR)
 
     assert points == accrual(Purchase(1, "1", Decimal("1.05")), rules, "gold").points
 
 
-def test_customer_types_are_the_programme_s():
-    """The case of a customer type does not matter. Customer types that are not listed earn nothing."""
+def test_the_programme_lists_the_customer_types_that_earn():
+    """The case of a customer type does not matter. A type that is not listed earns nothing."""
     staff = Purchase(1, "1", Decimal(100), customer_type="Staff")
 
     assert 2_00 == accrual(staff, Programme(customer_types=frozenset({"STAFF"}))).points
@@ -129,15 +129,15 @@ def test_how_campaigns_combine(campaigns, best, everything):
     assert {"base": 2_00, **everything} == earned(programme(*campaigns, combining=Combining.ALL))
 
 
-def test_bonus_for_an_item_wants_the_item_paid():
-    """Free milk matches the campaign but earns nothing."""
+def test_a_free_item_earns_no_bonus():
+    """Free milk matches the campaign, and earns nothing."""
     free = Purchase(MONDAY_NOON, "1", Decimal(60), lines=(Line("milk", Decimal(0)), BREAD))
 
     assert {"base": 1_20} == earned(programme(ITEM), free)
 
 
-def test_what_costs_nothing_earns_nothing():
-    """A free invoice does not get a bonus either. One that is worth too little for a point has its base of 0."""
+def test_a_free_invoice_earns_nothing():
+    """It earns no bonus either. An invoice that is worth too little for a point has its base of 0."""
     assert 0 == accrual(Purchase(1, "1", Decimal(0)), programme(Campaign("c", bonus=50))).points
     assert {"base": 0} == earned(programme(), Purchase(1, "1", Decimal("0.01")))
 
@@ -150,15 +150,15 @@ def test_one_invoice_earns_a_hundred_billion_points_at_most():
     assert {"base": 10**13 - 1, "c": 1} == earned(rules, Purchase(1, "1", Decimal("999999999.9999")))
 
 
-def test_nothing_earned_is_the_least():
-    """Two exclusions of one item do not reduce the points of the other items."""
+def test_an_invoice_never_earns_less_than_0():
+    """Four campaigns with the multiplier 0 on the milk would take 3.20 of the 2.00 points."""
     campaigns = [Campaign(name, items=frozenset({"milk"}), multiplier=Decimal(0)) for name in "abcd"]
 
     assert 0 == accrual(BASKET, programme(*campaigns, combining=Combining.ALL)).points
 
 
 def test_excluded_items_do_not_earn():
-    """Neither the base, the tier nor a campaign counts their lines. The explanation says what was excluded."""
+    """Their lines count for neither the base, the tier nor a campaign. A part of the points says what was excluded."""
     rules = programme(
         Campaign("triple", items=frozenset({"milk"}), multiplier=Decimal(3)),
         Campaign("welcome", items=frozenset({"milk"}), bonus=1_00),
@@ -172,7 +172,7 @@ def test_excluded_items_do_not_earn():
 
 
 def test_the_taxable_amount_earns_if_the_programme_says_so():
-    """An invoice without it earns by its total."""
+    """An invoice without a taxable amount earns by its total."""
     rules = programme(tax_basis=TaxBasis.TAXABLE, tiers=(Tier("gold", 1, Decimal(2)),))
     taxed = replace(BASKET, taxable_amount=Decimal(80))
 
@@ -195,7 +195,7 @@ def test_a_minimum_spend_counts_what_can_earn(minimum, points):
 
 
 def test_caps_of_an_invoice_and_of_a_day():
-    """The smaller cap decides. What other purchases of the day have earned counts against the cap per day."""
+    """The smaller cap decides. The points of other purchases of the day count against the cap per day."""
     rules = programme(Campaign("double", multiplier=Decimal(2)), cap_per_invoice=3_00, cap_per_day=5_00)
 
     assert {"base": 2_00, "double": 2_00, "cap-per-invoice": -1_00} == earned(rules)
@@ -208,7 +208,7 @@ def test_caps_of_an_invoice_and_of_a_day():
 @pytest.mark.parametrize("combining", Combining)
 @pytest.mark.parametrize(("items", "lost"), [({"milk"}, 80), ((), 2_00)])
 def test_a_multiplier_of_0_earns_nothing(combining, items, lost):
-    """This is true for the lines of an item campaign, and for the whole invoice."""
+    """The lines of an item campaign earn nothing, or the whole invoice if the campaign has no items."""
     rules = programme(Campaign("none", items=frozenset(items), multiplier=Decimal(0)), combining=combining)
 
     assert {"base": 2_00, "none": -lost} == earned(rules)

@@ -74,7 +74,7 @@ def test_a_programme_decides_whether_a_blocked_card_earns():
 
 
 def test_each_block_has_an_entry_with_its_reason():
-    """A second block of the same card gives the new reason. The entries show who did it."""
+    """A second block of the same card gives a new reason. The entries show who blocked the card."""
     again = replace(BLOCK, append_time=4, command_id="again", reason="found in a shop")
     entries = after(BLOCK, again, UNBLOCK).entries[1:]
 

@@ -116,7 +116,7 @@ def test_no_point_is_lost_between_cards(names, dice):
 @many
 @given(NAMES, DICE)
 def test_no_point_is_lost_between_cards_that_replace_each_other_in_a_circle(names, dice):
-    """Without returns: a return does not find its purchase if two cards have swapped their accounts."""
+    """No event is a return, because a return does not find its purchase if two cards have swapped their accounts."""
     events = [each for each in events_of(names, dice) if getattr(each[1], "original_invoice_number", None) is None]
     first, last = names[0], names[-2]
     replaced = Replace(append_time=0, command_id=f"replace {last}", counterparty=first)

@@ -58,7 +58,7 @@ def test_reserve_sets_aside_and_capture_spends():
     assert 2 + 15 * MINUTE == outcome.decisions[0].expires_time == outcome.entries[1].expires_time
 
 
-def test_void_frees_what_is_reserved():
+def test_void_frees_the_reserved_points():
     """After a void, all points can be spent again."""
     assert (Kind.VOIDED, 0, 10_00, 0) == last(after(reserve(4_00), void()))
 
@@ -74,8 +74,8 @@ def test_redemption_ends_once(command, end):
     assert [command.command_id] == [entry.event_id for entry in outcome.entries if entry.kind == Kind.REFUSED]
 
 
-def test_reserve_lapses_by_itself():
-    """Without a capture in time, the reservation lapses with its own entry. A later capture is refused."""
+def test_a_reservation_lapses_without_a_capture():
+    """The lapse has its own entry at its exact time. A later capture is refused."""
     lapse = 2 + 15 * MINUTE
     assert [Kind.REDEEMED] == [after(reserve(4_00), capture(time=lapse - 1)).entries[-1].kind]
     outcome = after(reserve(4_00), capture(time=lapse))
@@ -112,8 +112,8 @@ def test_command_is_decided_once():
     assert ["redemption", "refused"] == [made.command_id for made in outcome.decisions]
 
 
-def test_reserve_is_known_while_it_holds():
-    """A duplicate does not reserve again, however long the programme keeps reservations."""
+def test_a_repeated_reserve_does_not_reserve_again():
+    """This is true for as long as the programme keeps a reservation."""
     outcome = after(reserve(4_00), reserve(4_00, time=11 * DAY), programme=Programme(reserve_for=30 * DAY))
 
     assert (6_00, 4_00) == (outcome.account.available, outcome.account.reserved)
@@ -146,8 +146,8 @@ def test_adjustment(points, allow_negative, kind, available):
     assert ("goodwill" if kind == Kind.ADJUSTED else "insufficient-points") == entry.reason
 
 
-def test_points_given_by_hand_expire_as_earned_ones():
-    """The points of an adjustment expire like earned points, but they are never pending."""
+def test_the_points_of_an_adjustment_expire_like_earned_points():
+    """They are never pending."""
     programme = Programme(valid_for=10 * DAY, pending=5 * DAY, expiry_notice=DAY)
     given = Adjust(append_time=DAY, command_id="adjust", points=1_00)
     outcome = after(given, programme=programme)
@@ -157,7 +157,7 @@ def test_points_given_by_hand_expire_as_earned_ones():
 
 
 def test_transfer_keeps_expiry():
-    """Points that expire soonest are sent first and keep their expiry. The receiving account learns the sender."""
+    """Points that expire soonest are sent first, and keep their expiry. The receiving account learns the sender."""
     programme = Programme(valid_for=10 * DAY)
     announced = replace(programme, expiry_notice=DAY)
     more = Purchase(3 * DAY, "more", Decimal(500))
@@ -178,7 +178,7 @@ def test_transfer_keeps_expiry():
 
 
 def test_received_points_that_expired_on_the_way_expire_at_once():
-    """The receiving account never refuses a transfer, but a transfer does not extend an expiry."""
+    """A transfer does not extend an expiry."""
     received = Receive(append_time=50, command_id="in", counterparty="card", lots=(SentLot(1_00, 40),))
     outcome = process(None, [received], Programmes(), "other")
 
@@ -192,7 +192,7 @@ def test_transfer_to_oneself_is_refused():
 
 
 def test_erasure_ends_the_account():
-    """One entry takes all points, also reserved ones. No command of the customer stays in the account."""
+    """One entry takes all points, also reserved ones. The account keeps no command of the customer."""
     erase = Erase(append_time=4, command_id="erase")
     outcome = after(reserve(4_00), Adjust(append_time=3, command_id="adjust", points=1), erase)
 
@@ -207,7 +207,7 @@ def test_erasure_ends_the_account():
 
 
 def test_an_erasure_reaches_the_other_cards():
-    """It does not go back to the card that it came from. The hash belongs to the request of the caller only."""
+    """The erasure is not sent back to the card that it came from. Its copies have no request hash."""
     erase = Erase(append_time=4, command_id="E", request_hash="hash", counterparty="first")
     outcome = process(Account(1, former_cards=("first", "second"), moved_to="new"), [erase], Programmes(), "card")
 
@@ -331,7 +331,7 @@ def test_a_transfer_of_many_lots_becomes_several_commands():
 
 
 def test_the_largest_credit_fits_into_its_topic():
-    """The longest texts and the most lots give less than half a topic's limit."""
+    """The longest texts and the most lots need less than half of the topic's limit."""
     longest = "\N{GRINNING FACE}" * LONGEST_TEXT
     reason = "\N{GRINNING FACE}" * LONGEST_REASON
     lots = tuple(SentLot(MOST_EARNED - 1, LAST_TIME - number) for number in range(MOST_LINE_ITEMS))

@@ -55,7 +55,7 @@ def test_a_return_of_an_invoice_that_nobody_bought_with_a_card_takes_nothing():
 
 
 def test_a_customer_who_joins_with_the_purchase_of_an_earlier_return():
-    """The return found no account and was not kept. The index forwards it when the purchase opens the account."""
+    """The return found no account and was not kept. The index forwards it when the purchase has opened the account."""
     assert 0 == stream_of([(CARD, replace(RETURNED, customer_type="NONPRIME"))], [(CARD, BOUGHT)]).total(CARD)
 
 

@@ -89,7 +89,7 @@ def test_a_text_that_is_cut_off_costs_no_quadratic_time(brackets: str) -> None:
 
 
 def test_a_value_can_be_nested_999_levels_deep() -> None:
-    """Brackets in texts do not count, and texts do not make room for more."""
+    """Brackets inside of texts do not count as levels, and a text does not allow more levels."""
 
     def nested(levels: int) -> bytes:
         return b'{"Tip": ' + b'["{[", ' * (levels - 1) + b"1" + b"]" * (levels - 1) + b"}"

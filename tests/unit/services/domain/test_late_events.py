@@ -58,7 +58,7 @@ def test_late_events_recompute_exactly(arrivals, batches, programmes):
 
 
 def test_an_account_after_an_erasure_is_newer_than_the_erased_one():
-    """The erasure is decided before older invoices of the card."""
+    """An older invoice arrives after the erasure was decided. It opens an account with a later opened time."""
     late = Purchase(1_000_000, "INV-1", Decimal(5000))
     erase = Erase(append_time=2_000_000, command_id="E")
     first = process(None, [erase], Programmes(), CARD)
@@ -79,7 +79,7 @@ def test_two_erasures_in_one_millisecond_have_two_versions():
 
 
 def test_a_marker_ends_when_no_older_event_can_arrive():
-    """The state store then contains nothing of the card."""
+    """The marker is deleted after ten days. Then the state has nothing of the card."""
     marker = process(None, [Erase(append_time=5, command_id="E")], Programmes(), CARD)
 
     assert 5 + 10 * DAY == marker.next_due
@@ -88,7 +88,7 @@ def test_a_marker_ends_when_no_older_event_can_arrive():
 
 
 def test_an_erasure_replaces_decisions_by_records_without_the_card():
-    """A retry finds the hash of its request."""
+    """The record keeps the hash of the request, so a retry can be recognised."""
     adjust = Adjust(append_time=1, command_id="A", request_hash="hash", points=5)
     outcome = process(None, [adjust, Erase(append_time=2, command_id="E")], Programmes(), CARD)
 

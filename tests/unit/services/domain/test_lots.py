@@ -18,8 +18,8 @@ def expiry(terms):
 
 @settings(max_examples=examples(60))
 @given(LOTS, st.integers(0, 500))
-def test_nothing_gets_lost(lots, points):
-    """The result has the requested points, or all that exist. Putting them back restores the lots."""
+def test_taking_points_and_adding_them_again_restores_the_lots(lots, points):
+    """The function takes the requested points, or all that exist."""
     for take, there in (take_spendable, spendable(lots)), (take_any, sum(lots.values())):
         left = dict(lots)
         taken = take(left, points)
@@ -31,8 +31,8 @@ def test_nothing_gets_lost(lots, points):
 
 @settings(max_examples=examples(60))
 @given(LOTS, st.integers(0, 500))
-def test_soonest_to_expire_goes_first(lots, points):
-    """No lot that is left expires before a spent lot, except pending ones, which are never spent."""
+def test_points_that_expire_soonest_are_spent_first(lots, points):
+    """No lot that is left expires before a spent lot. Pending lots are never spent."""
     taken = take_spendable(lots, points)
 
     assert not any(terms.available_time for terms in taken)
@@ -55,12 +55,12 @@ def test_the_order_of_the_dictionary_has_no_meaning(lots, points, preferred, dic
     [(Terms(2, 6), Terms(2, 6)), (Terms(2), Terms(2)), (Terms(2, 8), Terms(1)), (Terms(3), Terms(1))],
 )
 def test_the_lot_of_a_purchase_goes_first(other, taken):
-    """It is pending or released. A lot that is released at another time is of another purchase."""
+    """The lot is pending or already released. A lot with another time of release belongs to another purchase."""
     assert {taken: 5} == take_any({Terms(1): 5, other: 5}, 5, Terms(2, 6))
 
 
-def test_nothing_makes_no_lot():
-    """An invoice that earns 0 creates no lot."""
+def test_0_points_make_no_lot():
+    """An invoice can earn 0 points."""
     lots = {Terms(): 5}
     add(lots, {Terms(1): 0, Terms(): 0})
 

@@ -87,7 +87,7 @@ def test_a_return_that_waits_finds_its_purchase_on_the_other_card():
 @pytest.mark.parametrize("part_size", [1, moves.PART_SIZE])
 @pytest.mark.parametrize("bought_by", [OLD, NEW])
 def test_a_merge_takes_a_return_back_once(bought_by, part_size, monkeypatch):
-    """The return came with the card that did not buy. There it waits, and it has counted where the invoice is."""
+    """The return came twice: it counts on the card that bought, and waits on the other card."""
     monkeypatch.setattr(moves, "PART_SIZE", part_size)
     half = Purchase(2, "R", Decimal(-250), "here", original_invoice_number=BOUGHT.invoice_number)
     cards = Cards()
@@ -101,7 +101,9 @@ def test_a_merge_takes_a_return_back_once(bought_by, part_size, monkeypatch):
 
 @pytest.mark.parametrize(("owes", "total"), [(Adjust, -2_00), (Purchase, 0)])
 def test_the_kind_of_a_debt_moves(owes, total):
-    """An adjustment or a return takes reserved points. Only the debt of the return ends with the capture."""
+    """An adjustment or a return takes reserved points. A capture cancels the debt of the return only, also after a
+    move.
+    """
     cards = Cards().happen(OLD, replace(BOUGHT, append_time=1, total_amount=Decimal(100)))
     cards.happen(OLD, Reserve(append_time=2, command_id="R", points=2_00))
     adjusted = Adjust(append_time=3, command_id="A", points=-2_00, allow_negative=True)
@@ -113,7 +115,7 @@ def test_the_kind_of_a_debt_moves(owes, total):
 
 
 def test_a_debt_moves():
-    """The points of the other account pay it."""
+    """The points of the other account pay the debt."""
     cards = Cards().happen(OLD, Adjust(append_time=1, command_id="A", points=-3_00, allow_negative=True))
     cards.happen(NEW, replace(BOUGHT, append_time=2)).happen(OLD, move(3, kind=Merge))
 
@@ -129,7 +131,7 @@ def test_a_debt_moves():
     ],
 )
 def test_points_of_two_periods_do_not_add_up(end, found):
-    """The later period counts. A few hours are the difference of two time zones."""
+    """The later period counts. Two ends that differ by a few hours are one period in two time zones."""
     part = Account(1, period_end=end, earned_in_period=4_00)
     account = Account(1, period_end=100 * DAY, earned_in_period=3_00)
     outcome = process(account, [absorb(part)], Programmes(), NEW)
@@ -138,7 +140,7 @@ def test_points_of_two_periods_do_not_add_up(end, found):
 
 
 def test_a_tier_that_the_programme_no_longer_has_moves():
-    """It lasts until the end of its period."""
+    """The customer keeps the tier until the end of its period."""
     outcome = process(Account(1), [absorb(Account(1, tier="former"))], Programmes(), NEW)
 
     assert [(Kind.MOVED_IN, ""), (Kind.TIER, "former")] == [(entry.kind, entry.tier) for entry in outcome.entries]
@@ -172,7 +174,7 @@ def test_an_account_that_does_not_fit_comes_back(old, new):
 
 
 def test_an_account_that_comes_back_is_taken_above_the_limit():
-    """It has no other place. Only beyond nine times the limit it goes away once more."""
+    """The account has no other place. Only beyond nine times the limit it is sent away once more."""
     back = Absorb(append_time=2, command_id="m/back", counterparty=NEW, part=Account(1, lots={Terms(): 2_00}))
     for before, total, commands in (LARGEST_TOTAL, LARGEST_TOTAL + 2_00, 0), (LARGEST_RETURNED_TOTAL,) * 2 + (1,):
         outcome = process(Account(1, lots={Terms(): before}), [back], Programmes(), OLD)
@@ -213,7 +215,7 @@ def test_a_return_between_two_parts_waits_for_what_an_exchange_sold(monkeypatch)
 
 
 def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
-    """Only the loyalty query writes such commands. A damaged one is an entry, and the query goes on."""
+    """Only the loyalty query writes such commands. A damaged one becomes a refusal, and the query continues."""
     moved, command = account_that_moves()
     ((_, redirected),) = process(moved, [bought("late", 3)], Programmes(), OLD).commands
     assert replace(redirected, append_time=9) == decode_event(9, encode(command_record(NEW, redirected)))
@@ -242,13 +244,13 @@ def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
     ],
 )
 def test_a_part_that_no_record_can_hold_is_refused_and_stops_nobody(part):
-    """A timer, a balance or a return of such an account would stop the query at every restart."""
+    """Otherwise a timer, a balance or a return of such an account would stop the query at every restart."""
     _, command = account_that_moves()
     assert_unreadable(command_record(NEW, replace(command, part=part)))
 
 
 def test_a_part_with_the_largest_exchange_is_read():
-    """An exchange has the largest amounts: those of its lines."""
+    """The lines of one exchange can have the largest amounts."""
     sold, back = Line("A", Decimal("99999999999.99")), Line("B", Decimal(-1))
     lines = (*[sold] * (MOST_LINE_ITEMS - 1), back)
     exchange = Purchase(1, "exchange", Decimal(1), "here", original_invoice_number="unknown", lines=lines)

@@ -14,7 +14,7 @@ def test_latest_version_in_force_decides(time, version):
 
 
 def test_every_version_can_be_looked_up():
-    """The version of a purchase decides its return, also after a newer version has taken effect."""
+    """A return needs the version of its purchase, also after a newer version has taken effect."""
     programmes = Programmes.of([CORRECTED, SECOND, FIRST])
 
     assert [FIRST, SECOND, CORRECTED] == [programmes.version(number) for number in range(3)]

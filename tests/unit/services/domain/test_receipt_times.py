@@ -88,7 +88,9 @@ def test_a_receipt_without_a_time_or_from_the_future_counts_by_the_brokers_time(
 
 
 def test_a_receipt_follows_the_version_of_its_time():
-    """The version at its arrival allows that. The version at the time of the receipt decides it and its return."""
+    """The version at the arrival of the receipt allows this. The version at the receipt's time decides the points and
+    the return.
+    """
     former = replace(BROKER, loyalty_factor=Decimal("0.1"), pending=0)
     programmes = Programmes.of([former, replace(TILL, version=1, effective_time=MONDAY - HOUR)])
     late = sold(MONDAY - 2 * HOUR)
@@ -100,7 +102,7 @@ def test_a_receipt_follows_the_version_of_its_time():
 
 
 def test_campaigns_follow_the_receipt_within_the_limit_only():
-    """With the time basis broker they follow the clock of the till, also if it is wrong."""
+    """With the time basis broker, campaigns follow the clock of the till, also if it is wrong."""
     yesterday = date(2024, 10, 3)
     campaign = Campaign("yesterday", yesterday, yesterday, multiplier=Decimal(3))
     day_before, long_ago = sold(MONDAY - DAY), sold(MONDAY - DAY, MONDAY + 3 * DAY)
@@ -190,7 +192,7 @@ def test_a_late_receipt_takes_no_tier_away():
 
 
 def test_a_late_receipt_counts_towards_no_tier_while_there_are_none():
-    """The programme removes its tiers, and introduces them again. The purchase that was returned counts nothing."""
+    """The programme removes its tiers, and introduces them again. A late purchase that was returned counts nothing."""
     tiers = (Tier("silver", 0), Tier("gold", 5_00))
     before = replace(TILL, version=1, tier_period=Period.YEAR, tiers=tiers, pending=0)
     without = replace(TILL, version=2, effective_time=MONDAY)

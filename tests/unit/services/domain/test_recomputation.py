@@ -58,9 +58,8 @@ def test_the_order_is_that_of_the_record():
 
 
 def test_events_without_record_come_last_and_are_named():
-    """Events without an entry follow all recorded events. A duplicate of a recorded event is not one of them.
-
-    The first copy of a lost event counts.
+    """Events without an entry follow all recorded events. A duplicate of a recorded event is not an event without an
+    entry. The first copy of a lost event counts.
     """
     history = processed([[bought(1, 50)], [bought(2, 60)]], PROGRAMMES)
     copies, lost = [bought(1, 45), bought(1, 55)], [bought(3, 2), bought(3, 1)]
@@ -74,7 +73,7 @@ def test_events_without_record_come_last_and_are_named():
 
 
 def test_a_number_that_a_till_uses_again_is_a_new_purchase():
-    """It has no entry yet. A copy that the account still remembers is no new purchase."""
+    """The new purchase has no entry yet. A copy that the account still remembers is no new purchase."""
     history = processed([[bought(1, 0)]], PROGRAMMES)
     copy, again = bought(1, 80 * DAY, 5), bought(1, 365 * DAY, 7)
 
@@ -103,8 +102,8 @@ def test_entries_of_events_that_are_not_there_are_named():
     assert [200] == [entry.total for entry in recomputed.settled.entries]
 
 
-def test_what_the_record_has_lost_comes_first():
-    """If retention has deleted the first entries, older events are processed in the order of their times, and once."""
+def test_events_whose_entries_are_deleted_come_first():
+    """Retention has deleted the first entries. Older events are processed in the order of their times, and once."""
     history = processed([[bought(1, 1)], [bought(2, 2)], [bought(3, 200 * DAY)]], PROGRAMMES)
 
     recomputed = recompute(CARD, reversed(history.events), history.entries[2:], PROGRAMMES, complete_from=START + 3)
@@ -130,8 +129,8 @@ def test_a_false_opened_time_of_the_record_is_not_taken_over():
     assert history.entries == recomputed.settled.entries
 
 
-def test_an_account_of_before_openings_were_recorded_goes_on_without():
-    """Entries from before 2026-11 have the opened time 0, and so has the account that they recompute."""
+def test_entries_without_an_opened_time_give_an_account_without_one():
+    """Entries from before November 2026 have the opened time 0, and so has the account."""
     history = processed([[bought(1, 1)], [bought(2, 2)]], PROGRAMMES)
     record = [replace(entry, opened_time=0) for entry in history.entries]
 
@@ -142,7 +141,7 @@ def test_an_account_of_before_openings_were_recorded_goes_on_without():
 
 
 def test_a_new_account_after_an_erasure_in_the_same_millisecond():
-    """It has the opened time that the processor chose, which distinguishes it from the erased account."""
+    """The new account gets the opened time that the processor chose. It differs from that of the erased account."""
     history = processed(
         [[bought(1, 1), Erase(append_time=START + 2, command_id="C1"), bought(2, 3)], [bought(3, 4)]], PROGRAMMES
     )

@@ -42,7 +42,9 @@ from tests.unit.services.domain.moving_cards import (
 
 
 def test_what_arrives_for_the_old_card_follows():
-    """A late invoice, its return, points of a transfer and a capture reach the new account, also over two moves."""
+    """A late invoice, its return, the points of a transfer and a capture reach the new account, also after a second
+    move.
+    """
     cards = Cards().happen(OLD, BOUGHT, RESERVED)
     cards.happen(OLD, move(3)).happen(NEW, move(4, THIRD, number=2))
     cards.happen(OLD, Purchase(5, "late", Decimal(100), lines=(Line("milk", Decimal(100)),)))
@@ -115,7 +117,7 @@ def test_an_event_twice_counts_once_on_whichever_card():
 
 
 def test_a_card_ignores_copies_of_what_it_has_read():
-    """A copy that another card sends counts once. A card that was replaced does not forward a copy of its own till."""
+    """A copy that another card sends counts once. A replaced card does not forward a copy that its own till sends."""
     cards = Cards().happen(OLD, BOUGHT, move(2)).happen(OLD, bought("late", 3))
     entries = len(cards.entries[OLD]), len(cards.entries[NEW])
     sent = replace(bought("late", 4), redirect_id="late/redirected")
@@ -217,7 +219,7 @@ def test_a_circle_ends_although_no_account_in_it_can_be_read(names):
 
 
 def test_an_invoice_on_its_way_between_two_cards_that_replace_each_other_counts():
-    """It follows the account to the other card and back. The first card has seen it, and must still count it."""
+    """The invoice follows the account to the other card and back. The first card has seen it, and still counts it."""
     cards = Cards().happen(OLD, BOUGHT, move(2))
     cards.happen(OLD, Purchase(3, "late", Decimal(100)), delivered=False)
     cards.happen(NEW, move(3, OLD, number=2), delivered=False).deliver()

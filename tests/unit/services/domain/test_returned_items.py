@@ -88,14 +88,16 @@ def test_return_of_excluded_items_takes_nothing():
 
 
 def test_return_of_an_item_beside_a_discount_takes_its_points():
-    """A, B three times, and a discount. 150.00 earned 7.00, of which 75.00 of A are 1.50."""
+    """The invoice has A, B with three times the points, and a discount. 150.00 earned 7.00, of which 75.00 of A are
+    1.50.
+    """
     bought = buy("150", lines=lines(A=100, B=100, discount=-50))
 
     assert [1_50] == taken(after(bought, back("75", lines=lines(A=-75)), programme=B_THREE_TIMES))
 
 
 def test_return_of_an_item_without_a_code_does_not_show_what_is_left():
-    """The same with an item that has no code. At most 75.00 are left, of which 50.00 can be of B."""
+    """At most 75.00 of the invoice are left, of which 50.00 can be of B, which has three times the points."""
     bought = buy("150", lines=lines(**{"": 100}, B=100, discount=-50))
 
     assert [3_50] == taken(after(bought, back("75", lines=lines(**{"": -75})), programme=B_THREE_TIMES))
@@ -112,7 +114,7 @@ def test_purchase_of_release_0_1_knows_the_items_of_campaigns_only():
 
 @pytest.mark.parametrize("value", ["-100", "-1"])
 def test_return_of_more_than_its_lines_takes_the_points_of_its_money(value):
-    """A line can lack its value. 1.00 of 200.00 is left, so at most its points with the campaign are left."""
+    """A line can lack its value. 1.00 of 200.00 is left, so at most the points of 1.00 with the campaign are left."""
     bought = buy("200", lines=lines(A=100, B=100))
     outcome = after(bought, back("199", lines=lines(A=value)), programme=B_THREE_TIMES)
 
@@ -163,7 +165,7 @@ def taxed_return(number, time, *items, original="bought"):
 @pytest.mark.parametrize("times", [(2, 3), (3, 2)])
 @pytest.mark.parametrize("items", ["AB", "ABC"])
 def test_a_taxed_item_is_returned_once(times, items):
-    """Lines have gross values, and the amount is net. The order of the returns does not matter."""
+    """Lines have gross values, and the taxable amount is net. The order of the returns does not matter."""
     first, both = taxed_return("first", times[0], "A"), taxed_return("both", times[1], "A", "B")
 
     outcome = after(taxed_purchase(*items), first, both, programme=TAXABLE)
@@ -195,7 +197,7 @@ def test_nothing_stays_of_a_taxed_item_that_came_in_an_exchange():
 
 @pytest.mark.parametrize("number", ["a exchange", "z exchange"])
 def test_exchange_in_the_millisecond_of_the_first_purchase(number):
-    """A till sends its backlog at once. The customer type is not eligible: The bed gets no entry."""
+    """A till sends its backlog at once. The customer type is not eligible, so the bed gets no entry."""
     exchange = replace(exchanged(number, original="bought"), customer_type="NONE")
     outcome = after(buy("50", lines=lines(A=50)), exchange)
 

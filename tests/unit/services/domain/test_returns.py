@@ -49,8 +49,8 @@ def test_many_small_returns_take_what_a_large_one_takes(refunds, amount):
     assert earned_points(float(amount)) - earned_points(float(remaining)) == sum(taken(small))
 
 
-def test_return_may_be_positive_where_it_names_its_original():
-    """Some tills send returns as positive amounts. They mean the same."""
+def test_a_positive_return_takes_the_same_points_if_it_names_its_original():
+    """Some tills send returns as positive amounts."""
     returned = replace(back("50"), total_amount=Decimal(50))
 
     assert taken(after(buy("100"), back("50"))) == taken(after(buy("100"), returned)) == [1_00]
@@ -69,7 +69,7 @@ def test_return_in_the_millisecond_of_its_purchase():
 
 
 def test_return_without_a_reference_takes_the_newest_purchases_first():
-    """So older purchases stay for later returns. A return takes no more than the purchases earned."""
+    """So older purchases stay for later returns. The return takes no more points than the purchases earned."""
     events = [buy("100", "old"), buy("30", "new", 2)]
 
     outcome = after(*events, back("50", original=None, time=3))
@@ -230,8 +230,8 @@ def test_pending_points_of_one_day_are_told_apart():
     assert {Terms(32 * DAY, 6 * DAY): 2_00} == after(*events, programme=programme).account.lots
 
 
-def test_return_takes_elsewhere_what_its_lot_has_not():
-    """If the lot is spent, the return takes the points that expire soonest, also pending ones."""
+def test_return_takes_from_other_lots_if_its_own_lot_is_spent():
+    """The return then takes the points that expire soonest, also pending ones."""
     programme = Programme(pending=5 * DAY, valid_for=30 * DAY)
     spent = Adjust(append_time=6 * DAY, command_id="spent", points=-1_50)
     events = [buy("100", "first", DAY), spent, buy("100", "second", 6 * DAY), buy("50", "third", 7 * DAY)]
@@ -306,7 +306,7 @@ def test_the_version_of_a_purchase_decides_how_long_it_can_be_returned():
 
 
 def test_tier_that_returns_undo_ends_with_the_period():
-    """A customer who buys up to a tier and returns everything keeps the tier until the current period ends."""
+    """A customer buys up to a tier and returns everything. The tier stays until the current period ends."""
     programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
     events = [buy("100"), back("100"), buy("1", "small", 3), buy("1", "next", 40 * DAY)]
     outcome = after(*events, programme=programme)
@@ -337,7 +337,7 @@ def test_return_of_a_purchase_without_tiers_takes_nothing_from_the_tier():
 
 
 def test_return_of_points_that_counted_in_another_period():
-    """A merged account brings the purchase, and not the points of its period. Fewer than 0 never count."""
+    """A merged account brings the purchase, and not the points of its period, which are never below 0."""
     purchases = {"bought": PastPurchase(1, Decimal(100), 2_00, 0)}
     account = Account(1, lots={Terms(): 2_00}, purchases=purchases, period_end=365 * DAY, earned_in_period=50)
     programme = Programme(tier_period=Period.YEAR, tiers=(Tier("base", 0),))

@@ -112,7 +112,7 @@ def test_two_returns_of_the_same_items_take_back_once():
 
 
 def test_a_return_of_a_return_is_refused():
-    """This is also true if it is read first, or names itself. It changes no points."""
+    """The refusal changes no points. An invoice that is read before its original, or names itself, is refused, too."""
     again = invoice("again", "returned", [Line("sofa", Decimal(100))], time=5)
     itself = invoice("itself", "itself", [Line("sofa", Decimal(100))], time=5)
 
@@ -125,7 +125,7 @@ def test_a_return_of_a_return_is_refused():
 
 
 def test_a_return_waits_for_the_return_window():
-    """After it the account forgets the return, and a purchase with that number earns."""
+    """After the window the account forgets the return, and a purchase with that number earns."""
     programmes = Programmes((Programme(return_window=20 * DAY),))
 
     for day, total in (19, 0), (21, 2_00):
@@ -163,7 +163,7 @@ def test_the_copy_of_a_return_counts_once_if_its_purchase_came_at_the_last_momen
 
 
 def test_a_waiting_return_is_forgotten_before_an_older_decided_one():
-    """A purchase that comes later is too late for it, and a copy of the index then counts once."""
+    """The purchase comes too late for the return. A copy of the return from the index then counts once."""
     programmes = Programmes((Programme(return_window=14 * DAY),))
     decided = Purchase(2, "decided", Decimal(-10), original_invoice_number="first")
     waits = Purchase(DAY, "waits", Decimal(-50), original_invoice_number="bought")

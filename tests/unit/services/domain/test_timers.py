@@ -88,7 +88,7 @@ def test_what_expires_soonest_is_spent_first(points, spent, left):
 
 
 def test_pending_points_cannot_be_spent():
-    """This holds for every order of expiry."""
+    """A redemption takes the released points, and leaves the pending ones."""
     programme = Programme(valid_for=10 * DAY, pending=DAY)
     events = [buy("50", "1", 0), buy("50", "2", DAY), Reserve(append_time=DAY, command_id="spend", points=1_00)]
     account = process(None, events, Programmes((programme,)), "card").account
@@ -98,7 +98,7 @@ def test_pending_points_cannot_be_spent():
 
 
 def test_points_of_one_day_are_one_lot():
-    """They expire together, so a frequent customer has at most one lot for each day."""
+    """They expire together, so an account has at most one lot for each day."""
     programme = Programme(valid_for=10 * DAY)
     events = [buy("50", str(hour), hour * HOUR) for hour in range(48)]
 
@@ -122,8 +122,8 @@ def test_reserved_points_do_not_expire(end):
     assert 0 == back.account.total
 
 
-def test_everything_has_its_own_time():
-    """A late timer processes everything in the order in which it was due."""
+def test_a_late_timer_applies_changes_in_the_order_of_their_times():
+    """Each entry has the time at which its change was due."""
     programme = Programme(pending=2 * DAY, valid_for=4 * DAY, expiry_notice=DAY, reserve_for=DAY)
     outcome = apply_due_changes(programme, [buy("100", "1", 1), buy("50", "2", 3 * DAY)], 100 * DAY)
 
@@ -167,7 +167,9 @@ def test_tier_lasts_until_the_end_of_the_period_after():
 
 
 def test_tier_falls_no_further_than_the_last_period_earned():
-    """Gold in January, silver in February: gold until the end of February, silver until the end of March."""
+    """The customer earns gold in January and silver in February. Gold lasts until the end of February, silver until the
+    end of March.
+    """
     events = [buy("500", "1", DAY), buy("200", "2", 35 * DAY)]
     outcome = process(None, events, Programmes((TIERED,)), "card")
     later = advance(outcome.account, 400 * DAY, Programmes((TIERED,)))

@@ -35,7 +35,7 @@ def test_any_record_gets_a_known_answer(invoice):
 
 
 def test_blanks_are_white_space_and_all_format_characters():
-    """Also those above U+FFFF, such as the tags of emoji. People see none of them."""
+    """Format characters above U+FFFF, such as the tags of emoji, count too. People see none of them."""
     characters = map(chr, range(sys.maxunicode + 1))
     assert {each for each in characters if each.isspace() or category(each) == "Cf"} == set(BLANKS)
 
@@ -99,7 +99,7 @@ def test_reason_names_field_and_condition(change, reason):
         {"CGST": None},
     ],
 )
-def test_what_no_rule_asks_for_may_be_missing(change):
+def test_a_field_that_no_rule_requires_may_be_missing(change):
     """Only PRIME customers need a card, and only home deliveries an address. A negative amount is a return."""
     assert first_violation({**VALID, **change}) is None
 
