@@ -54,6 +54,7 @@ def test_a_return_is_an_event_without_a_card_too() -> None:
 
 
 def test_a_long_original_number_is_of_no_invoice() -> None:
+    """A number that is longer than any invoice number names no invoice, and the event stays."""
     longest, longer = (
         found(CustomerType="NONPRIME", OriginalInvoiceNumber="7" * length)
         for length in (LONGEST_TEXT, LONGEST_TEXT + 1)
@@ -70,7 +71,7 @@ def test_seconds_become_milliseconds() -> None:
 
 @given(ANY_INVOICES)
 def test_each_valid_invoice_is_found(any_invoice: dict[str, Any]) -> None:
-    """The fields of the purchase are those of the invoice in the newest schema."""
+    """The fields of its event are those of the invoice in the newest schema."""
     value = encoder(topics.POS_INVOICES, IDS)(any_invoice)
     verdict, event = judge_with_body(topics.POS_INVOICES, KNOWN)(value, None), FIND(value, None)
     assert verdict.reason == event.reason
@@ -100,7 +101,8 @@ def test_damaged_values_have_the_reasons_of_the_fan_out() -> None:
     assert [judge(value, b"STR1").reason for value in values] == [FIND(value, b"STR1").reason for value in values]
 
 
-def test_commands() -> None:
+def test_a_command_is_an_event_of_its_card() -> None:
+    """A command under another key has a reason instead."""
     record = command_record("5003", Adjust(append_time=0, command_id="c1", points=500, actor="a", reason="r"))
     write, find = encoder(topics.LOYALTY_COMMANDS, IDS), find_in_commands(COMMANDS)
     event = find(write(record), b"5003")

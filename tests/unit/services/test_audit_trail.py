@@ -37,13 +37,13 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
 
 
 def test_records_keep_all_fields() -> None:
-    """A record is the same after Kafka. Each has its own id."""
+    """A record is the same after encoding and decoding. Each record has its own id."""
     assert MINE == decoder(AUDIT_TRAIL, IDS)(encoder(AUDIT_TRAIL, IDS)(MINE))
     assert audit_record("a", "b", "c", "d")["EventID"] != audit_record("a", "b", "c", "d")["EventID"]
 
 
 def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is only in the log, and counts as lost."""
+    """The record is only in the log, and counts as lost."""
     monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 10.0)
     lost: list[None] = []
     with mock_broker() as (settings, _):
@@ -56,7 +56,7 @@ def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(monkeypatch: 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_each_record_is_reported_if_the_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect must not make records vanish without a word: neither those that wait, with librdkafka too, nor later."""
+    """The records that wait and all later records count as lost, so that none vanishes without a report."""
     ready = threading.Event()
 
     class Broken(ResendingProducer):
@@ -79,7 +79,7 @@ def test_each_record_is_reported_if_the_thread_has_ended(monkeypatch: pytest.Mon
 
 
 def test_a_request_never_waits_for_kafka_and_each_loss_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a broker records wait up to the limit. Those that never arrive are counted, and the log has their ids."""
+    """Without a broker, records wait up to the limit. The others are counted as lost, and the log has their ids."""
     monkeypatch.setattr(audit_trail, "MOST_WAITING", 5)
     monkeypatch.setattr(audit_trail, "CLOSE_SECONDS", 0.3)
     asked: list[None] = []
@@ -100,7 +100,9 @@ def test_a_request_never_waits_for_kafka_and_each_loss_is_reported(monkeypatch: 
 
 
 def test_an_operator_is_recorded_before_and_after(noted: list[Record]) -> None:
-    """First begun, then done or failed, also if the command ends by a wrong status. Later details are in the second."""
+    """The first record says begun, the second one done or failed. Details that are added meanwhile are in the second
+    one.
+    """
     with audited("loyalty keys create", Settings(), key="0123") as details:
         assert ["begun"] == [each["Outcome"] for each in noted]
         details["version"] = "7"

@@ -168,7 +168,7 @@ WITH_RETURNS_BYTES = (
 
 
 def test_stored_returns_stay_readable():
-    """These bytes have the items of purchases, and returns. Later accounts and purchases have further fields."""
+    """These bytes have the items of purchases, and returns. The bytes of later fields follow them."""
     assert WITH_RETURNS == decode_account(bytes.fromhex(WITH_RETURNS_BYTES))
     bought = WITH_RETURNS.purchases["bought"]._replace(decided_time=10)
     later = replace(WITH_RETURNS, is_blocked=True, purchases={"bought": bought}, moved_to="new", former_cards=("old",))
@@ -200,7 +200,7 @@ def test_damaged_state_is_refused(damaged):
 
 @settings(max_examples=examples(40))
 @given(ACCOUNT_EVENTS, PROGRAMMES, st.integers(0, 14))
-def test_account_goes_on_from_the_state_store(events, programmes, cut):
+def test_an_account_continues_from_the_state_store(events, programmes, cut):
     """Storing and loading between two batches changes no entry, and keeps the order of purchases and commands."""
     ordered = sorted(events, key=lambda event: event.append_time)
     account = process(None, ordered[:cut], programmes, "card").account
@@ -213,7 +213,7 @@ def test_account_goes_on_from_the_state_store(events, programmes, cut):
 
 
 @pytest.mark.parametrize(("total", "lots", "debt"), [(12_34, {Terms(): 12_34}, 0), (0, {}, 0), (-5, {}, 5)])
-def test_account_of_the_first_version_goes_on(total, lots, debt):
+def test_an_account_of_the_first_version_continues(total, lots, debt):
     """It has only a total, which becomes points that never expire. Its sequence numbers continue."""
     schema_id = next(number for number, path in schemas.ids().items() if path == "history/LoyaltyAccount-1.avsc")
     state = schema_id_header(schema_id) + body("history/LoyaltyAccount-1.avsc", total)
@@ -236,8 +236,8 @@ def body(path, total):
 
 
 @given(st.binary(max_size=40) | st.binary(max_size=40).map(lambda body: schema_id_header(13) + body))
-def test_what_is_no_event_is_refused(value):
-    """Bytes that are neither a purchase nor a command raise an error that says so."""
+def test_other_bytes_are_neither_an_event_nor_an_account(value):
+    """Both decoders raise an error that says so."""
     with pytest.raises(UndecodableError):
         decode_event(1, value)
     with pytest.raises((UndecodableError, UnknownSchemaIdError)):
@@ -287,7 +287,7 @@ def test_malformed_command_is_named(record, reason):
 
 @pytest.mark.parametrize("amount", [float("nan"), float("inf")])
 def test_amount_must_be_finite(amount):
-    """Infinite amounts have no decimal. Validation has rejected them before."""
+    """Infinity and NaN have no decimal. Validation refuses them before."""
     record = purchase_record(Purchase(1, "1", Decimal(1))) | {"TotalAmount": amount}
     with pytest.raises(UndecodableError, match="not a finite amount"):
         decode_event(1, written("Purchase", record))
@@ -295,8 +295,8 @@ def test_amount_must_be_finite(amount):
 
 @settings(max_examples=examples(40))
 @given(ACCOUNT_EVENTS_WITH_ERASURES, PROGRAMMES)
-def test_records_are_the_contracts(events, programmes):
-    """Entries, balances, decisions and credits have all fields of their schemas, and decode to the same values."""
+def test_records_have_all_fields_of_their_schemas(events, programmes):
+    """Entries, balances, decisions and credits decode to the same values."""
     outcome = process(None, events, programmes, "card")
     records = [
         *(("Notification", notification_record("card", entry)) for entry in outcome.entries),
@@ -334,7 +334,9 @@ def test_entry_has_the_fields_of_its_notification():
 
 
 def test_credit_becomes_the_other_end_of_the_transfer():
-    """The credit has the id of the transfer, so each copy after the first is a duplicate."""
+    """The command for the receiver has an id that follows from the transfer, so each copy after the first is a
+    duplicate.
+    """
     transfer = Transfer(append_time=2, command_id="transfer", points=50, counterparty="other", reason="gift")
     outcome = process(None, [Purchase(1, "1", Decimal(100)), transfer], Programmes(), "card")
     record = credit_record("card", outcome.credits[0])
@@ -346,7 +348,7 @@ def test_credit_becomes_the_other_end_of_the_transfer():
 
 
 def test_decision_of_an_erasure_names_nobody():
-    """The decision is kept longer than the data of the customer."""
+    """The decision is kept for longer than the data of the customer."""
     outcome = process(None, [Erase(append_time=1, command_id="erase")], Programmes(), "card")
 
     assert "card" not in decision_record("card", outcome.decisions[0]).values()

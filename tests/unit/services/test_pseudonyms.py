@@ -40,8 +40,8 @@ def test_a_missing_key_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     assert first.key_id != pseudonyms(tmp_path / "other").key_id
 
 
-def test_all_who_make_it_at_once_have_the_same(tmp_path: Path) -> None:
-    """Processes that start together on a new machine create one key."""
+def test_processes_that_start_together_create_one_key(tmp_path: Path) -> None:
+    """On a new machine each of them finds no key."""
     for number in range(20):
         file = tmp_path / str(number) / "key"
         with ThreadPoolExecutor(8) as pool:
@@ -49,7 +49,7 @@ def test_all_who_make_it_at_once_have_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])
-def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_key_of_another_length_is_refused(tmp_path: Path, content: bytes) -> None:
     """The error has the name of the file and the reason."""
     file = tmp_path / "key"
     file.write_bytes(content)

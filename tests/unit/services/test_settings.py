@@ -8,8 +8,8 @@ import pytest
 from services.settings import Settings, SettingsError, read_settings
 
 
-def test_given_settings_go_before_the_environment(monkeypatch):
-    """A given option of the command line replaces the variable. Without the option, the variable counts."""
+def test_an_option_of_the_command_line_replaces_the_variable(monkeypatch):
+    """Without the option, the variable counts."""
     monkeypatch.setenv("LOYALTY_API_PORT", "8181")
 
     assert 8282 == read_settings(api_port=8282).api_port
@@ -40,7 +40,7 @@ def test_an_unknown_variable_is_refused_with_the_nearest_setting(
 
 @pytest.mark.parametrize("text", ["9days", "9 days", "P1M", "P1Y", "P", "PT", "9"])
 def test_a_duration_has_a_fixed_length_in_iso_8601(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """A month has none. Pydantic takes it for 30 days."""
+    """Months and years have no fixed length. Pydantic would take a month for 30 days."""
     monkeypatch.setenv("LOYALTY_REPEAT_HORIZON", text)
     with pytest.raises(SettingsError, match=f"'{text}' .* a duration, such as PT5S or P1DT12H$"):
         read_settings()
@@ -118,8 +118,10 @@ def error_of(name: str, value: str) -> str:
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
-def test_no_error_is_in_the_words_of_the_library(name: str) -> None:
-    """For every setting, the error has our message. Folders and some texts accept every value."""
+def test_every_error_has_our_message(name: str) -> None:
+    """For every setting, the error has our message and not that of the library. Folders and some texts accept every
+    value.
+    """
     error = error_of(name, "\x01 ,")
 
     assert re.match(r"^(LOYALTY_\w+: ('.*' is not possible: it must be |cannot read|LOYALTY_)|$)", error)
@@ -128,7 +130,9 @@ def test_no_error_is_in_the_words_of_the_library(name: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104  # compared, not bound
 def test_peers_need_an_address(host: str) -> None:
-    """The first error is about the user's own input. Only the API needs the address."""
+    """An instance that listens on all addresses must say under which one peers reach it. The first error is about
+    access.
+    """
     with pytest.raises(SettingsError, match=r"^LOYALTY_API_HOST: other machines can reach"):
         read_settings(api_host=host).require_safe_api()
     with pytest.raises(SettingsError, match=r"^LOYALTY_APPLICATION_SERVER: it must be set"):
@@ -158,12 +162,12 @@ def test_no_password_is_shown(url: str) -> None:
 @pytest.mark.parametrize(
     ("host", "url"), [("::1", "http://[::1]:8080"), ("127.0.0.1", "http://127.0.0.1:8080"), ("a", "http://a:8080")]
 )
-def test_the_url_for_peers(host: str, url: str) -> None:
+def test_peers_get_the_url_of_host_and_port(host: str, url: str) -> None:
     assert url == Settings(api_host=host, api_port=8080).advertised_url
 
 
 def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compose passes variables that are not set as empty ones. That is no error, also for an unknown variable."""
+    """Compose passes unset variables as empty ones. An unknown variable that is empty is no error either."""
     monkeypatch.setenv("LOYALTY_API_PORT", "")
     monkeypatch.setenv("LOYALTY_API_PROT", "")
 

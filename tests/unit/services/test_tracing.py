@@ -84,7 +84,7 @@ def test_without_a_receiver_no_sdk_is_imported_and_no_span_is_made(monkeypatch: 
         ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, True),
     ],
 )
-def test_the_usual_variables_turn_it_on(
+def test_the_variables_of_opentelemetry_turn_tracing_on(
     monkeypatch: pytest.MonkeyPatch,
     variables: dict[str, str],
     expected: bool,  # noqa: FBT001
@@ -97,7 +97,7 @@ def test_the_usual_variables_turn_it_on(
 @pytest.mark.parametrize(
     ("name", "value"), [("OTEL_TRACES_EXPORTER", "zipkin"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]
 )
-def test_what_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_an_unknown_exporter_or_protocol_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """The message says what to set."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
     monkeypatch.setenv(name, value)
@@ -119,7 +119,7 @@ def test_a_span_continues_the_trace_of_its_headers(spans: InMemorySpanExporter) 
 
 @pytest.mark.usefixtures("spans")
 def test_headers_of_others_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Each record and request could write a line of any length, with a card in it."""
+    """Otherwise each record and request could write a line of any length, with a card in it."""
     for text in (b"x" * 600, b"card 4711", ONE.encode()):
         given: tracing.Headers = [
             ("traceparent", text),
@@ -131,7 +131,7 @@ def test_headers_of_others_are_not_logged(caplog: pytest.LogCaptureFixture) -> N
     assert [] == caplog.records
 
 
-def test_an_error_leaves_its_type_and_not_its_text(spans: InMemorySpanExporter) -> None:
+def test_a_span_has_the_type_of_an_error_and_not_its_text(spans: InMemorySpanExporter) -> None:
     """Texts of errors can contain cards."""
     with pytest.raises(ValueError, match="4711"), tracing.span("a", "client"):
         raise ValueError("card 4711")

@@ -57,7 +57,7 @@ def test_a_key_is_valid_until_it_expires_or_is_revoked():
     assert key.revoked(NOW + 5) == key.revoked(NOW + 5).revoked(NOW + 9)
 
 
-def test_scopes_of_other_services_are_left_out():
+def test_unknown_scopes_are_left_out():
     """A key of a newer release may have scopes that this release does not know."""
     assert {Scope.OPERATE} == scopes_of(["operate", "points:print", "OPERATE"])
     key = new_key("till 7", SCOPES, (), NOW, DAY).key
@@ -118,9 +118,8 @@ def test_a_file_without_a_published_key_is_explained(tmp_path: Path):
 
 
 def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A key that is valid for 30 days stays.
-
-    A revoked, unknown or nearly expired one does not, nor one with other scopes or with a limit to shops.
+    """A key that is valid for 30 days stays. A key that is revoked, unknown or ends sooner is replaced, and so is a key
+    with other scopes or with a limit to shops.
     """
     topic: dict[str, ApiKey] = {}
     monkeypatch.setattr("services.api_keys.topic.read_keys", lambda _: topic)
@@ -155,7 +154,7 @@ def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_key_that_would_be_replaced_at_once_is_refused(tmp_path: Path):
-    """Each run would make another key."""
+    """A key that is valid for 30 days would be replaced at each run."""
     result = loyalty("ensure", "operator", str(tmp_path / "key"), "--scope", "operate", "--days", "30")
     assert 2 == result.exit_code
     assert "equal to 31" in result.stderr
@@ -186,8 +185,8 @@ def test_the_old_key_stays_if_the_new_one_cannot_be_published(tmp_path: Path, mo
 
 
 def test_keys_are_revoked_together(monkeypatch: pytest.MonkeyPatch):
-    """One call publishes all of them, each once, so its error is about all of them. A key at a time could leave some
-    valid without naming them.
+    """One call publishes all revocations, each once. With one call for each key, an error could leave some keys valid
+    without naming them.
     """
     keys = {key.key_id: key for key in (new_key(name, SCOPES, (), NOW, DAY).key for name in "ab")}
     calls: list[list[bytes]] = []

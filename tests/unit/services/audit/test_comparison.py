@@ -100,7 +100,7 @@ def test_a_lost_event_is_found(history, data):
     ],
 )
 def test_events_of_before_the_first_record_of_their_topic_are_lost(lost, first, is_recomputed):
-    """The topic was created again. An account without its older events must not replace the account with them."""
+    """The topic was created again. The audit must not recompute an account that lacks its older events."""
     events = [Purchase(START + 2, "I1", Decimal(100)), Adjust(append_time=START + 3, command_id="C1", points=5)]
     facts = facts_of(processed([[each] for each in events], PROGRAMMES))
     facts.events = [event for event in events if event.event_id != lost]
@@ -109,7 +109,9 @@ def test_events_of_before_the_first_record_of_their_topic_are_lost(lost, first, 
 
 
 def test_an_exchange_in_an_older_checkpoint_is_no_difference():
-    """It does not say that the return is the half of an exchange. Only accounts without the other half need that."""
+    """The checkpoint does not say that the return is the half of an exchange. Only an account without the other half
+    needs that.
+    """
     bought = Purchase(START + 1, "I1", Decimal(100), lines=(Line("sofa", Decimal(100)),))
     lines = (Line("sofa", Decimal(-100)), Line("bed", Decimal(150)))
     exchanged = Purchase(START + 2, "I2", Decimal(50), original_invoice_number="I1", lines=lines)
@@ -119,7 +121,7 @@ def test_an_exchange_in_an_older_checkpoint_is_no_difference():
 
 
 def test_what_release_0_1_did_not_keep_is_no_difference():
-    """Its accounts have no items and keep returns as purchases of 0. Its entries give no reason of a return."""
+    """Its accounts have no items, and keep returns as purchases of 0. Its entries give no reason of a return."""
     bought = Purchase(START, "I1", Decimal(100), lines=(Line("sofa", Decimal(100)),))
     returned = Purchase(
         START + 1, "I2", Decimal(-40), original_invoice_number="I1", lines=(Line("sofa", Decimal(-40)),)
@@ -251,7 +253,9 @@ def test_the_ledger_may_have_pseudonyms():
 
 
 def test_an_archive_has_no_reasons_and_no_actors():
-    """The entries of the events have them. A wrong actor of an event from a topic is still found."""
+    """The entries of archived events still have them, and that is no difference. A wrong actor of an event from a topic
+    is found.
+    """
     gift = Transfer(append_time=START + 9, command_id="C1", points=50, counterparty="4712", reason="a gift", actor="me")
     refused = replace(gift, append_time=START + 10, command_id="C2", points=10_000)
     history = processed([[Purchase(START + 1, "I1", Decimal(100)), gift, refused]], PROGRAMMES)
@@ -269,7 +273,7 @@ def test_an_archive_has_no_reasons_and_no_actors():
 
 
 def test_an_archive_has_no_card_of_an_unreadable_account():
-    """It ends a circle of replaced cards by the card that it comes from. The entries of the account have this card."""
+    """The archive has a pseudonym where the entries of the account have the card. That is no difference."""
     moved = Replace(append_time=START + 2, command_id="C1", counterparty="4712")
     back = Unreadable(append_time=START + 3, command_id="C2", counterparty="4712", payload=b"?")
     late = Purchase(START + 4, "I2", Decimal(100))
@@ -292,8 +296,8 @@ def test_sums_that_no_double_has_are_no_difference():
     assert [] == found(facts)
 
 
-def test_what_retention_took_is_not_called_wrong():
-    """If old events are missing, the audit compares the sources with each other."""
+def test_accounts_without_their_old_events_are_not_recomputed():
+    """The audit then compares the sources with each other."""
     history = three()
     facts = facts_of(history)
     facts.events = facts.events[2:]

@@ -52,8 +52,8 @@ def test_a_transfer_to_oneself_is_one_in_the_archive_too():
     assert [CARD] == [each.counterparty for each in facts.events]
 
 
-def test_the_record_is_the_topic_and_what_it_has_forgotten():
-    """The topic's copy of an entry counts. The ledger adds entries that the topic has deleted."""
+def test_the_ledger_adds_entries_that_the_topic_has_deleted():
+    """If both have an entry, the copy of the topic counts."""
     encode = encoder(LOYALTY, IDS)
     first, second = entry(1), entry(2)
     rows = [(Source.LEDGER, 0, encode(notification_record(CARD, each))) for each in (first, entry(2, reason="hidden"))]

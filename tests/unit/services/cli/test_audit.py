@@ -41,7 +41,9 @@ LEFT_OUT = ["--without=ledger", "--without=balances"]
         ),
     ],
 )
-def test_options_are_handed_on(command: list[str], program: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_passed_to_the_program(
+    command: list[str], program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process of the CLI becomes `python -m …`."""
     started: list[list[str]] = []
 

@@ -113,8 +113,8 @@ def test_settings_shows_every_setting() -> None:
     assert all(entry["description"] for entry in shown.values())
 
 
-def test_settings_keeps_passwords_to_itself() -> None:
-    """The output contains no password, because users copy it into tickets and logs."""
+def test_settings_shows_no_password() -> None:
+    """Users copy the output into tickets and logs."""
     shown = loyalty("settings", "--json", LOYALTY_SCHEMA_REGISTRY_URL="http://me:pass-6789@registry:8081")
 
     assert "pass-6789" not in shown.stdout
@@ -163,14 +163,14 @@ def test_a_signal_ends_the_program_of_a_command_too() -> None:
 
 @pytest.mark.program
 def test_a_killed_program_has_the_status_of_a_shell() -> None:
-    """For example 137 after the memory limit."""
+    """The status is 137 after SIGKILL, for example at the limit of memory."""
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
     assert 128 + signal.SIGKILL == processes.exit_status([sys.executable, "-c", code])
 
 
 def test_topics_list_is_the_catalogue() -> None:
-    """The list has the names of the topics on the broker."""
+    """The names have the prefix of the topics on the broker."""
     shown = json.loads(loyalty("topics", "list", "--json", LOYALTY_TOPIC_PREFIX="t-").stdout)["topics"]
 
     assert {"name": "t-pos-invoices", "key": "StoreID", "value": "PosInvoice"}.items() <= shown[0].items()
@@ -197,7 +197,7 @@ def test_topics_list_is_the_catalogue() -> None:
 def test_processes_are_started_with_their_own_options(
     command: list[str], program: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The CLI becomes `python -m …` and forwards all other options unchanged."""
+    """The CLI becomes `python -m …`, and passes all other options unchanged."""
     started: list[list[str]] = []
 
     def execv(path: str, arguments: list[str]) -> None:
@@ -218,7 +218,7 @@ def test_processes_are_started_with_their_own_options(
 def test_a_backfill_checks_its_tables_before_it_starts(
     tables: list[str], folder: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The backfill of the line items can take hours."""
+    """The backfill of the line items can take hours, so a wrong table ends it before."""
     started: list[list[str]] = []
     monkeypatch.setattr(export, "announce_command", lambda *_, **__: None)
     monkeypatch.setattr(export, "exit_status", lambda command: started.append(command) or 1)
@@ -242,7 +242,7 @@ def commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tu
 
 @pytest.mark.parametrize("command", [pytest.param(each, id=" ".join(path)) for path, each in commands()])
 def test_every_command_has_json(command: Any) -> None:
-    """Results are one JSON object, and the log of a process is JSON lines."""
+    """With --json results are one JSON object, and the log of a process is JSON lines."""
     assert "--json" in {option for parameter in command.params for option in parameter.opts}
 
 

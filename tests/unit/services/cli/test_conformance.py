@@ -22,8 +22,8 @@ def conformance(*arguments: str | Path, stdin: bytes | None = None) -> Result:
     return CliRunner().invoke(app, ["conformance", *map(str, arguments)], input=stdin)
 
 
-def test_lines_of_a_file(tmp_path: Path) -> None:
-    """Each refused record has its place and its reason. The status is 1."""
+def test_the_report_has_the_place_and_reason_of_each_refused_line(tmp_path: Path) -> None:
+    """The exit status is 1."""
     file = tmp_path / "day.jsonl"
     file.write_bytes(b"\n".join([GOOD, b"", BAD, b"12", LATE]))
 
@@ -52,7 +52,7 @@ def test_the_table_names_records_and_counts() -> None:
     assert "2 records: 1 accepted, 1 refused, 2 warnings" in shown
 
 
-def test_filters_by_store_and_till() -> None:
+def test_only_records_of_the_store_or_till_are_checked() -> None:
     lines = GOOD + b"\n" + BAD
     assert 0 == conformance("-", "--store", "STR1", stdin=lines).exit_code
     assert 1 == json.loads(conformance("-", "--till", "P2", "--json", stdin=lines).stdout)["refused"]
@@ -65,8 +65,8 @@ def test_the_limit_shows_less_and_counts_all() -> None:
     assert "--limit" not in conformance("-", stdin=BAD + b"\n" + BAD).stdout
 
 
-def test_values_with_their_lengths(tmp_path: Path) -> None:
-    """As kcat writes them: Avro, a null, and an empty value."""
+def test_values_with_their_lengths_are_read(tmp_path: Path) -> None:
+    """Files of kcat hold Avro values, nulls and empty values, each behind its length."""
     avro = encoder(POS_INVOICES, IDS)(invoice("1"))
     file = tmp_path / "values.bin"
     file.write_bytes(struct.pack(">i", len(avro)) + avro + struct.pack(">ii", -1, 0))
@@ -94,14 +94,16 @@ def test_a_file_can_be_one_value(tmp_path: Path) -> None:
         (("nothing.jsonl",), 1, "nothing.jsonl: No such file"),
     ],
 )
-def test_errors(arguments: tuple[str, ...], status: int, message: str) -> None:
+def test_wrong_arguments_have_a_status_and_a_reason(arguments: tuple[str, ...], status: int, message: str) -> None:
     result = conformance(*arguments)
     assert status == result.exit_code
     assert message in result.stderr
 
 
 @pytest.mark.parametrize("options", [(), ("--hours", "inf")])
-def test_no_broker(options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Infinitely many hours are all records."""
+def test_without_a_broker_the_error_names_the_address(
+    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With infinitely many hours, the command reads all records."""
     monkeypatch.setenv("LOYALTY_KAFKA_BOOTSTRAP_SERVERS", NOBODY)
     assert NO_BROKER == conformance(*options).stderr

@@ -28,7 +28,7 @@ def test_a_good_file_is_valid() -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "publish"])
-def test_a_bad_file_is_told_with_all_its_problems(command: str, tmp_path: Path) -> None:
+def test_all_problems_of_a_bad_file_are_listed(command: str, tmp_path: Path) -> None:
     """The exit code is 2. Each problem is one line with the file and the line number. No broker is contacted."""
     file = tmp_path / "bad.yaml"
     file.write_text(BAD, encoding="utf-8")
@@ -43,7 +43,7 @@ def test_a_bad_file_is_told_with_all_its_problems(command: str, tmp_path: Path) 
     ] == result.stderr.splitlines()
 
 
-def test_one_problem_is_not_several(tmp_path: Path) -> None:
+def test_one_problem_is_named_in_the_singular(tmp_path: Path) -> None:
     """The tutorial shows this line."""
     file = tmp_path / "bad.yaml"
     file.write_text("loyalty-factor: much", encoding="utf-8")
@@ -105,7 +105,7 @@ def test_no_broker_is_one_clear_line(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [["--json"], ["--version", "1", "--json"], []])
 def test_a_version_after_the_year_9999_is_shown(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older release can have published it. It is shown with the last time that has a text."""
+    """An older release can have published it. The command shows the last time that has a text."""
     late = Version(1, LAST_TIME + 18_000_000, 1_500, BAD, Programme())
     monkeypatch.setattr("services.cli.programme.published_versions", lambda _: [late])
 

@@ -24,7 +24,7 @@ def check(*arguments):
     return RUNNER.invoke(app, ["schemas", "check", *arguments], env={"COLUMNS": "1000"})
 
 
-def test_what_this_release_writes_breaks_nothing():
+def test_the_schemas_of_this_release_are_compatible():
     """All present schemas are compatible with all schemas that have an id."""
     result = check("--json")
     assert ({"compatible": True, "problems": []}, 0) == (json.loads(result.stdout), result.exit_code)
@@ -39,7 +39,7 @@ def test_a_field_with_a_default_may_be_added(tmp_path):
 
 
 def test_a_file_in_another_encoding_is_named(tmp_path):
-    """An error is one line, and says what to do."""
+    """The error says what to do."""
     file = tmp_path / "PosInvoice.avsc"
     file.write_bytes(b'{"doc": "\xe9"}')
     result = check(str(file))
@@ -83,8 +83,8 @@ def test_a_scale_may_not_change(tmp_path):
     assert any("TotalLoyaltyPoints" in each for each in json.loads(result.stdout)["problems"])
 
 
-def test_what_is_no_schema_is_said(tmp_path):
-    """A file that is not Avro is a problem. A file with an unknown record is a wrong argument."""
+def test_a_file_that_is_no_schema_is_refused(tmp_path):
+    """A file that is not Avro is a problem. A file of an unknown record is a wrong argument."""
     broken = tmp_path / "Balance.avsc"
     broken.write_text('{"type": "no such type"}')
     assert (1, True) == ((result := check(str(broken))).exit_code, "is not an Avro schema" in result.stdout)
@@ -94,7 +94,7 @@ def test_what_is_no_schema_is_said(tmp_path):
 
 
 def test_files_of_the_same_name_are_all_checked(tmp_path):
-    """Each problem names the path of its file. So does the line without problems."""
+    """Each problem names the path of its file. The line for files without problems names all paths."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     wrong = draft(tmp_path / "a", "Balance", lambda _, all_: all_.append({"name": "X", "type": "int"}))

@@ -101,7 +101,7 @@ def test_csv_and_parquet_have_every_type(tmp_path: Path) -> None:
 
 
 def test_a_table_shows_the_first_rows_only() -> None:
-    """The last line says how to get all of them."""
+    """The last line says how to get all rows."""
     result = loyalty("SELECT range AS n FROM range(2000)")
     assert "│ 499 │" in result.stdout
     assert "│ 500 │" not in result.stdout
@@ -133,7 +133,7 @@ def test_stdin_is_a_statement() -> None:
 
 
 def test_the_difference_of_two_times_is_a_text(tmp_path: Path) -> None:
-    """In each output, because neither JSON nor Parquet has intervals."""
+    """Neither JSON nor Parquet has intervals."""
     for statement, text in (
         ("SELECT TIMESTAMP '2026-11-22 10:15' - TIMESTAMP '2026-11-19 08:00' AS a", "3 days 2:15:00"),
         ("SELECT INTERVAL 14 MONTH - INTERVAL 30 SECOND AS a", "14 months -0:00:30"),
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_a_statement_and_not_the_shell(tmp_path: Path, capfd: pytest
 @pytest.mark.program
 @pytest.mark.usefixtures("a_ledger")
 def test_ctrl_c_ends_the_command_with_130() -> None:
-    """DuckDB has begun, and one line follows the warning that there is no record of the command."""
+    """The error is one line. Before it, a warning says that there is no audit record of the command."""
     arguments = [sys.executable, "-c", PROGRAM, "sql", ENDLESS]
     with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as command:
         try:
@@ -266,7 +266,7 @@ def test_only_its_owner_can_read_the_history(database: Database, tmp_path: Path)
 
 @pytest.mark.timeout(60)  # a shell that waits for a key waits for ever
 def test_the_shell_works_without_a_file_for_its_history(database: Database, tmp_path: Path) -> None:
-    """The history ends with the shell then."""
+    """The history then ends with the shell."""
     asked: list[str] = []
     with create_pipe_input() as keys:
         keys.send_text("SELECT 1;\nquit\n")
@@ -279,7 +279,7 @@ def test_the_shell_works_without_a_file_for_its_history(database: Database, tmp_
     [("hado", "hadoop"), ("SEL", "SELECT"), ("totalv", "TotalValue"), ("members-by", "members-by-tier")],
 )
 def test_the_shell_completes_words(database: Database, begin: str, completed: str) -> None:
-    """Tables, columns, questions and words of SQL."""
+    """It completes the names of tables, columns and questions, and the words of SQL."""
     found = completer_of(database).get_completions(Document(begin), CompleteEvent())
     assert completed in [each.text for each in found]
     assert not ends(Document(begin))

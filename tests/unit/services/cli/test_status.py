@@ -104,7 +104,7 @@ def test_the_status_has_parts_topics_instances_dead_letters_and_freshness(answer
 
 
 def test_a_slow_balance_is_beyond_the_last_limit(answers: dict[str, tuple[int, str]]) -> None:
-    """Infinity is not JSON, and no time for people. Without balances there is no freshness."""
+    """Its age is null in JSON, which has no infinity. Without balances there is no freshness."""
     slow = METRICS.replace('{le="+Inf"} 100.0', '{le="+Inf"} 200.0')
     answers["/metrics"] = (200, slow)
     assert {"0.5": 2.5, "0.99": None} == json.loads(status(answers, "--json").stdout)["freshness_seconds"]
@@ -115,8 +115,8 @@ def test_a_slow_balance_is_beyond_the_last_limit(answers: dict[str, tuple[int, s
     assert "freshness" not in status(answers).stdout
 
 
-def test_the_table_is_for_people(answers: dict[str, tuple[int, str]]) -> None:
-    """Without --json the command prints tables, with the partitions of the balances of each instance."""
+def test_without_json_the_command_prints_tables(answers: dict[str, tuple[int, str]]) -> None:
+    """They have the partitions of the balances of each instance."""
     shown = status(answers).stdout
 
     assert "50% at most 1 s, 99% at most 2.5 s after Kafka stored" in shown.replace("\n", " ")
@@ -218,7 +218,7 @@ def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, 
 
 
 def test_the_second_driver_is_a_part_where_there_is_one(answers: dict[str, tuple[int, str]]) -> None:
-    """The option names its URL. Without the option, the settings say whether there is one."""
+    """The option names its URL. Without the option, the settings say whether there is a second driver."""
     found = json.loads(status(answers, "--json", "--background", "http://127.0.0.1:1").stdout)
 
     assert {"name": "background", "address": "http://127.0.0.1:1", "problem": "no answer: Connection refused"} in found[
@@ -265,10 +265,10 @@ def test_the_status_names_an_unusable_authority(answers: dict[str, tuple[int, st
     assert "Traceback" not in result.stderr
 
 
-def test_top_shows_the_same_again_and_again(
+def test_top_shows_the_status_at_each_update(
     answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second update has rates. Here nothing happens between the two. Without a terminal each is printed."""
+    """The second update has rates, which are 0 here. Without a terminal each update is printed."""
     monkeypatch.setattr("services.cli.top.time.sleep", lambda _: None)
     url = f"http://127.0.0.1:{answers['url'][0]}"
     result = CliRunner().invoke(app, ["top", "--count", "2", "--api", url, "--pipeline", url])

@@ -23,8 +23,8 @@ def test_requests_that_differ_have_different_ids(first: tuple[str, str, str], se
     assert (first == second) == (command_id(*first) == command_id(*second))
 
 
-def test_what_is_asked_for_is_told_apart() -> None:
-    """The hash depends on the values and on the id, but not on the order of the members."""
+def test_the_hash_of_a_request_depends_on_its_id_and_values() -> None:
+    """The order of the members does not matter."""
     request = {"points": 1000, "reason": "tea"}
 
     assert request_hash("C-1", request) == request_hash("C-1", {"reason": "tea", "points": 1000})
@@ -33,7 +33,7 @@ def test_what_is_asked_for_is_told_apart() -> None:
 
 
 def test_the_hash_of_a_record_depends_on_the_key() -> None:
-    """Without the key, nobody can find out what was asked for. Instances of all versions must derive this hash."""
+    """Without the key, nobody can find out what was requested. Instances of all versions must derive this hash."""
     assert "65001d2a84ed9bac0e1f833a08adfae0" == keyed_hash("beef", "k-1")
     assert 3 == len({keyed_hash("beef", "k-1"), keyed_hash("beef", "k-2"), keyed_hash("cafe", "k-1")})
 

@@ -19,7 +19,7 @@ def settings() -> Iterator[Settings]:
 
 
 def test_a_producer_is_replaced_after_a_fatal_error(settings: Settings) -> None:
-    """The failed one would refuse all further commands."""
+    """The failed producer would refuse all further commands."""
     log = KafkaCommandLog(settings)
 
     def marks() -> bool:

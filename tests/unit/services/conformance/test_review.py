@@ -64,12 +64,12 @@ def test_nothing_is_wrong_with_a_good_record() -> None:
         ({"OriginalInvoiceNumber": "9"}, "that OriginalInvoiceNumber names is not among the records that were read"),
     ],
 )
-def test_a_warning(changes: dict[str, Any], expected: str) -> None:
+def test_a_doubtful_record_has_one_warning(changes: dict[str, Any], expected: str) -> None:
     assert expected in warning(sent(**changes))
 
 
 @pytest.mark.parametrize("off", [-HOUR, HOUR])
-def test_an_hour_is_no_warning(off: int) -> None:
+def test_a_clock_that_is_off_by_an_hour_gives_no_warning(off: int) -> None:
     assert [[]] == [each.warnings for each in reviewed(sent(CreatedTime=NOW + off))]
 
 
@@ -84,7 +84,7 @@ def test_a_file_has_no_key_and_no_time_of_the_broker() -> None:
     assert [[]] == [each.warnings for each in reviewed(Sent("file:1", sent(CreatedTime=NOW - 10 * HOUR).value))]
 
 
-def test_numbers_that_come_twice() -> None:
+def test_a_repeated_number_is_a_repetition_or_another_invoice() -> None:
     same, other = sent(place="1:1"), sent(place="1:2", amount=7.0)
     warnings = [each.warnings for each in reviewed(sent(), same, other)]
     assert [] == warnings[0]
@@ -99,8 +99,8 @@ def test_a_refused_record_does_not_use_up_its_number() -> None:
     assert [] == second.warnings
 
 
-def test_a_return_of_a_known_invoice() -> None:
-    """It may come later, because it may be in another partition."""
+def test_a_return_may_come_before_its_invoice() -> None:
+    """The invoice may be in another partition."""
     returned = sent("2", place="1:1", OriginalInvoiceNumber=" 1 ", TotalAmount=-5.0)
     (finding, _) = reviewed(returned, sent("1"))
     assert ["OriginalInvoiceNumber has blanks at its start or end"] == [

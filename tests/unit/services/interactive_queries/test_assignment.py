@@ -73,7 +73,7 @@ def test_the_owner_of_a_representative_owns_copartitioned_topics(membership: Mem
 
 
 def test_a_partition_that_came_back_is_a_standby_for_one_call(membership: Member, reports: PeerReports) -> None:
-    """Another instance may have owned it in between. The materialiser must ask again which records exist."""
+    """Another instance may have owned it in between. So the materialiser must ask again which records exist."""
     membership.owned, membership.assigned_at = frozenset(PLACES[:2]), {PLACES[0]: 1.0, PLACES[1]: 1.0}
     assignment = new_assignment(membership, reports)
     assert [0, 1] == numbers(dict(assignment.holdings([])), Role.ACTIVE)
@@ -158,10 +158,10 @@ def test_local_data_are_held_until_the_group_has_settled(membership: Member, rep
         (view({URL: PLACES[:1], OTHER: PLACES[1:]}), []),  # this instance does not know its partitions yet
     ],
 )
-def test_has_not_settled(
+def test_the_assignment_has_not_settled_yet(
     membership: Member, reports: PeerReports, found: GroupView | None, owned: list[ChangelogPartition]
 ) -> None:
-    """It has settled when each partition has an owner, and this instance knows its own partitions."""
+    """It settles when each partition has an owner, and this instance knows its own partitions."""
     membership.view, membership.owned = found, frozenset(owned)
 
     assert not new_assignment(membership, reports).settled
@@ -179,7 +179,7 @@ def test_a_disconnected_instance_keeps_its_copies(membership: Member, reports: P
 def test_another_instance_takes_over_only_if_it_answers_and_follows_kafka(
     membership: Member, reports: PeerReports
 ) -> None:
-    """An instance whose own disk is full, or that is away, cannot help."""
+    """An instance whose own disk is full, or that does not answer, cannot help."""
     membership.view = view({URL: PLACES[:1], OTHER: PLACES[1:]})
     assignment = new_assignment(membership, reports)
 

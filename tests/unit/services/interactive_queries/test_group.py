@@ -63,7 +63,7 @@ def test_an_instance_that_restarts_is_another_member() -> None:
     ],
 )
 def test_only_base_urls_are_instances(client_id: str, expected: bool) -> None:  # noqa: FBT001
-    """An instance is scheme, host and port. Requests go to no other client id."""
+    """The URL of an instance has scheme, host and port. Requests go to no other client id."""
     assert expected is is_url(client_id)
 
 
@@ -71,8 +71,8 @@ shares = st.lists(st.sampled_from([A, B, C, D]), min_size=6, max_size=6)
 
 
 @given(shares, st.integers(0, 5))
-def test_standbys(owners: list[str], count: int) -> None:
-    """There are as many as configured and available, each once, never the owner, and the successor is the first."""
+def test_standbys_are_other_members_and_the_first_is_the_successor(owners: list[str], count: int) -> None:
+    """There are as many as configured and available, and each is another member than the owner."""
     found = view(
         {url: [place for place, owner in zip(PLACES, owners, strict=True) if owner == url] for url in (A, B, C, D)}
     )

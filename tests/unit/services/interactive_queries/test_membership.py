@@ -75,7 +75,7 @@ def test_the_lease_starts_when_the_coordinator_is_asked(membership: GroupMembers
     ],
 )
 def test_other_answers_do_not_renew_the_lease(membership: GroupMembership, clock: Clock, result: Any) -> None:
-    """The lease is renewed only by a description that lists this member id."""
+    """Only a description that lists this member id renews the lease."""
     membership._update_view(clock.now, answer(result), f"{URL}-1")
 
     assert not membership.lease_holds
@@ -179,7 +179,7 @@ def test_a_member_that_leaves_owns_nothing_before_the_group_knows(
 def test_a_pause_during_the_question_does_not_extend_the_lease(
     membership: GroupMembership, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator has answered before the pause of a minute, and gives the partitions away during it."""
+    """The coordinator answers before the pause of a minute, and gives the partitions away during the pause."""
     start, leases = clock.now, list[bool]()
 
     class Paused(Broker):

@@ -7,8 +7,8 @@ from services.ledger.accounts import Gap, find_gaps
 
 
 @given(st.lists(st.lists(st.integers(1, 40), max_size=10), max_size=6))
-def test_gaps_are_what_is_missing(batches: list[list[int]]) -> None:
-    """For any order, batches and duplicates, the gaps are the missing numbers below the highest one."""
+def test_gaps_are_the_missing_sequence_numbers(batches: list[list[int]]) -> None:
+    """This holds below the highest number, for any order, batches and duplicates."""
     last, gaps = 0, list[Gap]()
     for batch in batches:
         last, gaps = find_gaps(last, gaps, batch)

@@ -134,7 +134,9 @@ def test_an_erasure_beside_another_process_leaves_no_card(ledger: Ledger, monkey
 
 
 def test_a_gap_is_noted_until_it_is_filled(ledger: Ledger) -> None:
-    """Missing sequence numbers are a gap. Later entries split and fill the gap. A split opens no gap."""
+    """Missing sequence numbers are a gap. Later entries split the gap and fill it. The parts of a split gap are no new
+    gaps.
+    """
     assert Appended(3, gaps=1, gaps_opened=1) == ledger.append(("A", entry(1)), ("A", entry(6)), ("B", entry(1)))
     assert [(2, 5)] == ledger.gaps()
     assert Appended(2, gaps=1) == ledger.append(("A", entry(3)), ("A", entry(7)))
@@ -158,8 +160,8 @@ def test_an_account_opened_again_is_another(ledger: Ledger) -> None:
     assert [] == ledger.gaps()
 
 
-def test_undecodable_records_are_stored(ledger: Ledger) -> None:
-    """Undecodable records move the position. Reading the topic again finds them again."""
+def test_undecodable_records_move_the_position(ledger: Ledger) -> None:
+    """When the topic is read again, the record can be stored again."""
     record = Undecodable(0, 0, 1_700_000_000_000, "no \0 magic")
     ledger.appender.append(Batch([], [record], {0: Span(0, 1)}))
     assert 1 == ledger.appender.open(TOPIC_ID, EVERYTHING, {})[0]
@@ -196,7 +198,7 @@ def test_the_position_to_continue_from(
 
 
 def test_a_topic_created_again_can_have_fewer_partitions(ledger: Ledger) -> None:
-    """The position of a partition that is gone would move the ledger back to the broker at each check."""
+    """The ledger forgets the position of a partition that is gone. Otherwise each check would fail."""
     marks = Watermarks(0, 100)
     ledger.appender.open(TOPIC_ID, {0: marks, 1: marks}, {})
     starts = ledger.appender.open("incarnation-2", {0: marks}, ledger.appender.stored_offsets())
@@ -216,7 +218,7 @@ def test_a_ledger_stays_with_its_topic_and_its_key(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("card", ["ü" * 5_000, "a\0b", "'; DROP TABLE ledger_entry; --", "\U0001f6d2"])
 def test_unusual_texts_are_appended(ledger: Ledger, card: str) -> None:
-    """The ledger appends entries of long and unusual cards."""
+    """The ledger appends entries of long and unusual cards, each once."""
     odd = entry(1, reason="\U0001f6d2'", counterparty=card)
     assert 1 == ledger.append((card, odd)).entries
     assert 0 == ledger.append((card, odd)).entries

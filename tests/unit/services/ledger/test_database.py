@@ -23,7 +23,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 
 @pytest.mark.filterwarnings("ignore:.*expression-based index")  # SQLite does not show them
-def test_migrations_lead_to_the_tables(engine: Engine) -> None:
+def test_migrations_give_the_tables_of_the_code(engine: Engine) -> None:
     """After all migrations the schema of the database equals the tables of the code."""
     migrate(engine)
     with engine.connect() as connection:
@@ -95,7 +95,7 @@ def test_other_databases_are_refused(url: str, reason: str) -> None:
 
 
 def test_options_in_the_url_of_postgresql_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger adds its own options, and its timeouts do not replace those of the URL."""
+    """The ledger adds its own options, and does not replace those of the URL."""
     seen: dict[str, object] = {}
 
     def connect(*_: object, **arguments: object) -> None:

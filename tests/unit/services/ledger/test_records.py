@@ -35,8 +35,8 @@ def test_an_entry_comes_back_as_it_was(given: Any) -> None:
     assert CardEntry("A", given) == entry_of(notification("A", given), b"A")
 
 
-def test_a_record_of_before_the_account_has_its_total_available() -> None:
-    """Such a record has a total only. Its invoice number is the event id."""
+def test_a_record_without_available_points_has_all_points_available() -> None:
+    """A record from before November 2026 has a total only. Its invoice number is the event id."""
     old = notification("A", entry(2)) | {"EventID": "", "AvailableLoyaltyPoints": None}
     old |= {"PendingLoyaltyPoints": None, "ReservedLoyaltyPoints": None}
     assert CardEntry("A", entry(2)) == entry_of(old, b"A")
@@ -54,8 +54,8 @@ def test_a_record_of_before_the_account_has_its_total_available() -> None:
         ({"TotalLoyaltyPoints": Decimal("1e17")}, b"A", "points"),
     ],
 )
-def test_what_is_no_entry_says_why(change: dict[str, Any], key: bytes | None, reason: str) -> None:
-    """The reason names the field but not the card."""
+def test_a_record_that_is_no_entry_has_a_reason(change: dict[str, Any], key: bytes | None, reason: str) -> None:
+    """The reason names the field and not the card."""
     with pytest.raises(UndecodableError, match=reason) as caught:
         entry_of(notification("A9265846829", entry(1)) | {"CustomerCardNo": "A"} | change, key)
     assert "9265846829" not in str(caught.value)
