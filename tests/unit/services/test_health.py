@@ -74,7 +74,7 @@ def test_a_changed_file_counts_at_once(serve: Callable[..., Ask], key_file: Path
 
 
 def test_probes_need_no_key(serve: Callable[..., Ask], key_file: Path) -> None:
-    """An orchestrator has no key. It learns only whether the process lives and works."""
+    """An orchestrator has no key. It learns only whether the process lives and is ready."""
     works, does_not = serve(Settings(metrics_key_file=key_file)), serve(Settings(metrics_key_file=key_file), "no disk")
 
     assert (200, {"alive": True}) == (works("/livez")[0], json.loads(works("/livez")[2]))

@@ -36,7 +36,7 @@ def learn(client: Metadata) -> None:
     learn_leaders(cast(AdminClient, client), ["invoices"])
 
 
-def test_it_waits_until_each_partition_has_a_leader():
+def test_a_request_waits_until_each_partition_has_a_leader():
     client = Metadata(NEW, NO_LEADER, READY)
 
     learn(client)
@@ -51,7 +51,7 @@ def test_it_waits_until_each_partition_has_a_leader():
         (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), KafkaError.UNKNOWN_TOPIC_OR_PART),
     ],
 )
-def test_it_gives_up_after_its_time(monkeypatch, error, code):
+def test_the_wait_for_leaders_ends_with_an_error(monkeypatch, error, code):
     monkeypatch.setattr(administration, "_ASK_SECONDS", 0.1)
 
     with pytest.raises(KafkaException) as raised:

@@ -41,14 +41,13 @@ _BALANCE = {
 }
 
 
-def test_framing_is_confluents():
+def test_values_have_the_framing_of_confluent():
     """The header is magic byte 0 and the schema id in four bytes, big endian."""
     assert [b"\0\0\0\0\1", b"\0\0\0\1\2"] == [header(1), header(258)]
 
 
 @given(VALID_INVOICES)
-def test_invoice_comes_back_as_it_was_sent(invoice):
-    """Encoding and decoding change no invoice."""
+def test_encoding_and_decoding_change_no_invoice(invoice):
     received = decoder(topics.POS_INVOICES, IDS)(encoder(topics.POS_INVOICES, IDS)(invoice))
 
     assert repr(invoice["TotalAmount"]) == repr(received["TotalAmount"])
@@ -56,7 +55,6 @@ def test_invoice_comes_back_as_it_was_sent(invoice):
 
 
 def test_points_stay_decimals():
-    """Points are decimals before and after encoding."""
     balance = {**_BALANCE, "AvailableLoyaltyPoints": Decimal("-0.01")}
 
     received = decoder(topics.LOYALTY_BALANCES, IDS)(encoder(topics.LOYALTY_BALANCES, IDS)(balance))
@@ -106,7 +104,7 @@ ADDED_FIELDS = {
 
 
 @pytest.mark.parametrize("old", ADDED_FIELDS)
-def test_what_was_written_before_the_account_means_what_it_meant(old):
+def test_a_record_of_an_older_schema_gets_the_defaults_of_new_fields(old):
     """The defaults are a purchase, an unknown number of available points, and an invoice that is not a return."""
     name = schemas.record_name(f"history/{old}.avsc")
     written, value = _written(f"history/{old}.avsc")
@@ -121,7 +119,7 @@ ORIGINALS = "history/PosInvoice-1.avsc"
 @pytest.mark.parametrize(
     "path", [path for path in schemas.ids().values() if path.startswith("history/") and path != ORIGINALS]
 )
-def test_a_reader_of_yesterday_reads_what_is_written_today(path):
+def test_readers_with_an_old_schema_read_new_records(path):
     """A reader with an old schema that knows the new id gets the values of its own fields."""
     name = schemas.record_name(path)
     written, value = _written(f"{name}.avsc")
@@ -168,8 +166,8 @@ def test_unknown_schema_ids_are_named():
 
 
 @given(st.binary(max_size=200))
-def test_garbage_after_a_good_header_never_escapes(body):
-    """All bytes give a record or UndecodableError."""
+def test_any_bytes_after_a_good_header_give_a_record_or_an_error(body):
+    """The only error is UndecodableError."""
     decode = decoder(topics.LOYALTY_BALANCES, IDS)
     try:
         record = decode(header(IDS.writer_id(topics.LOYALTY_BALANCES)) + body)
@@ -179,8 +177,8 @@ def test_garbage_after_a_good_header_never_escapes(body):
 
 
 @given(VALID_INVOICES, st.integers(0, 400), st.integers(0, 8), st.binary(max_size=8))
-def test_a_damaged_invoice_is_refused_or_judged(invoice, place, cut, put):
-    """A value with changed, missing or additional bytes raises an error, or gives a record for validation."""
+def test_a_damaged_invoice_is_an_error_or_a_record_for_validation(invoice, place, cut, put):
+    """Bytes of the value are changed, missing or additional."""
     value = encoder(topics.POS_INVOICES, IDS)(invoice)
     place = min(place, len(value))
     try:
@@ -249,7 +247,7 @@ def test_a_registry_that_does_not_answer_is_asked_again():
 
 @pytest.mark.parametrize("rest", [b"\0", b"again", b"\0\0\0\0\2"])
 def test_bytes_behind_a_record_are_an_error(rest):
-    """The bytes may be a second record or a damaged one. Nobody may count the first record only."""
+    """The bytes may be a second record or damage. No reader may take the first record alone."""
     value = record_encoder("Store", IDS.id_of("Store"))({"StoreID": "S", "Name": "N", "City": "C", "State": "M"})
 
     with pytest.raises(UndecodableError, match=f"^{len(rest)} bytes follow the Avro Store of schema id"):

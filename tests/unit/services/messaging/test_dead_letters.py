@@ -55,7 +55,7 @@ def test_all_reasons_are_counted_and_only_the_newest_letters_are_kept() -> None:
     assert [twin, LETTER] == newest
 
 
-def test_a_selection_has_its_topics_and_the_positions_without_a_letter() -> None:
+def test_a_selection_is_counted_by_topic_and_its_unknown_positions_are_listed() -> None:
     wanted = [RecordPosition(1, 0), LETTER.position, RecordPosition(0, 9)]
 
     found = topics_of([LETTER, replace(LETTER, topic="loyalty")], wanted)
@@ -114,7 +114,7 @@ def test_a_replay_keeps_all_headers(broker: tuple[Settings, Producer]) -> None:
         assert [pairs] == [each.headers() for each in read_topic(consumer, "pos-invoices")]
 
 
-def test_an_error_within_a_replay_tells_how_many_records_were_published(broker: tuple[Settings, Producer]) -> None:
+def test_an_error_within_a_replay_says_how_many_records_were_published(broker: tuple[Settings, Producer]) -> None:
     def letters() -> Iterator[DeadLetter]:
         yield LETTER
         raise DeadLettersError("topic dead-letters: the broker is away")
@@ -124,7 +124,7 @@ def test_an_error_within_a_replay_tells_how_many_records_were_published(broker: 
 
 
 def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It publishes the first record before it reads the second one."""
+    """The replay publishes the first record before it reads the second one."""
     steps: list[str] = []
 
     class Letters:

@@ -23,13 +23,13 @@ POINTS = st.none() | st.decimals(Decimal(-(10**15)), Decimal(10**15), places=2)
 
 
 @given(number=st.integers(-(10**18), 10**18))
-def test_text_is_that_of_the_decimal(number: int) -> None:
-    """The text is exact for both signs; Avro may use more bytes than the number needs."""
+def test_a_decimal_of_avro_becomes_its_exact_text(number: int) -> None:
+    """This holds for both signs. Avro may use more bytes than the number needs."""
     assert f"{Decimal(number).scaleb(-2):f}" == avro._points_text(number.to_bytes(16, "big", signed=True))
 
 
 @given(points=st.lists(POINTS, min_size=3, max_size=3))
-def test_a_record_is_the_same_but_for_the_texts(points: list[Decimal | None]) -> None:
+def test_only_decimals_become_texts(points: list[Decimal | None]) -> None:
     """The record has a text for each Decimal and the same values in the other fields; null stays null."""
     available, pending, reserved = points
     record = {

@@ -24,7 +24,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
 
 
 def test_records_without_an_acknowledgement_are_sent_by_another_producer(settings: Settings) -> None:
-    """The failed producer drops them. Their user hears of each once, when Kafka has it."""
+    """The failed producer drops these records. Their user gets one report for each, when Kafka has it."""
     results: list[tuple[bytes, KafkaError | None]] = []
     producer = ResendingProducer(settings, "test")
 
@@ -45,7 +45,7 @@ def test_records_without_an_acknowledgement_are_sent_by_another_producer(setting
 
 
 def test_no_record_is_lost_while_each_new_producer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They fail while they get the records that wait. The thread of the audit trail would end."""
+    """New producers fail while they get the waiting records. An error would end the thread of the audit trail."""
     monkeypatch.setattr(clients, "LOST_SECONDS", 0.0)
     results: list[KafkaError | None] = []
     with mock_broker() as (settings, broker):

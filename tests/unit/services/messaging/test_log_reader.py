@@ -75,8 +75,8 @@ def reader_of(monkeypatch: pytest.MonkeyPatch, consumer: FakeConsumer, **argumen
     return LogReader(Settings(), "test", **arguments)
 
 
-def test_a_batch_has_all_records_that_have_arrived_by_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records are grouped in the order of their offsets, up to the maximum; end offsets are reported separately."""
+def test_a_batch_has_the_arrived_records_of_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are grouped in the order of their offsets, up to the maximum. End offsets are reported separately."""
     end = FakeMessage(1, 9, KafkaError._PARTITION_EOF)
     consumer = FakeConsumer(FakeMessage(0, 3), FakeMessage(1, 7), FakeMessage(0, 4), end, FakeMessage(0, 5))
     with reader_of(monkeypatch, consumer) as reader:
@@ -135,8 +135,8 @@ def test_an_old_client_error_is_no_error(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("no_waiting")
-def test_it_connects_again_after_each_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors in connect and in poll_once are retried; the reader says why it does not read, and recovers."""
+def test_a_reader_connects_again_after_each_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors in connect and in poll_once are retried. The reader says why it does not read, and recovers."""
     calls: list[str] = []
     errors: list[str | None] = []
     outcomes = iter([KafkaException(KafkaError(KafkaError._TIMED_OUT)), None, TimeoutError("the database is away")])
@@ -178,7 +178,7 @@ def test_any_other_error_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_waiting")
-def test_it_stops_while_kafka_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_stops_while_kafka_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop ends the retries, without an error."""
     reader, steps = reader_of(monkeypatch, FakeConsumer()), []
 

@@ -63,7 +63,7 @@ def test_a_registered_id_gives_its_schema(registry: str) -> None:
     assert '"string"' == ids_at(registry).writer_schema(1)
 
 
-def test_logical_types_of_a_till_do_not_change_what_is_read(registry: str) -> None:
+def test_logical_types_of_a_till_change_no_value(registry: str) -> None:
     """The registry accepts them. Without the change, a time would be a datetime, and the query would stop."""
     invoice = decoder(topics.POS_INVOICES, IDS)(encoder(topics.POS_INVOICES, IDS)(INVOICE))
     value = header(8) + body_encoder("PosInvoice")(INVOICE)
@@ -78,10 +78,9 @@ def test_an_id_that_the_registry_does_not_know(registry: str) -> None:
 
 
 @pytest.mark.parametrize("schema_id", [3, 4, 5, 6, 7, 9, 10])
-def test_other_answers_mean_unavailable(registry: str, schema_id: int) -> None:
+def test_any_other_answer_means_that_the_registry_is_unavailable(registry: str, schema_id: int) -> None:
     """An error, a refusal, the page of a proxy, a wrong path and an answer without a schema raise an error with the id.
-
-    A materialiser then waits. It would skip a value whose id is unknown.
+    A materialiser then waits. If the id counted as unknown, it would skip the value.
     """
     with pytest.raises(SchemaRegistryUnavailableError, match=f"id {schema_id}"):
         ids_at(registry).writer_schema(schema_id)

@@ -68,7 +68,7 @@ def test_rows_of_a_card_add_up(tmp_path, name, text):
 
 
 def test_a_file_that_is_named_twice_counts_once(tmp_path):
-    """Also under another name of the file. Another file with the same rows counts, too."""
+    """This includes another name of the same file. A different file with the same rows counts, too."""
     file, link, copy = (tmp_path / name for name in ("b.csv", "link.csv", "copy.csv"))
     for each in (file, copy):
         each.write_text("card,points\n4711,12.50\n")
@@ -112,7 +112,7 @@ def test_a_wrong_row_is_named_and_the_others_are_read(tmp_path, row, says):
 
 @pytest.mark.parametrize("cut", range(1, len('4712,417.04,"2027-12-31"') + 1))
 def test_a_csv_that_was_cut_off_in_its_last_row_is_refused(tmp_path, cut):
-    """Its rest can look complete: fewer points, or points that never expire."""
+    """The last row can look complete, with fewer points or with points that never expire."""
     row = '4712,417.04,"2027-12-31"'[:cut]
     found = read(tmp_path, f"card,points,expires\n4711,1,\n{row}")
 
@@ -251,7 +251,7 @@ def test_an_erasure_forgets_the_import(tmp_path):
         ("b.jsonl", r'{"card":"47\ud800","points":1}', "line 1: card is longer than 128 characters, or is not UTF-8"),
     ],
 )
-def test_a_file_without_a_meaning_is_an_error_and_no_traceback(tmp_path, name, text, says):
+def test_a_header_or_row_that_cannot_be_read_is_an_error(tmp_path, name, text, says):
     (error,) = read(tmp_path, text, name).errors
     assert says in error
 
@@ -265,7 +265,7 @@ def test_any_bytes_give_rows_or_errors(tmp_path_factory, content, name):
     assert len(found.errors) <= found.rows
 
 
-def test_the_id_of_an_import_does_not_lead_to_the_card(tmp_path):
+def test_the_id_of_an_import_does_not_reveal_the_card(tmp_path):
     """The ledger keeps it after an erasure. A person without the key cannot try all cards."""
     found = read(tmp_path, "card,points\n4711,12.50\n")
     other = Pseudonyms(b"k" * KEY_BYTES)
@@ -309,7 +309,7 @@ def run(*arguments):
 
 @pytest.mark.parametrize(("key", "says"), [(None, "does not exist"), (b"short", "is not a key")])
 def test_an_import_needs_the_key_of_the_pipeline(tmp_path, broker, monkeypatch, key, says):
-    """With another key the ids would differ, and the same import would count again. A new key is not made."""
+    """With another key the ids would differ, and the same import would count again. The import makes no new key."""
     file, key_file = tmp_path / "balances.csv", tmp_path / "other.key"
     file.write_text("card,points\n4711,1\n")
     if key:

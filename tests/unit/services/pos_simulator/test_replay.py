@@ -27,21 +27,21 @@ def test_an_invoice_becomes_avro_under_its_store() -> None:
     }
 
 
-def test_json_stays_as_it_was_written() -> None:
-    """The line stays unchanged, with its spaces."""
+def test_a_line_of_json_is_sent_unchanged() -> None:
+    """The message has the spaces of the line."""
     assert [(b"STR1", INVOICE, Written.JSON)] == replayed(INVOICE + b"\r\n", wanted=Format.JSON)
 
 
 @pytest.mark.parametrize(
     "line", [b'{"StoreID": "STR1", "TotalAm', b"[1]", b"null", b"\xff\xfe", b"\x00\x00\x00\x00\x02"]
 )
-def test_a_line_that_is_no_object_passes_as_it_is(line: bytes) -> None:
+def test_a_line_that_is_no_object_is_sent_unchanged(line: bytes) -> None:
     """A line without a store has no key. The pipeline writes it to the dead letters."""
     assert [(None, line, Written.RAW)] == replayed(line)
 
 
-def test_raw_bytes_keep_their_spaces() -> None:
-    """Only the line break is removed, because it belongs to the file."""
+def test_only_the_line_break_is_removed_from_raw_bytes() -> None:
+    """It belongs to the file."""
     assert [(None, b"  torn line \t", Written.RAW)] == replayed(b"  torn line \t\n")
 
 
@@ -56,7 +56,7 @@ def test_raw_bytes_keep_their_spaces() -> None:
         b'{"StoreID": "STR1", "TotalAmount": 10, "TotalAmount": 99}',
     ],
 )
-def test_an_object_that_the_pipeline_refuses_passes_as_it_is(line: bytes) -> None:
+def test_an_object_that_the_pipeline_refuses_is_sent_unchanged(line: bytes) -> None:
     """The pipeline says why. Avro would have one of two values, or none. The replay continues."""
     messages = replayed(line, INVOICE)
 

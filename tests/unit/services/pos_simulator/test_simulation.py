@@ -72,12 +72,11 @@ def test_invoice_numbers_never_collide(day: list[Message]) -> None:
     assert len(numbers) == len(set(numbers))
 
 
-def test_count_is_messages_in_all(day: list[Message]) -> None:
-    """The count includes duplicates and broken messages."""
+def test_the_count_includes_duplicates_and_broken_messages(day: list[Message]) -> None:
     assert 6_000 == len(day)
 
 
-def test_shares_are_near_what_was_asked(day: list[Message]) -> None:
+def test_shares_are_near_the_options(day: list[Message]) -> None:
     """The shares are within four standard deviations (at most 0.03 for these counts)."""
     kinds = Counter(message.kind for message in day)
     valid = invoices(day)
@@ -97,8 +96,8 @@ def test_shares_of_none_and_all_are_exact(share: int) -> None:
     assert [bool(share)] * 300 == [is_home_delivery(invoice) for invoice in valid]
 
 
-def test_a_repeat_is_an_earlier_message_once_more(day: list[Message]) -> None:
-    """A duplicate has the key and the bytes of an earlier invoice. Some follow directly, others much later."""
+def test_a_duplicate_repeats_an_earlier_message(day: list[Message]) -> None:
+    """It has the key and the bytes of an earlier invoice. Some follow directly, others much later."""
     first_at: dict[tuple[bytes | None, bytes], int] = {}
     distances = []
     for position, message in enumerate(day):
@@ -111,8 +110,7 @@ def test_a_repeat_is_an_earlier_message_once_more(day: list[Message]) -> None:
     assert len(day) / 2 < max(distances)
 
 
-def test_every_invoice_is_valid_and_decodes_to_itself(day: list[Message]) -> None:
-    """The invoice of a message is equal to its decoded bytes."""
+def test_every_invoice_is_valid_and_equals_its_decoded_bytes(day: list[Message]) -> None:
     for message in day:
         if message.invoice is not None:
             assert message.invoice == DECODE(message.value)
@@ -170,7 +168,7 @@ def test_returns_and_exchanges_are_valid_and_name_their_originals() -> None:
     assert {True, False} == {(each["TotalAmount"] or 0) < 0 for each in kinds[InvoiceKind.RETURN]}
 
 
-def test_offline_tills_send_late_and_lose_nothing() -> None:
+def test_offline_tills_send_late_and_lose_no_invoice() -> None:
     """A fifth of the invoices comes after later ones. All numbers are there when the evening ends."""
     late = invoices(tell(count=2_000, repeats=0, broken=0, offline=0.2))
     numbers = [int(str(invoice["InvoiceNumber"]).partition("-")[2]) for invoice in late]
@@ -184,7 +182,7 @@ def test_offline_tills_send_late_and_lose_nothing() -> None:
 
 @pytest.mark.parametrize("repeats", [0, 0.5])
 @pytest.mark.parametrize("count", [1, 5, 200, 1_000])
-def test_offline_tills_lose_nothing_in_a_small_day(count: int, repeats: float) -> None:
+def test_offline_tills_lose_no_invoice_of_a_small_day(count: int, repeats: float) -> None:
     """No till waits when the day ends, although it has few messages and many of them are duplicates."""
     for seed in range(1, 7):
         told = tell(count=count, seed=seed, repeats=repeats, broken=0, offline=0.5)
@@ -215,7 +213,7 @@ def test_customers_come_back_and_shop_in_several_stores() -> None:
     assert len(types) == len(visits)
 
 
-def test_trouble_changes_no_basket() -> None:
+def test_broken_messages_change_no_invoice() -> None:
     """Invoice n has the same number, card and lines with and without broken messages."""
     smooth = invoices(tell(count=200, repeats=0, broken=0))
     rough = {i["InvoiceNumber"]: i for i in invoices(tell(count=200, repeats=0, broken=0.3))}
@@ -224,7 +222,7 @@ def test_trouble_changes_no_basket() -> None:
     assert [i for i in smooth if i["InvoiceNumber"] in rough] == list(rough.values())
 
 
-def test_every_breakage_comes_up(day: list[Message]) -> None:
+def test_each_kind_of_broken_message_is_made(day: list[Message]) -> None:
     """All kinds of broken messages have about the same frequency."""
     counts = Counter(message.breakage for message in day if message.breakage)
 
@@ -247,7 +245,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("breakage", list(Breakage))
-def test_broken_messages_are_what_they_say(breakage: Breakage, day: list[Message]) -> None:
+def test_a_broken_message_has_the_fault_of_its_kind(breakage: Breakage, day: list[Message]) -> None:
     """A reader finds the fault of the message, and for an invalid invoice its reason."""
     broken = [message for message in day if message.breakage is breakage]
 
@@ -310,8 +308,8 @@ addresses = st.fixed_dictionaries(dict.fromkeys(("AddressLine", "City", "State",
     )
 )
 @settings(max_examples=examples(60), deadline=None)
-def test_shared_parts_give_the_bytes_of_the_library(invoice: PosInvoice) -> None:
-    """The fast encoder and the plain one give equal bytes for any invoice, at each call."""
+def test_the_fast_encoder_gives_the_bytes_of_the_plain_one(invoice: PosInvoice) -> None:
+    """This holds for any invoice and for each call."""
     assert avro.encoder(topics.POS_INVOICES, IDS)(invoice) == FAST(invoice) == FAST(invoice)
 
 

@@ -46,13 +46,12 @@ def problems_or_none(text: str) -> list[Problem] | None:
     return None
 
 
-def test_the_least_file_is_the_java_originals() -> None:
-    """If the file has only a factor, all other rules have their default values."""
+def test_a_file_with_only_a_factor_has_the_defaults() -> None:
     assert Programme() == parse_programme(LEAST)
 
 
 def test_every_key_becomes_its_rule() -> None:
-    """Every value of the example becomes a rule with the right unit. Categories become their items."""
+    """Every value of the example becomes a rule with the right unit. The categories of a campaign become items."""
     expected = Programme(
         loyalty_factor=Decimal("0.02"),
         customer_types=frozenset({"PRIME"}),
@@ -88,8 +87,7 @@ def test_every_key_becomes_its_rule() -> None:
     assert expected == parse_programme(EXAMPLE.read_text(encoding="utf-8"))
 
 
-def test_what_the_example_leaves_usual_can_be_said_too() -> None:
-    """Keys that the example does not use give their values too."""
+def test_keys_that_the_example_does_not_use_give_their_values() -> None:
     text = (
         "loyalty-factor: 1.000001\nrounding: down\ncustomer-types: [prime, Gold]\nvalid-for: never\n"
         "spent-returns: negative-allowed\ncombining: all\nreserve-for: P1D\nreturn-window: PT0S\npending: P1W\n"
@@ -137,15 +135,15 @@ def test_rounding_modes_are_those_of_decimal(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "number"), WEEKDAYS.items())
-def test_weekdays_count_as_dates_do(name: str, number: int) -> None:
-    """2026-11-23 is a Monday. Weekdays have the numbers of ``datetime``."""
+def test_weekdays_have_the_numbers_of_datetime(name: str, number: int) -> None:
+    """2026-11-23 is a Monday."""
     assert name == date(2026, 11, 23 + number).strftime("%A").lower()
     assert {number} == parse_programme(f"{LEAST}campaigns: [{{name: a, bonus: 1, weekdays: [{name}]}}]").campaigns[
         0
     ].weekdays
 
 
-def test_all_problems_come_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     """Wrong values, unknown, missing and duplicate keys, and contradictions are reported in the order of the lines."""
     text = """\
 rounding: half_up
@@ -268,8 +266,8 @@ campaigns:
     ],
     ids=lambda text: text[:120],
 )
-def test_what_cannot_be_is_refused_with_its_reason(text: str, says: str) -> None:
-    """The file has one problem, which says what is wrong or what is allowed."""
+def test_an_invalid_file_is_refused_with_the_reason(text: str, says: str) -> None:
+    """One problem of the file says what is wrong or what is allowed."""
     found = problems(text)
     assert 1 == len([line for line in found if says in line]), found
 

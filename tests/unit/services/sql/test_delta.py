@@ -39,7 +39,7 @@ def test_a_table_of_an_older_release_is_read(tmp_path: Path) -> None:
 
 
 def test_maintenance_keeps_all_rows_and_the_checkpoint(tmp_path: Path) -> None:
-    """Replaced files go when nobody can need them any more. Before that, they stay."""
+    """Replaced files are deleted when nobody can need them any more, and not before."""
     settings = Settings(export_dir=str(tmp_path))
     for number in range(5):
         write(tmp_path, number)

@@ -110,7 +110,7 @@ def test_statements_are_in_utc_on_every_machine(opened: Callable[..., Database])
 
 @pytest.mark.usefixtures("ledger")
 def test_ctrl_c_stops_a_statement(tmp_path: Path) -> None:
-    """DuckDB gives up its work, and the database answers the next statement."""
+    """DuckDB stops its work, and the database answers the next statement."""
     settings = Settings(ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}", export_dir=str(tmp_path / "export"))
     with closing(Database(settings, lambda _: os.kill(os.getpid(), signal.SIGINT))) as database:
         with pytest.raises(KeyboardInterrupt):
@@ -133,7 +133,7 @@ def test_line_items_are_the_rows_of_all_files(opened: Callable[..., Database], t
 
 
 def test_parquet_files_of_other_programs_are_no_line_items(opened: Callable[..., Database], tmp_path: Path) -> None:
-    """The folder heals if an older release has written tables into it."""
+    """The folder can be read again after an older release has written tables into it."""
     export(tmp_path / "export", line("1", "A", 10.5))
     table = tmp_path / "export" / "tables" / "invoices"
     table.mkdir(parents=True)
@@ -150,7 +150,7 @@ def test_a_folder_can_be_a_uri(opened: Callable[..., Database], tmp_path: Path, 
 
 
 def test_an_open_database_reads_line_items_that_arrive(opened: Callable[..., Database], tmp_path: Path) -> None:
-    """Each statement reads the files of its moment, also through views, and also if there were none before."""
+    """Each statement reads the files that exist at its start, also through views and if there were none before."""
     database = opened()
     with pytest.raises(NoExportError):
         database.run("FROM invoices")
@@ -219,7 +219,7 @@ def at(year: int, month: int, day: int, hour: int = 12) -> int:
     return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp() * 1000)
 
 
-def test_liability_of_month_ends(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_the_liability_of_each_month_end_is_exact(opened: Callable[..., Database], ledger: Ledger) -> None:
     """Each month has what was owed at its end, by the tiers and lots of that time, also if nothing changed in it."""
     first = [
         entry(1, 500, time=at(2024, 1, 31, 23), total=500, expires_time=MARCH),

@@ -138,8 +138,8 @@ def test_the_decision_of_an_erased_customer_names_no_customer(database: Database
     assert [("erased", "")] == rows(database, "SELECT Status, CustomerCardNo FROM loyalty_decisions")
 
 
-def test_sales_by_minute(database: Database, log: Log) -> None:
-    """The latest figures of each store and minute."""
+def test_sales_by_minute_has_the_latest_figures(database: Database, log: Log) -> None:
+    """There is one row for each store and minute."""
     for record in (sales("S1", NOON, "10.00"), sales("S1", NOON, "10.00", "-2.50"), sales("S1", NOON + MINUTE, "1.00")):
         log.append(*record)
     found = rows(database, "SELECT Invoices, Net, Smallest, Largest FROM sales_by_minute ORDER BY Minute")
@@ -149,7 +149,7 @@ def test_sales_by_minute(database: Database, log: Log) -> None:
 
 
 def test_records_that_cannot_be_decoded_are_counted(database: Database, log: Log) -> None:
-    """They stop no statement and hide no other record. The next statement counts again."""
+    """They stop no statement and hide no other record. Each statement has its own count."""
     good = encoder(HADOOP, IDS)({"InvoiceNumber": "1"})
     for value in (b"junk", good, good + b"!", b"\0\0\0\0\xff", None, good):
         log.append(HADOOP, "S1", value)

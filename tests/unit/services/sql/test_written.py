@@ -138,7 +138,9 @@ def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger, exp
 @BOTH_FORMATS
 @pytest.mark.usefixtures("ledger")
 def test_a_run_deletes_what_dead_runs_have_left(settings: Settings, export_format: str) -> None:
-    """Those files can have keys of erased customers. They go also if the rows do not change."""
+    """The files of a run that ended early can have keys of erased customers. They are deleted even if the rows do not
+    change.
+    """
     settings = with_format(settings, export_format)
     folder = Path(write("customer_line_items", settings).folder)
     if export_format == "delta":  # this run died after its commit
@@ -164,7 +166,7 @@ class Source:
 
 @BOTH_FORMATS
 def test_rows_stay_when_their_topic_forgets_them(settings: Settings, export_format: str) -> None:
-    """A topic forgets the beginning of a day before its end. The larger count of a key is the whole one."""
+    """The beginning of a day can leave the topic before its end. So the larger count of a key is the complete one."""
     settings = with_format(settings, export_format)
     letters: Callable[..., Any] = Source
     old, new = date(2026, 9, 1), date(2026, 9, 30)
@@ -275,7 +277,9 @@ def test_the_folder_of_the_tables_can_be_a_uri(settings: Settings, scheme: str) 
 
 @pytest.mark.usefixtures("ledger")
 def test_the_command_writes_all_tables_that_it_can(settings: Settings) -> None:
-    """A source that is away stops only its own tables, and the status says so. The audit trail has the names."""
+    """If a source does not answer, only its own tables are missing, and the status says so. The audit trail has the
+    names.
+    """
     variables = {
         f"LOYALTY_{name.upper()}": str(value) for name, value in settings.model_dump(exclude_defaults=True).items()
     }

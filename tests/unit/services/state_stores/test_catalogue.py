@@ -94,8 +94,8 @@ def test_a_window_that_contradicts_itself_is_unreadable(key: bytes, changed: dic
         view("store-sales", STORE_SALES, key, {**SALES, **changed})
 
 
-def test_a_sum_of_any_size_is_unreadable_and_stops_nobody() -> None:
-    """No writer makes it, but damaged bytes can. Three bytes of the sum become fifty."""
+def test_a_damaged_sum_of_any_size_is_unreadable() -> None:
+    """No writer makes such a sum, but damaged bytes can. Three bytes of the sum become fifty."""
     value = encoder(STORE_SALES, IDS)({**SALES, "Sum": Decimal("12345.67")})
     damaged = value.replace(b"\x06\x12\xd6\x87", b"\x64" + b"\x7f" * 50)
     assert len(value) + 47 == len(damaged)
@@ -131,7 +131,7 @@ BALANCE = {
 }
 
 
-def test_a_balance_says_what_can_be_spent() -> None:
+def test_a_balance_shows_all_its_parts() -> None:
     """It has the points as strings, the tier, the next expiry, the block, the new card, and the opened time."""
     shown = view("customer-balances", LOYALTY_BALANCES, b"4711", BALANCE)
 
@@ -154,7 +154,9 @@ def test_a_balance_says_what_can_be_spent() -> None:
 
 
 def test_a_balance_of_the_old_schema_is_still_read() -> None:
-    """Schema id 5: all points are available, none are pending or reserved, and the account is the oldest."""
+    """Schema id 5 gives only a total. So all points are available, none are pending or reserved, and the account is the
+    oldest.
+    """
     old = {name: BALANCE[name] for name in ("CustomerCardNo", "TotalLoyaltyPoints", "Sequence", "UpdatedTime")}
     body = io.BytesIO()
     fastavro.schemaless_writer(body, json.loads(schemas.schema_text("history/Balance-1.avsc")), old)

@@ -12,9 +12,8 @@ from tests.unit.services.state_stores.materialisers import TOPIC, Broker
 
 
 def test_an_admin_client_without_answers_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have lost all brokers, while the consumer still reads. The reader then connects with a new client.
-
-    An answer without an offset is no answer: the end offset is unknown, as after an error.
+    """The client may have lost all brokers, while the consumer still reads. The reader then connects with a new client.
+    After an answer without an offset, the end offset is unknown, as after an error.
     """
     now = [1_000.0]
     monkeypatch.setattr("services.state_stores.changelog.boot_seconds", lambda: now[0])

@@ -83,7 +83,7 @@ def log_of(updates: list[tuple[str, int, str | None]]) -> list[ChangelogRecord]:
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(updates=UPDATES, cuts=st.lists(st.integers(0, 25), max_size=4))
-def test_is_the_filter_of_the_keyed_store(
+def test_a_derived_store_is_the_filter_of_the_keyed_store(
     open_store: Open, updates: list[tuple[str, int, str | None]], cuts: list[int]
 ) -> None:
     """Both are equal after each batch of updates, duplicates, old records, garbage and tombstones, split anywhere."""
@@ -173,7 +173,7 @@ def test_a_derived_store_does_not_measure_freshness() -> None:
 
 
 def test_a_derived_store_without_its_source_is_refused() -> None:
-    """It would stay empty without an error."""
+    """Otherwise it would stay empty without an error."""
     with pytest.raises(ValueError, match="source"):
         StateStore(catalogue.stores(IDS)[1])
 
@@ -215,7 +215,7 @@ def test_a_windowed_store_deletes_expired_values() -> None:
 
 
 def test_each_search_for_expired_values_reads_one_page(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next search continues after it, also if keys come and go. The pause begins at the end of the store."""
+    """The next search continues behind the page, also if keys come and go. The pause begins at the end of the store."""
     clock = SimpleNamespace(monotonic=lambda: clock.seconds, time_ns=time.time_ns, seconds=1_000.0)
     monkeypatch.setattr("services.state_stores.task.time", clock)
     monkeypatch.setattr("services.state_stores.task._EXPIRY_PAGE", 3)
@@ -257,7 +257,7 @@ def test_each_search_for_expired_values_reads_one_page(open_store: Open, monkeyp
 
 
 def test_a_restore_does_not_search_for_expired_values() -> None:
-    """The first search after the restore does."""
+    """The first search comes after the restore."""
     task = sales_task(MemoryStorePartition(), target=2)
     task.apply([sale(0, 101, expired=True)])
     task.expire()

@@ -18,7 +18,7 @@ from services.state_stores.store import StateStore
 from tests.unit.services.state_stores.materialisers import DEFINITION, TOPIC, Scene, stored
 
 
-def test_it_is_not_ready_before_the_last_partition_is_open() -> None:
+def test_an_instance_is_not_ready_before_its_last_partition_is_open() -> None:
     """With empty changelogs each partition is restored when it is opened. All three must be restored."""
     scene = Scene(*[MemoryStorePartition() for _ in range(3)])
     scene.assignment.give(0, 1, 2)
@@ -29,8 +29,8 @@ def test_it_is_not_ready_before_the_last_partition_is_open() -> None:
     assert scene.materialiser.restored
 
 
-def test_without_partitions_it_is_ready_when_the_group_has_settled() -> None:
-    """With more instances than partitions, an instance may hold none. It is ready, but not before it knows that."""
+def test_an_instance_without_partitions_is_ready_when_the_group_has_settled() -> None:
+    """With more instances than partitions, an instance may hold none. It is ready as soon as it knows that."""
     scene = Scene()
     scene.assignment.settled = False
     assert {} == scene.follow()
@@ -43,7 +43,9 @@ def test_without_partitions_it_is_ready_when_the_group_has_settled() -> None:
 
 
 def test_a_partition_that_is_taken_over_later_does_not_change_readiness() -> None:
-    """Ready means that the first partitions were restored. A partition of a dead peer is restored while they serve."""
+    """The instance is ready when its first partitions are restored. It stays ready while it restores the partition of a
+    dead peer.
+    """
     scene = Scene(stored(5), MemoryStorePartition(), high=5)
     scene.take(0)
     assert scene.materialiser.restored
@@ -56,7 +58,7 @@ def test_a_partition_that_is_taken_over_later_does_not_change_readiness() -> Non
     assert scene.materialiser.ready
 
 
-def test_it_is_not_ready_before_its_standbys_are_restored() -> None:
+def test_an_instance_is_not_ready_before_its_standbys_are_restored() -> None:
     """Otherwise a rolling restart could stop the last instance with the data of a partition."""
     scene = Scene(stored(5), MemoryStorePartition(), high=5)
     scene.assignment.give(0)
@@ -70,7 +72,9 @@ def test_it_is_not_ready_before_its_standbys_are_restored() -> None:
 
 
 def test_a_promoted_standby_keeps_its_open_store() -> None:
-    """Nothing is opened or read again. It is caught up when it has all records of the moment of its promotion."""
+    """Nothing is opened or read again. The partition is caught up when it has all records of the moment of its
+    promotion.
+    """
     scene = Scene(stored(5), high=5)
     scene.take(0, role=Role.STANDBY)
     task = scene.store.tasks[0]
@@ -89,7 +93,7 @@ def test_a_promoted_standby_keeps_its_open_store() -> None:
 
 
 def test_a_partition_that_moves_away_is_closed() -> None:
-    """It is read no more. The other partitions stay as they are."""
+    """The instance stops reading it. The other partitions stay as they are."""
     kept, gone = stored(5), stored(4)
     scene = Scene(kept, gone, high=5)
     assert {0: 5, 1: 4} == scene.take(0, 1)
@@ -131,8 +135,8 @@ def test_the_data_of_a_partition_that_moved_away_are_deleted_later(
 def test_a_store_is_not_deleted_while_another_one_of_its_partition_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The partition comes back while the disk is full, and the first of its stores is open. Old data are deleted then,
-    because that may free the space.
+    """The partition comes back while the disk is full, and only the first of its stores can be opened. Old data are
+    deleted at that time, because that may free the space.
     """
     monkeypatch.setattr("services.state_stores.closed._CLEANUP_SECONDS", 0.0)
     directory, scene = StateDirectory(tmp_path), Scene()
@@ -161,7 +165,7 @@ def test_a_store_is_not_deleted_while_another_one_of_its_partition_cannot_be_ope
 
 
 def test_data_that_cannot_be_deleted_are_deleted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk can be read-only for a while. The instance goes on, and tries again."""
+    """The disk can be read-only for a while. The instance continues, and tries again."""
     monkeypatch.setattr("services.state_stores.closed._CLEANUP_SECONDS", 0.0)
     errors = [OSError("read-only file system")]
 

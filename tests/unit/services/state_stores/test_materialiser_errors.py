@@ -200,7 +200,7 @@ def test_a_full_disk_serves_reads_and_continues_after_space_is_free(monkeypatch:
 
 
 def test_another_instance_takes_over_from_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It can write, so commands and new balances do not wait for this disk."""
+    """The other instance can write, so commands and new balances do not wait for this disk."""
     store = StateStore(DEFINITION)
     with running(store, monkeypatch, lambda *_: SmallDisk(), _FULL_SECONDS=0.05) as materialiser:
         _assignment_of(materialiser).can_hand_over = True

@@ -41,7 +41,9 @@ def test_data_that_cannot_be_continued_are_deleted(local: StorePartition, low: i
 
 
 def test_data_younger_than_the_tombstones_are_continued() -> None:
-    """A store that was complete within the tombstone retention resumes at its checkpoint. Clocks may differ by it."""
+    """A store that was complete within the tombstone retention resumes at its checkpoint. Clocks may differ by less
+    than the retention.
+    """
     for age in (0.8, -0.8):
         scene = Scene(stored(5, age=age * RETENTION), high=9)
 
@@ -90,7 +92,7 @@ def test_a_changelog_that_was_created_again_is_found_without_an_error(monkeypatc
     assert {0: 0} == scene.broker.reads
 
 
-def test_an_instance_reads_on_while_no_broker_describes_a_changelog(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instance_continues_while_no_broker_describes_a_changelog(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(stored(5), high=5)
     scene.take(0)
 
@@ -127,9 +129,8 @@ def test_a_changelog_that_was_created_again_has_a_new_end(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("passed", "why"), [(RETENTION, "drops deletions"), (-RETENTION, "in the future")])
 def test_a_store_is_rebuilt_after_a_long_suspend_or_a_wrong_clock(passed: timedelta, why: str) -> None:
-    """After a suspend of several days the store may miss deletions. It is rebuilt before it reads on.
-
-    A clock that goes back by days was ahead, and live values can have expired.
+    """After a suspend of several days the store may miss deletions. It is rebuilt before it continues. A clock that
+    goes back by days was ahead, so live values may have been deleted.
     """
     scene = Scene(stored(5), MemoryStorePartition(), high=5)
     scene.take(0)
@@ -143,7 +144,7 @@ def test_a_store_is_rebuilt_after_a_long_suspend_or_a_wrong_clock(passed: timede
 
 
 def test_the_store_of_a_quiet_topic_does_not_look_old() -> None:
-    """A store at the end offset is complete at the time of the question. That time is saved."""
+    """A store at the end offset is complete at the time of the question. The store saves that time."""
     scene = Scene(stored(5, age=0.8 * RETENTION), high=5)
     scene.take(0)
     task, now = scene.store.tasks[0], int(time.time() * 1000)
@@ -154,8 +155,10 @@ def test_the_store_of_a_quiet_topic_does_not_look_old() -> None:
     assert task.store.checkpoint == Checkpoint(DEFINITION.origin("here"), 5, now)
 
 
-def test_a_damaged_store_is_rebuilt_and_the_others_read_on() -> None:
-    """A read found damage: the copy is read from the start again, and the report says why. Its neighbour stays open."""
+def test_a_damaged_store_is_rebuilt_and_the_others_continue() -> None:
+    """A read found damage. The copy is read from the start again, and the report says why. The store beside it stays
+    open.
+    """
     damaged, kept, empty = stored(5), stored(5), MemoryStorePartition()
     scene = Scene(damaged, kept, empty, high=5)
     scene.take(0, 1)

@@ -61,7 +61,7 @@ def test_a_store_keeps_its_data_after_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.program
 def test_a_crash_leaves_data_and_checkpoint_consistent(tmp_path: Path) -> None:
-    """After kill -9 during writes, all keys, the count and the offset come from the same batch."""
+    """After SIGKILL during writes, all keys, the count and the offset come from the same batch."""
     writer = subprocess.Popen([sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path / "0")], stdout=subprocess.PIPE)
     assert writer.stdout is not None
     assert writer.stdout.readline() == b"going\n"

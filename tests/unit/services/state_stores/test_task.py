@@ -72,8 +72,8 @@ def test_a_value_that_is_not_newer_is_ignored() -> None:
     assert (kept.sequence, kept.offset, task.progress.ignored) == (5, 0, 4)
 
 
-def test_tombstone_deletes() -> None:
-    """A null value deletes the key. A later record is stored whatever its sequence number is."""
+def test_a_null_value_deletes_the_key() -> None:
+    """A later record is stored whatever its sequence number is."""
     task = new_task()
     task.apply([record(0, "A", value("A", 5)), record(1, "A", None)])
     assert task.store.get(b"A") is None
@@ -110,7 +110,7 @@ def test_an_account_that_was_opened_later_is_newer() -> None:
     ],
 )
 def test_a_value_that_cannot_be_decoded_is_skipped(bad: bytes) -> None:
-    """It is counted, the stored balance stays, and the next records are applied."""
+    """The value is counted, the stored balance stays, and the next records are applied."""
     task = new_task()
     task.apply([record(0, "A", value("A", 1)), record(1, "A", bad), record(2, "C", value("C", 1))])
 
@@ -121,7 +121,7 @@ def test_a_value_that_cannot_be_decoded_is_skipped(bad: bytes) -> None:
 
 
 def test_a_record_without_a_key_is_skipped() -> None:
-    """It is counted as undecodable."""
+    """The record is counted as undecodable."""
     task = new_task()
     task.apply([ChangelogRecord(0, 0, None, value("A", 1))])
 
@@ -222,7 +222,7 @@ class Watched(TaskProgress):
 
 @pytest.mark.parametrize(("position", "reached"), [(10, False), (20, True)])
 def test_no_thread_takes_the_target_of_a_former_ownership_for_the_new_one(position: int, *, reached: bool) -> None:
-    """The owner from second 2 on needs the records below 20. The target 5 is of an earlier time as the owner."""
+    """The owner since second 2 needs the records below 20. The target 5 comes from an earlier time as the owner."""
     progress = Watched(None, 0, position, 30, 30, active_target=5, active_since=1.0)
     object.__setattr__(progress, "seen", [])
 

@@ -41,7 +41,7 @@ def test_after_the_timeout_the_last_value_is_returned() -> None:
 
 
 def test_a_write_at_the_moment_of_the_timeout_does_not_keep_a_waiter() -> None:
-    """A thread wakes 200 waiters all the time, so also in the moment in which the time of each is over."""
+    """A thread wakes 200 waiters all the time, so it also wakes them at the moment of their timeouts."""
 
     async def scenario() -> None:
         waiters = SequenceWaiters()

@@ -24,7 +24,7 @@ def verdict(value: bytes | None) -> Verdict:
 
 
 @pytest.mark.parametrize("expected", [reasons(), reasons_of_misfits()], ids=["unreadable", "misfits"])
-def test_every_reason(expected: dict[bytes | None, str | None]) -> None:
+def test_each_rule_refuses_an_invoice_with_its_reason(expected: dict[bytes | None, str | None]) -> None:
     assert expected == {value: verdict(value).reason for value in expected}
 
 

@@ -60,7 +60,7 @@ def test_a_line_without_its_first_field_is_refused() -> None:
 
 @pytest.mark.parametrize("invisible", ["\u2060", "\u180e", "\u00ad", "\u200b", "\u00a0", "\ufeff", "\U000e0001"])
 def test_an_invisible_character_at_the_end_of_a_card_is_a_blank(invisible: str) -> None:
-    """The card with it would be another customer."""
+    """Otherwise the card with this character would be another customer."""
     value = json.dumps({**INVOICE, "CustomerType": "PRIME", "CustomerCardNo": f"5003{invisible}"}).encode()
     assert "CustomerCardNo has blanks at its start or end though CustomerType is PRIME" == JUDGE(value, None).reason
 
@@ -86,7 +86,7 @@ def test_a_text_that_spark_refuses_has_a_reason() -> None:
     assert "not an Avro PosInvoice of its schema id" == judge(json.dumps(longer).encode(), None).reason
 
 
-def test_a_judge_without_bodies_decides_alike() -> None:
+def test_a_judge_without_bodies_makes_the_same_decisions() -> None:
     """The loyalty query reads no bodies. It must not count an invoice that the fan-out refuses."""
     without = judge_of(topics.POS_INVOICES, KNOWN)
     values = [*damaged_invoices(examples(4000), seed=5), *reasons(), *map(with_large_quantity, KNOWN)]

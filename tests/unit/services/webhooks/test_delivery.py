@@ -67,7 +67,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 def test_any_2xx_is_delivered() -> None:
-    """The status decides, with or without a body."""
+    """The status decides, whether or not there is a body."""
     for status in (b"200 OK", b"202 Accepted", b"204 No Content"):
         assert 1 == delivered([b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n"])[0]
 
@@ -89,7 +89,7 @@ def test_an_attempt_without_an_answer_ends_after_the_timeout() -> None:
         delivered([b"hello\r\n\r\n"])
 
 
-def test_nobody_listening_is_no_answer() -> None:
+def test_a_refused_connection_is_no_answer() -> None:
     """The reason names the error but not the URL."""
 
     async def deliver() -> None:
@@ -103,7 +103,7 @@ def test_nobody_listening_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("status", [b"301 Moved", b"400 Bad", b"401 No", b"404 Not Found", b"410 Gone", b"422 No"])
-def test_other_answers_are_final(status: bytes) -> None:
+def test_other_answers_are_not_tried_again(status: bytes) -> None:
     """There is one attempt, and the reason names the answer."""
     with pytest.raises(UndeliveredError, match=f"^answer {status.decode()} after 1$"):
         delivered([b"HTTP/1.1 " + status + b"\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n"])
@@ -130,7 +130,7 @@ def test_a_receiver_cannot_ask_for_more_than_the_longest_wait(value: bytes) -> N
 
 @pytest.mark.parametrize("value", [b"0", b"Wed, 21 Oct 2015 07:28:00 GMT"])
 def test_a_receiver_cannot_ask_for_less_than_the_usual_wait(value: bytes) -> None:
-    """Otherwise all attempts would be used up in a moment."""
+    """Otherwise the receiver would use up all attempts in a moment."""
     response = b"HTTP/1.1 503 Down\r\nRetry-After: " + value + b"\r\nContent-Length: 0\r\n\r\n"
     request_count, seconds = delivered([response, OK], first_wait=timedelta(seconds=0.2))
 
@@ -151,12 +151,12 @@ def test_a_receiver_cannot_ask_for_less_than_the_usual_wait(value: bytes) -> Non
         ("Mon, 01 Jan 2026 99:99:99 GMT", None),
     ],
 )
-def test_retry_after_in_seconds(value: str | None, seconds: float | None) -> None:
-    """Whole seconds are accepted. Any other text that is not a date counts as absent, and the usual wait applies."""
+def test_retry_after_can_be_whole_seconds(value: str | None, seconds: float | None) -> None:
+    """Any other text that is not a date counts as absent, and the usual wait applies."""
     assert seconds == _retry_after(value)
 
 
-def test_retry_after_as_a_date() -> None:
+def test_retry_after_can_be_a_date() -> None:
     """The wait lasts until the date. It is zero for a date in the past."""
     assert 50 < (_retry_after(format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)) or 0) <= 60
     assert 0 == _retry_after("Wed, 21 Oct 2015 07:28:00 GMT")
@@ -183,8 +183,8 @@ def test_no_retry_after_raises_an_error(value: str) -> None:
         b"\x16\x03\x01\x00\x00",
     ],
 )
-def test_whatever_a_receiver_answers_is_a_failed_attempt(answer: bytes) -> None:
-    """No response raises anything but UndeliveredError: another error would end the dispatchers of all endpoints."""
+def test_any_wrong_response_is_a_failed_attempt(answer: bytes) -> None:
+    """No response raises anything but UndeliveredError. Another error would end the dispatchers of all endpoints."""
     with pytest.raises(UndeliveredError, match="after"):
         delivered([answer], attempts=1, timeout=timedelta(seconds=1))
 

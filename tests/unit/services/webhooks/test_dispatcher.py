@@ -188,7 +188,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_one_notification_in_retry_keeps_at_most_500_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The partition pauses behind it, so a crash repeats 500 deliveries at most. After it the partition continues."""
+    """The partition pauses behind it, so a crash repeats 500 deliveries at most. After its delivery the partition
+    continues.
+    """
     reader = Reader({0: [STUCK, *(f"card {number % 97}" for number in range(1, 1_500))]})
 
     async def steps(released: asyncio.Event, delivered: list[str]) -> None:
@@ -319,7 +321,7 @@ def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPa
         assert stopping.is_set()
 
 
-def test_a_broker_that_is_away_for_a_moment_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_outage_of_the_broker_ends_no_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Librdkafka connects again by itself. Any other error of Kafka ends the dispatcher."""
     reader = Reader({0: ["a", "b"]})
     read, errors = reader.read, [KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT]
@@ -341,7 +343,7 @@ def test_a_broker_that_is_away_for_a_moment_ends_nothing(monkeypatch: pytest.Mon
 
 
 def test_a_new_consumer_subscribes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The former one has lost all brokers."""
+    """The former consumer has lost all brokers."""
     reader = Reader({0: ["a"]})
     read, renewed, subscribed = reader.read, [False, True], []
 
@@ -382,7 +384,7 @@ def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: pytest.
 
 
 def test_an_unknown_committed_offset_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not that of a new endpoint. A start at the end would skip what waits."""
+    """The offset is not that of a new endpoint. A start at the end would skip the waiting notifications."""
     reader = Group({0: ["a"]})
     answer = SimpleNamespace(partition=0, offset=-1001, error=KafkaError(KafkaError.NOT_COORDINATOR))
     consumer = SimpleNamespace(committed=lambda *_, **__: [answer])
@@ -428,8 +430,8 @@ def test_deliveries_of_a_revoked_partition_end(monkeypatch: pytest.MonkeyPatch) 
     assert [0, 1, 1] == [reader.committed[number] for number in range(3)]
 
 
-def test_nothing_overtakes_a_record_that_could_not_be_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No dead letter can be written, so the process ends. The next one delivers both records, in their order."""
+def test_no_record_overtakes_one_that_could_not_be_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends, because it can write no dead letter. The next one delivers both records, in their order."""
     reader = Reader({0: ["a", "a"]})
     value, read = Record.value, reader.read
     all_read, go_on = threading.Event(), threading.Event()

@@ -25,7 +25,7 @@ def written(folder: Path, endpoints: str, secret: str = SECRET) -> Path:
     return file
 
 
-def test_the_least_endpoint_has_the_usual_rules(tmp_path: Path) -> None:
+def test_an_endpoint_with_only_its_required_keys_has_the_defaults(tmp_path: Path) -> None:
     """Name, URL and secret are enough. The path of the secret is relative to the endpoints file."""
     expected = Endpoint("crm", "https://crm.example/hooks?token=t0ken", (RAW,), frozenset(USUAL_KINDS))
     assert [expected] == load(written(tmp_path, f"endpoints: [{{{LEAST}}}]"))
@@ -134,10 +134,10 @@ def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
         load(file)
 
 
-def test_wrong_contents_are_no_reason_to_repeat(
+def test_wrong_contents_and_a_missing_file_have_different_statuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit status is 2 for wrong contents, as that of every command, and 1 for a missing file."""
+    """The exit status is 2 for wrong contents, as for every command, and 1 for a missing file."""
     monkeypatch.setenv("LOYALTY_WEBHOOKS_FILE", str(written(tmp_path, "endpoints: []")))
     with pytest.raises(typer.Exit) as wrong:
         main(check=True)

@@ -40,7 +40,7 @@ def test_the_body_has_every_field_of_the_notification() -> None:
     )
 
 
-def test_the_id_is_the_entrys() -> None:
+def test_the_id_of_a_message_is_that_of_its_entry() -> None:
     """Equal entries have equal ids, and different entries have different ids."""
     one = notification(CustomerCardNo="4711", Sequence=7)
     others = [{**one, "CustomerCardNo": "4712"}, {**one, "Sequence": 8}, {**one, "OpenedTime": 1}]
@@ -50,14 +50,14 @@ def test_the_id_is_the_entrys() -> None:
 
 
 @given(st.text(min_size=1, max_size=40))
-def test_no_card_breaks_an_id(card: str) -> None:
-    """For every card the id has letters and digits only, because it is signed and a header."""
+def test_the_id_has_letters_and_digits_for_every_card(card: str) -> None:
+    """The id is signed, and it is a header."""
     identity = Message.of(notification(CustomerCardNo=card)).identity
     assert identity.removeprefix("msg_").isalnum()
     assert 36 == len(identity.encode("ascii"))
 
 
-def test_the_signature_is_that_of_the_specification() -> None:
+def test_the_signature_follows_the_specification() -> None:
     """A signature is v1 and the base64 of HMAC-SHA256 over id, timestamp and body. Each secret gives one."""
     message, now = Message.of(notification()), datetime(2026, 11, 21, 17, 0, 0, 999_999, tzinfo=UTC)
 
@@ -69,8 +69,7 @@ def test_the_signature_is_that_of_the_specification() -> None:
     assert " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests) == headers["webhook-signature"]
 
 
-def test_the_signature_does_not_depend_on_where_the_clock_is() -> None:
-    """Equal times in different time zones give equal signatures."""
+def test_the_signature_does_not_depend_on_the_time_zone() -> None:
     message, now = Message.of(notification()), datetime(2026, 11, 21, 17, tzinfo=UTC)
     assert signed(message, SECRETS, now) == signed(message, SECRETS, now.astimezone(timezone(timedelta(hours=5.5))))
 
@@ -88,6 +87,6 @@ def test_receivers_verify_with_either_secret_and_notice_changes() -> None:
 
 @pytest.mark.parametrize("time", [2**62, -(2**62), 253_402_300_800_000])
 def test_a_time_that_no_calendar_has_is_an_error(time: int) -> None:
-    """The dispatcher writes a dead letter for these errors."""
+    """The dispatcher writes a dead letter after this error."""
     with pytest.raises((ValueError, OverflowError)):
         Message.of(notification(UpdatedTime=time))

@@ -11,7 +11,7 @@ from services.webhooks.uncommitted_offsets import UncommittedOffsets
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "finish", "commit"]), st.integers(0, 2), st.integers(0, 30))))
 def test_only_finished_records_are_committed(steps: list[tuple[str, int, int]]) -> None:
-    """The committed offset is the first that is not finished; all records behind it count as uncommitted."""
+    """The committed offset is the first that is not finished. All records behind it count as uncommitted."""
     uncommitted = UncommittedOffsets()
     added, finished, committed = defaultdict[int, int](int), set[RecordPosition](), defaultdict[int, int](int)
     for what, partition, offset in steps:
