@@ -44,9 +44,8 @@ def test_a_process(name, way, tmp_path):
 
 @pytest.mark.program
 def test_what_is_planted_in_an_output_fails_the_test(tmp_path: Path) -> None:
-    """A card that a test encodes, an API key, a token, a password and a webhook secret are found in each output.
-
-    A card that the test did not use, a number and the id of a key are no findings.
+    """A card that a test encodes, an API key, a token, a password and a webhook secret are found in each output. A card
+    that the test did not use, a number and the id of a key are not found.
     """
     file = tmp_path / "integration" / "test_planted.py"
     file.parent.mkdir()

@@ -47,7 +47,6 @@ def till(folder: SecurityFolder) -> Settings:
 
 
 def test_without_security_clients_need_only_an_address():
-    """Without security a client needs only the address."""
     expected = {"bootstrap.servers": "127.0.0.1:9092", "security.protocol": "PLAINTEXT"}
     assert expected == clients.connection(Settings())
     assert {f"kafka.{name}": value for name, value in expected.items()} == kafka_connection(Settings())
@@ -210,7 +209,6 @@ def compose() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_every_container_that_uses_kafka_has_credentials(compose):
-    """Every container that uses Kafka has credentials."""
     plain, secured = compose
     speaking = [
         name

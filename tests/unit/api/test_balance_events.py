@@ -34,8 +34,8 @@ def test_each_revision_comes_once_and_in_order() -> None:
     run(scenario)
 
 
-def test_a_client_resumes_where_it_was(step_seconds: Callable[[float], None]) -> None:
-    """After any revision, the client gets all later revisions and no others."""
+def test_a_client_gets_all_revisions_after_its_last_one(step_seconds: Callable[[float], None]) -> None:
+    """This holds for each revision. The client gets no others."""
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         changelog.write(*map(balance, (1, 2, 3)))

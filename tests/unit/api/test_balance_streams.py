@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("step_seconds")
 
 
 @pytest.mark.parametrize("owner", [0, 1])
-def test_head_of_a_stream_ends_with_its_headers(owner: int) -> None:
+def test_a_head_request_of_a_stream_ends_with_its_headers(owner: int) -> None:
     """The connection is free again, and the stream leaves its place, also at an instance that forwards."""
 
     async def scenario(client: Client, changelog: Changelog) -> None:
@@ -102,8 +102,8 @@ class SlowHistory:
         self.events._readers.shutdown()
 
 
-def test_a_slow_history_is_given_up(step_seconds: Callable[[float], None]) -> None:
-    """Each client gets ``gap`` and the current balance, also without a free thread. Its read then never starts."""
+def test_a_slow_read_of_the_history_ends(step_seconds: Callable[[float], None]) -> None:
+    """Each client gets ``gap`` and the current balance, also if no thread is free. Then the read never starts."""
     step_seconds(0.1)
 
     async def scenario(client: Client, changelog: Changelog) -> None:
@@ -164,7 +164,7 @@ def test_streams_need_the_scope_the_card_and_a_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("owner", [0, 1], ids=["local", "forwarded"])
 def test_streams_that_open_at_once_get_no_more_places(owner: int) -> None:
-    """A place is taken when it is checked, also before a refusal. Ended streams leave nothing behind."""
+    """The check takes the place, also before a refusal. Ended streams leave nothing behind."""
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         streams = client.group.instances[0].app.state.dependencies.streams

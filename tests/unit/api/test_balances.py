@@ -24,8 +24,8 @@ def problem(response: Any, status: int) -> dict[str, Any]:
     return body
 
 
-def test_answers_with_the_balance(client: TestClient, write: Write) -> None:
-    """200 with exact points, sequence and time. All points of a record without account fields are available."""
+def test_the_response_has_the_balance(client: TestClient, write: Write) -> None:
+    """200 with exact points, sequence and time. In a record without account fields all points count as available."""
     write("9265846829", "417.04", 3)
 
     answer = client.get("/v1/customers/9265846829/balance")
@@ -37,7 +37,7 @@ def test_answers_with_the_balance(client: TestClient, write: Write) -> None:
 
 
 @pytest.mark.parametrize("card", ["a b", "é☕", "100%", 'q"\\', "a+b", "..."])
-def test_takes_any_card_that_a_path_segment_can_hold(client: TestClient, write: Write, card: str) -> None:
+def test_any_card_that_fits_into_a_path_segment_is_found(client: TestClient, write: Write, card: str) -> None:
     """A percent-encoded card is decoded."""
     write(card, "1.00", 1)
 
@@ -48,8 +48,8 @@ def test_takes_any_card_that_a_path_segment_can_hold(client: TestClient, write: 
 
 
 @pytest.mark.usefixtures("write")
-def test_unknown_customer(client: TestClient) -> None:
-    """404 unknown-customer differs from 404 unknown-route."""
+def test_an_unknown_customer_is_404(client: TestClient) -> None:
+    """The problem unknown-customer differs from unknown-route."""
     assert problem_type(client.get("/v1/customers/nobody/balance"), 404) == "unknown-customer"
     assert problem_type(client.get("/v1/customers/nobody/balances"), 404) == "unknown-route"
 
@@ -58,8 +58,8 @@ def test_unknown_customer(client: TestClient) -> None:
     ("if_none_match", "status"),
     [('"3"', 304), ('W/"3"', 304), ('"1", "3"', 304), ("*", 304), ('"2"', 200), ("3", 200), ("", 200)],
 )
-def test_if_none_match(client: TestClient, write: Write, if_none_match: str, status: int) -> None:
-    """304 without a body if one of the tags is the current sequence; otherwise 200."""
+def test_if_none_match_saves_the_body(client: TestClient, write: Write, if_none_match: str, status: int) -> None:
+    """304 without a body if one of the tags is the current sequence. Otherwise 200."""
     write("A", "1.00", 3)
 
     answer = client.get("/v1/customers/A/balance", headers={"If-None-Match": if_none_match})
@@ -85,8 +85,8 @@ def test_long_poll_ends_with_the_write(client: TestClient, write: Write, card: s
 
 
 @pytest.mark.parametrize(("card", "current"), [("A", 1), ("nobody", 0)])
-def test_sequence_not_reached(client: TestClient, write: Write, card: str, current: int) -> None:
-    """503 with the current sequence after the timeout, and never an older balance."""
+def test_a_sequence_that_is_not_reached_is_503(client: TestClient, write: Write, card: str, current: int) -> None:
+    """The problem has the current sequence after the timeout. The response is never an older balance."""
     write("A", "1.00", 1)
 
     answer = client.get(f"/v1/customers/{card}/balance?minSequence=2&timeout=0.05")
@@ -97,8 +97,8 @@ def test_sequence_not_reached(client: TestClient, write: Write, card: str, curre
     assert int(answer.headers["retry-after"]) >= 1
 
 
-def test_a_later_account_is_not_there(client: TestClient, write: Write) -> None:
-    """The sequence is reached, but by an older account. The problem does not say that 1 is below 1."""
+def test_an_older_account_does_not_satisfy_a_later_one(client: TestClient, write: Write) -> None:
+    """Its sequence is reached, but another account is expected. The problem does not say that 1 is below 1."""
     write("A", "1.00", 1)
 
     body = problem(client.get("/v1/customers/A/balance?minSequence=1&openedTime=99999999999999"), 503)
@@ -120,8 +120,7 @@ def test_a_later_account_is_not_there(client: TestClient, write: Write) -> None:
         "timeout=inf",
     ],
 )
-def test_bad_parameters(client: TestClient, query: str) -> None:
-    """422 names the parameter."""
+def test_a_bad_parameter_is_named(client: TestClient, query: str) -> None:
     body = problem(client.get(f"/v1/customers/A/balance?{query}"), 422)
 
     assert body["type"] == "urn:problem-type:loyalty:invalid-parameters"

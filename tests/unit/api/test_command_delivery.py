@@ -77,7 +77,7 @@ def test_the_same_key_with_another_body_is_refused() -> None:
     play(steps)
 
 
-def test_after_the_timeout_the_client_is_told_where_to_ask() -> None:
+def test_after_the_timeout_the_response_names_the_location() -> None:
     """202 pending with Location and Retry-After. A GET of Location is 202 until the decision, then 200."""
 
     async def steps(scene: Scene) -> None:
@@ -248,7 +248,7 @@ def test_an_instance_sends_an_undecided_command_again_only_after_a_while(monkeyp
 
 
 @pytest.mark.usefixtures("_short_grace")
-def test_done_means_visible() -> None:
+def test_a_command_is_done_when_the_balance_shows_it() -> None:
     """The status is 202 until the balance shows the decision, then 201."""
 
     async def steps(scene: Scene) -> None:

@@ -130,7 +130,7 @@ def test_a_command_ends_before_the_deadline_of_its_client(monkeypatch: pytest.Mo
 
 
 def test_a_short_deadline_of_a_command_makes_no_suspect() -> None:
-    """A live owner needs up to a second for Kafka. A client with an earlier deadline says nothing about it."""
+    """A live owner needs up to a second for Kafka. So a shorter deadline of a client does not make it a suspect."""
 
     async def steps(scene: Scene) -> None:
         owner, key = await with_standbys(scene)
@@ -187,7 +187,7 @@ def test_a_standby_does_not_prove_that_something_is_unknown() -> None:
 
 
 def test_a_suspect_is_asked_for_a_report_before_it_gets_a_command() -> None:
-    """A dead owner would cost the whole time of the client."""
+    """A command to a dead owner would use up the whole time of the client."""
 
     async def steps(scene: Scene) -> None:
         owner, key = await with_standbys(scene)

@@ -92,10 +92,10 @@ def test_the_idempotency_key_is_required_and_printable() -> None:
 
 @pytest.mark.parametrize(("route", "example"), [("redemptions", "12.50"), ("adjustments", "-12.50")])
 @pytest.mark.parametrize("points", ["1.234", 10, "ten"])
-def test_wrong_points_are_answered_with_right_ones(
+def test_the_problem_of_wrong_points_shows_right_ones(
     client: TestClient, route: str, example: str, points: object
 ) -> None:
-    """The reason is for people, not a pattern. It says that points are a text."""
+    """The reason is for people and is not a pattern. It says that points are a text."""
     body = {"points": points, "reason": "r", "actor": "a"}
     answer = client.post(f"/v1/customers/A/{route}", json=body, headers={"Idempotency-Key": "k"})
 

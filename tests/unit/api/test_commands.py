@@ -83,8 +83,8 @@ def test_a_redemption_is_captured_or_made_void() -> None:
     play(steps)
 
 
-def test_points_are_corrected_by_hand() -> None:
-    """An adjustment has a sign, a reason and an actor. It goes below zero only if the client allows it."""
+def test_an_adjustment_changes_the_points() -> None:
+    """It has a sign, a reason and an actor. It goes below zero only if the client allows it."""
 
     async def steps(scene: Scene) -> None:
         path, words = f"/v1/customers/{CARD}/adjustments", {"reason": "goodwill", "actor": "clerk 7"}

@@ -151,7 +151,7 @@ def test_a_repetition_of_a_command_in_flight_keeps_its_key(client: TestClient, i
     assert 1 == len(instance.command_log.commands)
 
 
-def test_a_form_of_a_stranger_is_not_read(guarded: TestClient) -> None:
+def test_a_form_without_credentials_is_not_read(guarded: TestClient) -> None:
     """The API asks for the credentials first. A form that is too large shows that nobody has read it."""
     for path in ("customer/adjust", "operations/simulate", "operations/replay", "operations/programmes"):
         answer = guarded.post(f"/console/{path}", content=endless(), headers=HTMX)
@@ -168,7 +168,7 @@ def endless() -> Iterator[bytes]:
 def test_a_command_that_reads_do_not_show_yet_is_called_done(
     client: TestClient, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The decision is known. Only the balance is late."""
+    """The decision is known. Only the balance is not up to date yet."""
     monkeypatch.setattr(helpdesk, "_DECISION_SECONDS", 0)
     decide(instance, sequence=4)
     fields = {"card": CARD, "points": "5.00", "reason": "goodwill", "actor": "Ann", "key": "k"}
@@ -177,8 +177,8 @@ def test_a_command_that_reads_do_not_show_yet_is_called_done(
     assert 'name="key" value="k"' in outcome
 
 
-def test_a_refusal_says_what_is_wrong(client: TestClient) -> None:
-    """The page has the reason of the API for the field."""
+def test_the_page_of_a_refusal_has_the_reason_of_the_field(client: TestClient) -> None:
+    """The reason is that of the API."""
     fields = {"card": CARD, "points": "many", "reason": "", "actor": "", "key": "k"}
     outcome = client.post("/console/customer/adjust", data=fields, headers=HTMX).text
     assert 'role="alert"' in outcome
@@ -219,7 +219,7 @@ def test_the_helpdesk_explains_that_it_cannot_show_names_with_a_slash(client: Te
     assert "with a slash" in client.get("/console/helpdesk", params={"invoice": "1/2"}).text
 
 
-def test_a_form_of_another_site_does_nothing(client: TestClient, instance: Instance) -> None:
+def test_a_form_of_another_site_has_no_effect(client: TestClient, instance: Instance) -> None:
     """A page of another site cannot send the header of htmx."""
     forms = ["customer/adjust", "customer/erase", "operations/replay", "operations/programmes", "sign-in"]
     for path in forms:
@@ -269,7 +269,7 @@ def test_the_user_signs_in_with_a_key(guarded: TestClient, secured: SecuredGroup
 def test_only_operators_begin_with_the_overview(
     guarded: TestClient, secured: SecuredGroup, scope: Scope, *, sees: bool
 ) -> None:
-    """Each part of the overview would be an error for the helpdesk, and its stream would ask to load the page again."""
+    """For the helpdesk each part of the overview would be an error, and its stream would make the page load again."""
     guarded.cookies.set(COOKIE, secured.key(scope).text, path="/console")
     first = guarded.get("/")
     assert ("/console/" if sees else "/console/helpdesk", 200) == (first.url.path, first.status_code)

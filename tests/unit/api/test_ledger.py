@@ -84,8 +84,8 @@ def pages(client: TestClient, path: str) -> Iterator[list[int]]:
         assert (url is None) == (answer.json()["next"] is None)
 
 
-def test_an_entry_is_shown_as_it_is(client: TestClient, ledger: Ledger) -> None:
-    """Entries have the names of the record, points with two decimals as text, and times in UTC. Nothing is cached."""
+def test_an_entry_has_the_members_of_its_record(client: TestClient, ledger: Ledger) -> None:
+    """Points are texts with two decimals, and times are in UTC. Nothing is cached."""
     ledger.append((CARD, entry(1, -5, total=-5, available=-5, time=at("2026-01-31"), opened_time=OPENED, reason="é")))
     answer = client.get(f"/v1/customers/{CARD}/entries")
     assert "private, no-store" == answer.headers["cache-control"]
@@ -126,8 +126,8 @@ def test_pages_are_the_entries_newest_first(client: TestClient, ledger: Ledger, 
     assert all(limit == len(page) for page in found[:-1])
 
 
-def test_what_is_added_moves_no_page(client: TestClient, ledger: Ledger) -> None:
-    """New entries do not change later pages, because a cursor is a position and not a count."""
+def test_new_entries_do_not_change_later_pages(client: TestClient, ledger: Ledger) -> None:
+    """A cursor is a position and not a count."""
     ledger.append(*((CARD, each) for each in ENTRIES[:4]))
     walk = pages(client, f"/v1/customers/{CARD}/entries?limit=2")
     assert [4, 3] == next(walk)
@@ -149,8 +149,10 @@ def test_what_is_added_moves_no_page(client: TestClient, ledger: Ledger) -> None
         ("from=0001-01-01&to=9999-12-31", [5, 4, 3, 2, 1]),
     ],
 )
-def test_filters(client: TestClient, ledger: Ledger, query: str, sequences: list[int]) -> None:
-    """Entries are filtered by kind and by inclusive days. Links keep the filter."""
+def test_entries_are_filtered_by_kind_and_day(
+    client: TestClient, ledger: Ledger, query: str, sequences: list[int]
+) -> None:
+    """Both days are included. Links keep the filter."""
     ledger.append(*((CARD, each) for each in ENTRIES))
     found = list(pages(client, f"/v1/customers/{CARD}/entries?limit=1&{query}"))
     assert sequences == [sequence for page in found for sequence in page]
@@ -172,7 +174,7 @@ def test_wrong_parameters_are_named(client: TestClient, ledger: Ledger, query: s
 
 
 @pytest.mark.parametrize("path", ["entries", "statement"])
-def test_who_is_unknown_or_erased_is_not_found(client: TestClient, ledger: Ledger, path: str) -> None:
+def test_an_unknown_or_erased_customer_is_not_found(client: TestClient, ledger: Ledger, path: str) -> None:
     """A card without entries is 404. After an erasure the card and the pseudonym are 404."""
     assert (404, "unknown-customer") == problem(client, f"/v1/customers/{CARD}/{path}")
     ledger.append((CARD, entry(1)))
@@ -186,8 +188,8 @@ def test_who_is_unknown_or_erased_is_not_found(client: TestClient, ledger: Ledge
 
 
 @pytest.mark.parametrize("url", ["sqlite:////nowhere/ledger.sqlite", "postgresql://u@127.0.0.1:1/none"])
-def test_a_ledger_that_is_away_is_a_problem(client: TestClient, app: FastAPI, url: str) -> None:
-    """An unavailable database is 503 with Retry-After, also without a ledger or without tables."""
+def test_an_unavailable_ledger_is_a_problem(client: TestClient, app: FastAPI, url: str) -> None:
+    """503 with Retry-After. An instance without a ledger gives the same problem."""
     path = f"/v1/customers/{CARD}/entries"
     working, app.state.dependencies.ledger = app.state.dependencies.ledger, LedgerQueries(url)
     assert (503, "ledger-unavailable") == problem(client, path)
@@ -243,8 +245,8 @@ def test_a_statement_adds_up_without_the_first_entries(client: TestClient, ledge
     assert ("30.05", "21.05") == (first["TotalPoints"], last["TotalPoints"])
 
 
-def test_long_statements_are_whole(client: TestClient, ledger: Ledger) -> None:
-    """A long statement contains each entry once, in order."""
+def test_long_statements_are_complete(client: TestClient, ledger: Ledger) -> None:
+    """They contain each entry once, in order."""
     ledger.append(*((CARD, entry(number)) for number in range(1, 2_502)))
     _, *rows, last = statement(client)
     assert [f"INV{number}" for number in range(1, 2_502)] == [row["InvoiceNumber"] for row in rows]
@@ -253,15 +255,15 @@ def test_long_statements_are_whole(client: TestClient, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # The database makes no difference.
 @pytest.mark.parametrize("words", ['=HYPERLINK("http://x")', "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1+1"])
-def test_no_words_become_a_formula(client: TestClient, ledger: Ledger, words: str) -> None:
-    """Text that a spreadsheet would run as a formula begins with an apostrophe. Negative points stay numbers."""
+def test_no_text_becomes_a_formula(client: TestClient, ledger: Ledger, words: str) -> None:
+    """A text that a spreadsheet would run as a formula gets an apostrophe before it. Negative points stay numbers."""
     ledger.append((CARD, entry(1, -100, reason=words, actor=words, counterparty=words, event_id=words, tier=words)))
     _, row, _ = statement(client)
     assert {f"'{words}"} == {row[name] for name in ("Reason", "Actor", "Counterparty", "EventID", "Tier")}
     assert "-1.00" == row["Points"]
 
 
-def test_words_with_separators_stay_in_their_cell(client: TestClient, ledger: Ledger) -> None:
+def test_a_text_with_separators_stays_in_its_cell(client: TestClient, ledger: Ledger) -> None:
     """CSV readers get commas, quotes and line breaks unchanged."""
     words = 'late, "very"\r\nlate; sorry'
     ledger.append((CARD, entry(1, reason=words)))

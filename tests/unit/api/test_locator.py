@@ -248,8 +248,8 @@ def test_a_partition_that_is_restoring_or_elsewhere_is_not_read() -> None:
         (ACTIVE, 9, False, 0, True),
     ],
 )
-def test_max_lag(role: Role, lag: int, known: bool, max_lag: int | None, expected: bool) -> None:  # noqa: FBT001
-    """An active copy is always sufficient, and an unknown lag never is."""
+def test_a_copy_suffices_up_to_max_lag(role: Role, lag: int, known: bool, max_lag: int | None, expected: bool) -> None:  # noqa: FBT001
+    """An active copy is always sufficient. An unknown lag is never within a limit."""
     assert expected is ReplicaStatus(role, 1, 5, lag, known).is_within(max_lag)
 
 

@@ -161,8 +161,8 @@ def test_a_short_deadline_of_a_client_makes_no_suspect() -> None:
     run(group, steps)
 
 
-def test_a_read_without_time_says_so() -> None:
-    """504 if the deadline has passed. The partition does not move. A deadline that is no number does not count."""
+def test_a_read_without_time_is_504() -> None:
+    """The deadline has passed. The partition does not move. A deadline that is no number does not count."""
     group = three()
 
     async def steps(callers: Callers) -> None:
@@ -195,7 +195,7 @@ def test_a_standby_serves_while_the_owner_has_too_many_connections() -> None:
 
 
 def test_a_suspect_does_not_cost_all_the_time() -> None:
-    """The last instance may take all the time that is left, unless it is a suspect."""
+    """The last instance may use all the remaining time, unless it is a suspect."""
     group = three(standbys=False)
 
     async def steps(callers: Callers) -> None:
@@ -251,7 +251,7 @@ def test_a_new_owner_is_discovered() -> None:
     run(group, steps)
 
 
-def test_without_owner_and_copies_the_client_is_told_to_wait() -> None:
+def test_without_owner_and_copies_the_response_is_rebalancing() -> None:
     """503 rebalancing with Retry-After."""
     group = three(standbys=False)
 
@@ -380,8 +380,8 @@ def test_an_instance_with_a_damaged_global_store_is_not_ready() -> None:
     run(group, steps)
 
 
-def test_discovery() -> None:
-    """Each instance lists the same instances, stores, holders of a store and holders of a key."""
+def test_each_instance_lists_the_same_instances_and_stores() -> None:
+    """The lists of the holders of a store and of a key are the same, too."""
     group = three()
 
     async def steps(callers: Callers) -> None:

@@ -153,9 +153,8 @@ def test_the_sequence_is_not_reached_in_time() -> None:
 def test_a_client_that_has_seen_an_erased_account_learns_that_it_is_gone(
     opened: int, asked: float, expected: int
 ) -> None:
-    """The owner knows it if it has every record from before the read.
-
-    Without the opened time the account may come later, so the client must ask again. So may a new account.
+    """An owner with every record from before the read knows that the account is gone. Without the opened time the
+    account may still come. So may a new account. Then the client must ask again.
     """
     group = three(standbys=False)
 

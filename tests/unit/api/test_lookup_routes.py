@@ -50,7 +50,7 @@ def by_fastapi(client: TestClient) -> TestClient:
     ],
 )
 @pytest.mark.parametrize("headers", [{}, {"If-None-Match": '"3"'}, {"Loyalty-Forwarded-To": "standby"}])
-def test_answers_as_fastapi_does(
+def test_responses_equal_those_of_fastapi(
     client: TestClient, by_fastapi: TestClient, write: Write, path: str, headers: dict[str, str]
 ) -> None:
     """Status, headers and body are equal for valid and invalid requests."""
@@ -79,10 +79,8 @@ def test_other_methods_are_refused(client: TestClient, method: str) -> None:
 
 @pytest.mark.parametrize("path", [BALANCE, KEY, "/v1/customers/nobody/balance", f"{BALANCE}?minSequence=x", "/livez"])
 @pytest.mark.parametrize("headers", [{}, {"If-None-Match": '"3"'}])
-def test_head_answers_as_get_without_a_body(
-    client: TestClient, write: Write, path: str, headers: dict[str, str]
-) -> None:
-    """Status and headers are equal, the length of the body included."""
+def test_head_is_get_without_the_body(client: TestClient, write: Write, path: str, headers: dict[str, str]) -> None:
+    """Status and headers are equal, and so is the length of the body."""
     write("A b", "1.00", 3)
 
     expected, answer = client.get(path, headers=headers), client.head(path, headers=headers)

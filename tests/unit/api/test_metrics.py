@@ -14,7 +14,7 @@ REQUESTS = [
 """Durations whose sum is exact in any order."""
 
 
-def test_requests_are_shown_as_the_library_shows_them() -> None:
+def test_the_metrics_of_requests_have_the_lines_of_the_library() -> None:
     """The lines are equal to those of a labelled counter and histogram of prometheus_client."""
     metrics, registry = Metrics(), CollectorRegistry()
     counter = Counter("loyalty_http_requests", "-", ["method", "route", "status"], registry=registry)

@@ -16,15 +16,15 @@ from tests.support.openapi import schema_of
 PROBLEM = "application/problem+json"
 
 
-def test_livez_follows_the_feed(client: TestClient, feed: Any) -> None:
-    """200 while the feed lives, 503 when it is dead."""
+def test_livez_is_200_while_the_feed_lives(client: TestClient, feed: Any) -> None:
+    """It is 503 when the feed is dead."""
     assert client.get("/livez").json() == {"alive": True}
     feed.alive = False
 
     assert client.get("/livez").status_code == 503
 
 
-def test_readyz_tells_the_progress(client: TestClient, feed: Any) -> None:
+def test_readyz_shows_the_progress(client: TestClient, feed: Any) -> None:
     """503 with the progress of each partition until all are restored, then 200. A dead feed is not ready."""
     assert client.get("/readyz").status_code == 503
     feed.open(target=1)
@@ -45,7 +45,7 @@ def test_readyz_tells_the_progress(client: TestClient, feed: Any) -> None:
     assert client.get("/readyz").status_code == 503
 
 
-def test_readyz_stays_ready_without_kafka_and_says_so(client: TestClient, feed: Any) -> None:
+def test_readyz_stays_ready_without_kafka(client: TestClient, feed: Any) -> None:
     """The details show a lost broker. Balances are still served."""
     feed.open()
     feed.kafka_error = "all brokers down"
@@ -56,7 +56,7 @@ def test_readyz_stays_ready_without_kafka_and_says_so(client: TestClient, feed: 
     assert "loyalty_changelogs_followed 0.0" in client.get("/metrics").text
 
 
-def test_metrics_have_templates_never_cards(client: TestClient, feed: Any) -> None:
+def test_metrics_have_route_templates_and_no_cards(client: TestClient, feed: Any) -> None:
     """Labels have route templates and status, and contain no card, raw path or unknown method."""
     feed.open()
     feed.write("9265846829", "1.00", 1)

@@ -150,7 +150,7 @@ def test_a_replay_of_large_dead_letters_takes_little_memory(client: TestClient, 
 
 
 def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka) -> None:
-    """Each read takes the whole topic. The results of a few queries are kept for a short time."""
+    """Each read takes the whole topic. The instance keeps the results of a few queries for a short time."""
     found = Operations(Settings())
 
     async def reads_after(*reasons: str | None) -> int:
@@ -169,7 +169,9 @@ def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka) -> None:
 
 
 def test_waiting_callers_share_the_failure_of_a_read(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Kafka a read takes ten seconds, and a thread. Many callers neither wait for each other nor take all."""
+    """Without Kafka a read takes ten seconds and a thread. So many callers neither wait for each other nor take all
+    threads.
+    """
     found = Operations(Settings())
 
     def fail(*_: object) -> Any:
@@ -198,7 +200,7 @@ def test_waiting_callers_share_the_failure_of_a_read(kafka: Kafka, monkeypatch: 
 def test_a_schema_registry_that_does_not_answer_is_a_problem(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run was written with another schema, which this instance asks for."""
+    """The instance asks for the schema of a run that was written with another one."""
     monkeypatch.setattr(operations.runs, "values_of", lambda *_: [b"\0" + bytes.fromhex("0000ffff") + b"run"])
     client.app.state.dependencies.operations = Operations(  # type: ignore[attr-defined]
         Settings(schema_registry_url=f"http://{HOST}:{free_port()}")
@@ -299,10 +301,8 @@ def test_a_programme_is_checked_and_published(client: TestClient, monkeypatch: p
     assert [(good, 9_000)] == published
 
 
-def test_the_status_has_rates_from_the_second_look_on(
-    client: TestClient, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Concurrent requests share one status. Figures that are not known are null."""
+def test_the_second_status_has_rates(client: TestClient, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Concurrent requests share one status. Unknown figures are null."""
     first = client.get("/v1/status").json()
     assert first == client.get("/v1/status").json()
     assert 1 == kafka.looks

@@ -59,7 +59,7 @@ def test_each_instance_answers_for_all_instances() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/stores/customer-balances%2Fcount", "/v1/%73tores/customer-balances/count"])
 def test_an_encoded_path_is_the_same_path(path: str) -> None:
-    """The peers get the decoded path, as this instance did."""
+    """Peers get the path in its decoded form."""
 
     async def steps(callers: Callers) -> None:
         found = (await callers.get(0, path)).json()
@@ -68,7 +68,7 @@ def test_an_encoded_path_is_the_same_path(path: str) -> None:
     run(three(), steps)
 
 
-def test_one_key_is_found_from_anywhere() -> None:
+def test_one_key_is_found_through_each_instance() -> None:
     """Each instance returns the response of the owner with its headers, also for an unknown key."""
 
     async def steps(callers: Callers) -> None:
@@ -98,7 +98,7 @@ def test_a_global_store_is_read_locally() -> None:
     run(group, steps)
 
 
-def test_standbys_answer_for_a_dead_owner_and_say_so() -> None:
+def test_standbys_answer_for_a_dead_owner() -> None:
     """The result is complete. The partition of the dead owner is stale and has the URL of the standby."""
     group = three(standbys=True)
 
@@ -187,7 +187,7 @@ def test_a_client_bounds_the_lag() -> None:
     run(group, steps)
 
 
-def test_a_partial_answer_names_what_is_missing() -> None:
+def test_a_partial_result_names_the_missing_partitions() -> None:
     """Without a copy of a dead owner's partition the result is partial. Without any result it is 502."""
     group = three()
 
@@ -242,7 +242,7 @@ def test_without_a_known_group_the_response_is_rebalancing() -> None:
     moves=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([None, 0, 1, 2])), max_size=12),
 )
 def test_pages_are_complete_while_instances_come_and_go(limit: int, moves: list[tuple[int, int, int | None]]) -> None:
-    """Partitions move and an instance may die between two pages. With standbys each key comes once, in order."""
+    """Partitions move, and an instance may die between two pages. With standbys each key comes once, in order."""
     group = three(standbys=True)
     del group.log[len(CARDS) :]  # Nobody reads the other stores, so they need not move.
 
@@ -295,7 +295,7 @@ def test_the_local_form_asks_no_peer(query: str) -> None:
     run(group, steps)
 
 
-def test_a_deleted_key_is_gone_everywhere() -> None:
+def test_a_deleted_key_is_in_no_store() -> None:
     """A tombstone also deletes the key from the derived store."""
     group = three()
     group.write([(LOYALTY_BALANCES, "C39", None)])

@@ -53,8 +53,8 @@ def parts(answer: dict[str, Any]) -> dict[str, str]:
     return {part["Name"]: part["LoyaltyPoints"] for part in answer["Parts"]}
 
 
-def test_the_parts_say_what_rules_take(client: TestClient, instance: Instance) -> None:
-    """Tax, excluded items and the cap are negative parts."""
+def test_rules_that_take_points_are_negative_parts(client: TestClient, instance: Instance) -> None:
+    """They are tax, excluded items and the cap."""
     rules = "loyalty-factor: 0.02\ntax-basis: taxable\nexcluded-items: ['458']\ncap-per-invoice: 1.00\n"
     publish(instance, 1, NOW - 1_000, rules)
     lines = [{"ItemCode": "458", "TotalValue": 20.0}, {"TotalValue": 98.0}]
@@ -68,7 +68,7 @@ def test_the_parts_say_what_rules_take(client: TestClient, instance: Instance) -
 
 
 def test_a_blocked_card_earns_nothing_if_the_programme_says_so(client: TestClient, instance: Instance) -> None:
-    """A part says what the block takes. With the default a blocked card earns."""
+    """A part shows what the block takes. By default a blocked card earns."""
     topic, card, record = balance("4711", "150.00")
     instance.write(topic, card, record | {"Blocked": True})
     assert "2.00" == simulate(client, TotalAmount=100.0, CustomerCardNo="4711")["EarnedLoyaltyPoints"]
@@ -121,7 +121,7 @@ def test_the_version_in_force_decides(client: TestClient, instance: Instance) ->
     assert ("4.00", 2) == (earned["EarnedLoyaltyPoints"], earned["ProgrammeVersion"])
 
 
-def test_a_basket_is_spelled_as_tills_spell_invoices(client: TestClient, instance: Instance) -> None:
+def test_a_basket_has_the_notation_of_invoices(client: TestClient, instance: Instance) -> None:
     """A whole number may stand for a text, seconds for milliseconds, and null for a missing member."""
     publish(instance, 1, 0)
     line = {"ItemCode": "458", "TotalValue": 100}
@@ -145,7 +145,7 @@ def test_nothing_is_stored(client: TestClient, instance: Instance) -> None:
 
 
 def test_a_discount_is_a_negative_line(client: TestClient, instance: Instance) -> None:
-    """As on an invoice."""
+    """This is as on an invoice."""
     publish(instance, 1, NOW - 1_000)
     lines = [{"ItemCode": "458", "TotalValue": 120.0}, {"ItemCode": "discount", "TotalValue": -20.0}]
     assert "6.80" == simulate(client, TotalAmount=100.0, InvoiceLineItems=lines)["EarnedLoyaltyPoints"]
@@ -162,7 +162,7 @@ def test_a_late_receipt_is_decided_as_the_invoice_would_be(client: TestClient, i
 
 
 def test_a_replaced_card_is_no_new_customer(client: TestClient, instance: Instance) -> None:
-    """Its invoices earn for the new card, whose tier can be another one."""
+    """The invoices of the card earn for the new card, whose tier can be another one."""
     topic, card, record = balance("4711", "0.00")
     instance.write(topic, card, {**record, "MovedTo": "4712"})
     answer = client.post("/v1/simulate", json={"TotalAmount": 100.0, "CustomerCardNo": "4711"})

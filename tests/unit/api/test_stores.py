@@ -56,7 +56,7 @@ def keys_of(answer: dict[str, Any]) -> list[str]:
     return [entry["key"] for entry in answer["entries"]]
 
 
-def test_one_key(client: TestClient, full: Instance) -> None:
+def test_one_key_has_its_value_and_freshness(client: TestClient, full: Instance) -> None:
     """The stored value with sequence, partition and offset. The headers have the freshness and the ETag."""
     number = full.stores[BALANCES].partition_of(b"C07")
     task = full.stores[BALANCES].tasks[number]
@@ -133,7 +133,7 @@ def test_several_keys(client: TestClient) -> None:
     ],
     ids=lambda body: body[:20],
 )
-def test_bad_lists_of_keys(client: TestClient, body: str) -> None:
+def test_a_bad_list_of_keys_is_refused(client: TestClient, body: str) -> None:
     """422 for a body that is not a list of at most 1,000 texts."""
     headers = {"Content-Type": "application/json"}
     answer = client.post(f"/v1/stores/{BALANCES}/local/keys", content=body, headers=headers)
@@ -146,8 +146,8 @@ def test_bad_lists_of_keys(client: TestClient, body: str) -> None:
 
 @pytest.mark.usefixtures("full")
 @pytest.mark.parametrize("limit", [1, 7, 30, 1000])
-def test_all_in_pages(client: TestClient, limit: int) -> None:
-    """Each key comes once and in order over all partitions. No page is too long."""
+def test_pages_contain_each_key_once(client: TestClient, limit: int) -> None:
+    """They are in order over all partitions. No page is too long."""
     answers = list(pages(client, f"/v1/stores/{BALANCES}/local/all?limit={limit}"))
 
     assert [f"C{number:02}" for number in range(30)] == [key for answer in answers for key in keys_of(answer)]
@@ -183,8 +183,8 @@ def test_pages_are_complete_while_keys_come_and_go(client: TestClient, full: Ins
         ("from=C005&to=C01", ["C01"]),
     ],
 )
-def test_ranges(client: TestClient, query: str, expected: list[str]) -> None:
-    """Both ends are included. A prefix narrows the range."""
+def test_a_range_includes_both_ends(client: TestClient, query: str, expected: list[str]) -> None:
+    """A prefix narrows the range."""
     assert expected == keys_of(client.get(f"/v1/stores/{BALANCES}/local/range?{query}").json())
 
 
@@ -226,8 +226,7 @@ def test_a_cursor_belongs_to_its_query(client: TestClient) -> None:
         f"from={'x' * 513}",
     ],
 )
-def test_bad_parameters(client: TestClient, query: str) -> None:
-    """422 names the parameter."""
+def test_a_bad_parameter_is_named(client: TestClient, query: str) -> None:
     answer = client.get(f"/v1/stores/{BALANCES}/local/range?{query}")
 
     assert problem_type(answer, 422) == "invalid-parameters"
@@ -274,8 +273,8 @@ def test_a_global_store_keeps_the_last_record(client: TestClient, full: Instance
 
 
 @pytest.mark.usefixtures("full")
-def test_windows(client: TestClient) -> None:
-    """The minutes of one shop from … to, both included, with exact figures, and no other keys."""
+def test_the_windows_of_a_shop_are_a_range_of_minutes(client: TestClient) -> None:
+    """Both ends are included. The windows have exact figures, and there are no other keys."""
     base = f"/v1/stores/{SALES}/local/windows"
 
     answer = client.get(f"{base}/S1?from=2023-11-14T22:15:00Z&to=2023-11-14T22:17:00Z").json()
@@ -291,7 +290,7 @@ def test_windows(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("full")
-def test_bad_windows(client: TestClient) -> None:
+def test_a_bad_range_of_windows_is_refused(client: TestClient) -> None:
     """422 for more than a day, a wrong order, a missing end or a time without zone. 400 for a store without windows."""
     base = f"/v1/stores/{SALES}/local/windows/S1"
     for query, name in (

@@ -28,7 +28,7 @@ def request_of(caller: Caller, security: Any = None, **headers: str) -> Request:
 
 
 def test_a_forwarded_stream_takes_no_place_of_its_caller() -> None:
-    """The instance that forwards it has counted it. A caller with one place would else have none at the owner."""
+    """The forwarding instance has counted it. Otherwise a caller with one place would have none at the owner."""
     places = EventStreams(most_of_a_caller=1)
     forwarded = replace(ANNA, is_forwarded=True)
     with ExitStack() as stack:

@@ -45,7 +45,9 @@ def hop(group: Group) -> httpx.Request:
 
 
 def test_a_forwarded_request_is_one_trace() -> None:
-    """Client, first instance, forward, second instance: each is the parent of the next. No span has the card."""
+    """The client, the first instance, the forward and the second instance are each the parent of the next. No span has
+    the card.
+    """
     response, spans, group = ask("GET", f"/v1/customers/{CARD}/balance?maxLag=5", SAMPLED)
     assert 200 == response.status_code
     owner, forward, asked = spans

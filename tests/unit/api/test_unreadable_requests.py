@@ -148,10 +148,10 @@ _RETURN = "must be missing: returns and exchanges cannot be simulated"
         ("POST", "/v1/simulate", {"TotalAmount": 1, "OriginalInvoiceNumber": "7"}, {"OriginalInvoiceNumber": _RETURN}),
     ],
 )
-def test_errors_are_in_our_words(
+def test_each_error_has_our_message(
     client: TestClient, method: str, path: str, body: object, errors: dict[str, str]
 ) -> None:
-    """The errors are not a library's messages. The detail names the whole path to the value."""
+    """The messages are not those of a library. The detail names the whole path to the value."""
     answer = client.request(method, path, json=body, headers={"Idempotency-Key": "k"})
 
     assert "invalid-parameters" == problem_type(answer, 422)
@@ -182,7 +182,9 @@ def test_a_key_with_other_characters_is_named(client: TestClient) -> None:
     ("method", "path", "status"),
     [("GET", "/v2", 404), ("GET", "/v1/stores/", 404), ("PUT", "/v1/simulate", 405)],
 )
-def test_an_unknown_path_or_method_says_what_to_do(client: TestClient, method: str, path: str, status: int) -> None:
+def test_the_error_of_an_unknown_path_or_method_says_what_to_do(
+    client: TestClient, method: str, path: str, status: int
+) -> None:
     """The error does not only say that it was not found."""
     answer = client.request(method, path)
 

@@ -54,7 +54,7 @@ def run(settings: Settings) -> tuple[int, dict[str, dict[str, str]]]:
 
 
 @pytest.mark.program
-def test_a_machine_that_runs_the_tests_is_well(settings: Settings) -> None:
+def test_a_machine_that_runs_the_tests_has_no_problem(settings: Settings) -> None:
     """All checks are made, and nothing keeps the system from running. No folder appears."""
     status, checks = run(settings)
 
@@ -110,7 +110,7 @@ def test_a_running_part_may_have_its_port(settings: Settings) -> None:
         (8, 6, str(2**63), State.GOOD),
     ],
 )
-def test_memory_counts_with_the_limit_of_a_container(
+def test_the_memory_is_limited_by_that_of_a_container(
     tmp_path: Path, total: int, available: int, limit: str | None, state: State
 ) -> None:
     facts, group = tmp_path / "meminfo", tmp_path / "memory.max"

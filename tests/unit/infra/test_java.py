@@ -33,8 +33,8 @@ def java_home(folder: Path, version: str, modules: str | None = MODULES) -> Path
         (0, "x17"),
     ],
 )
-def test_feature_release(expected: int, version: str) -> None:
-    """The feature release is the first number, or the second of the old numbering 1.x."""
+def test_the_feature_release_is_found(expected: int, version: str) -> None:
+    """It is the first number, or the second of the old numbering 1.x."""
     assert expected == feature_release(version)
 
 
@@ -42,8 +42,8 @@ def test_feature_release(expected: int, version: str) -> None:
     ("expected", "version"),
     [(True, "17.0.15"), (True, "21"), (False, "11.0.2"), (False, "25.0.1"), (False, "1.8.0_402")],
 )
-def test_only_17_and_21_are_suitable(tmp_path: Path, expected: bool, version: str) -> None:  # noqa: FBT001
-    """Java 17 and 21 are suitable. Older releases and 25 are not."""
+def test_only_java_17_and_21_are_suitable(tmp_path: Path, expected: bool, version: str) -> None:  # noqa: FBT001
+    """Older releases and 25 are not."""
     assert expected is is_suitable(java_home(tmp_path / "java", version))
 
 

@@ -11,14 +11,14 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def test_a_free_port_can_be_bound() -> None:
-    """A free port can be bound, and is not free while a server listens."""
+    """It is not free while a server listens."""
     port = free_port()
     with socket.create_server((HOST, port)):
         assert is_taken(port)
 
 
 @pytest.mark.skipif(not _EPHEMERAL.exists(), reason="not Linux")
-def test_no_outgoing_connection_is_given_a_free_port() -> None:
+def test_no_outgoing_connection_gets_a_free_port() -> None:
     """Free ports lie outside the range of outgoing connections, which could take them before the server starts."""
     lowest = int(_EPHEMERAL.read_text(encoding="utf-8").split()[0])
     if lowest < 32_768:

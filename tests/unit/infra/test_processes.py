@@ -41,8 +41,8 @@ def start(process: ManagedProcess, tmp_path: Path, program: str, timeout: float 
     process.start([sys.executable, "-c", program], os.environ, tmp_path, ready.exists, timeout)
 
 
-def test_another_command_finds_and_stops_it(process: ManagedProcess, tmp_path: Path) -> None:
-    """Another command that reads the pid file sees the process and can stop it."""
+def test_another_command_finds_and_stops_a_process(process: ManagedProcess, tmp_path: Path) -> None:
+    """It reads the pid file."""
     start(process, tmp_path, WAITS)
     other_command = ManagedProcess("part", tmp_path / "run", tmp_path / "log")
     assert process.pid == other_command.pid
@@ -51,15 +51,15 @@ def test_another_command_finds_and_stops_it(process: ManagedProcess, tmp_path: P
 
 
 def test_stopping_twice_is_no_error(process: ManagedProcess, tmp_path: Path) -> None:
-    """A second stop does nothing, and the pid file is gone."""
+    """The pid file is gone after the first stop."""
     start(process, tmp_path, WAITS)
     process.stop()
     process.stop()
     assert not process.pid_file.exists()
 
 
-def test_it_starts_again_after_its_end(process: ManagedProcess, tmp_path: Path) -> None:
-    """A killed process can be started again under the same name."""
+def test_a_killed_process_can_be_started_again(process: ManagedProcess, tmp_path: Path) -> None:
+    """The new one has the same name."""
     start(process, tmp_path, WAITS)
     first = process.pid
     process.kill()
@@ -67,7 +67,7 @@ def test_it_starts_again_after_its_end(process: ManagedProcess, tmp_path: Path) 
     assert process.pid not in (None, first)
 
 
-def test_it_runs_at_most_once(process: ManagedProcess, tmp_path: Path) -> None:
+def test_a_process_runs_at_most_once(process: ManagedProcess, tmp_path: Path) -> None:
     """A second start is refused, and the process continues."""
     start(process, tmp_path, WAITS)
     pid = process.pid
@@ -136,7 +136,7 @@ def test_a_process_of_an_earlier_version_is_found(process: ManagedProcess, tmp_p
 
 
 @pytest.mark.parametrize("recorded", [{}, {"start": "another-boot 17"}], ids=["version 0.1", "now"])
-def test_a_stale_pid_file_kills_no_stranger(process: ManagedProcess, recorded: dict[str, str]) -> None:
+def test_a_stale_pid_file_kills_no_other_process(process: ManagedProcess, recorded: dict[str, str]) -> None:
     """Another process that reuses the recorded id is neither reported as running nor stopped."""
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True) as stranger:
         started = psutil.Process(stranger.pid).create_time()
@@ -176,14 +176,13 @@ def test_a_failed_start_shows_no_lines_of_earlier_runs(process: ManagedProcess, 
 
 
 def test_a_part_that_is_not_ready_in_time_is_stopped(process: ManagedProcess, tmp_path: Path) -> None:
-    """A start that is not ready in time fails and leaves no process."""
+    """The start fails and leaves no process."""
     with pytest.raises(ProcessFailedError, match="was not ready after 0 s and was stopped"):
         start(process, tmp_path, "import signal; signal.pause()", timeout=0.3)
     assert process.pid is None
 
 
 def test_a_process_that_ignores_sigterm_is_killed(process: ManagedProcess, tmp_path: Path) -> None:
-    """SIGKILL follows when a process ignores SIGTERM."""
     process.stop_timeout = 0.3
     start(process, tmp_path, WAITS_FOR_EVER)
     process.stop()

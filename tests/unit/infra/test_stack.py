@@ -102,8 +102,8 @@ def test_instances_share_neither_port_nor_folder(tmp_path: Path) -> None:
     assert 3 == len({api.settings.api_port for api in apis}) == len({api.settings.state_dir for api in apis})
 
 
-def test_webhooks_run_where_there_are_some(tmp_path: Path) -> None:
-    """With a file of endpoints the stack runs webhooks. A stack without an API runs no readers."""
+def test_webhooks_run_with_a_file_of_endpoints(tmp_path: Path) -> None:
+    """A stack without an API runs no readers."""
     settings = private_settings(tmp_path)
     settings.webhooks_file.touch()
     assert ["ledger", "webhooks"] == [reader.process.name for reader in LocalStack(tmp_path, settings).readers]
@@ -131,7 +131,7 @@ def test_one_driver_runs_all_queries(tmp_path: Path) -> None:
 @pytest.mark.program
 @pytest.mark.parametrize("drivers", [1, 2])
 def test_a_stop_gives_the_second_driver_the_time_of_its_batches(tmp_path: Path, drivers: int) -> None:
-    """Also if the settings of the command have one driver. `make down` shows how long it waits at most."""
+    """This holds even if the settings of the command have one driver. `make down` shows how long it waits at most."""
     settings = private_settings(tmp_path, pipeline_drivers=2, stop_timeout=timedelta(seconds=60))
     (background,) = LocalStack(tmp_path, settings).background
     process, waits = background.process, []

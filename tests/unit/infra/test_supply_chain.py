@@ -183,7 +183,7 @@ def test_the_audit_reads_every_lock_file(locked: list[Component]) -> None:
     assert len(names) <= len([each for each in locked if each.ecosystem == MAVEN])
 
 
-def test_locked_jars_know_their_groups(locked: list[Component]) -> None:
+def test_locked_jars_have_a_group(locked: list[Component]) -> None:
     """All jars of the lock, and most of those in pyspark, can be looked up by group and artifact."""
     of_lock = [each for name in jars.CONFIGURATIONS for each in locked_jars(name)]
     assert len(jars.read_lock()) == len(of_lock)
@@ -245,6 +245,6 @@ def test_changed_jars_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         locked_jars("spark")
 
 
-def test_no_advisories_at_all_are_refused() -> None:
+def test_an_export_without_advisories_is_refused() -> None:
     with pytest.raises(ExportError, match="PyPI"):
         Advisories([], [PYPI])

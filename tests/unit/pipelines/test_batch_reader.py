@@ -39,7 +39,7 @@ def damaged() -> list[bytes]:
     return [*damaged_invoices(examples(6000), seed=7), *reasons(), *map(with_large_quantity, KNOWN)]
 
 
-def test_what_is_read_is_what_fastavro_reads() -> None:
+def test_the_values_equal_those_of_fastavro() -> None:
     both = zip(damaged(), READER.read(damaged()), strict=True)
     read = [(value, record) for value, record in both if record is not None]
     assert all(repr(DECODE(value)) == repr(record) for value, record in read)

@@ -83,7 +83,7 @@ def test_an_erased_account_tells_the_index_its_numbers(tmp_path):
         assert {} == server.kept["invoices"]
 
 
-def test_the_oldest_return_of_a_full_bucket_waits_no_more(tmp_path):
+def test_the_oldest_return_of_a_full_bucket_stops_waiting(tmp_path):
     news = [News(RETURNED, f"p{n}", n, None, returned(f"r{n}", f"p{n}")) for n in range(5)]
     with open_index(tmp_path, most_waiting=3) as (index, _):
         counted = [steps(index.process([each])) for each in news]

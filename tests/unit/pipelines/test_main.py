@@ -148,7 +148,7 @@ def test_a_query_stops_after_its_micro_batch(clock: Clock) -> None:
 
 
 def test_a_micro_batch_that_does_not_end_in_time_is_interrupted(clock: Clock) -> None:
-    """All queries together have one deadline. A query that has ended keeps nobody waiting."""
+    """All queries together have one deadline. The stop does not wait for a query that has ended."""
     queries: list[Any] = [Running(clock, 0.0, is_active=False), Running(clock, 5.0), Running(clock, 100.0)]
     _stop_between_batches(queries, timedelta(seconds=10))
     assert ["between batches", "between batches", "in a batch"] == [each.stopped for each in queries]
@@ -170,7 +170,7 @@ def test_a_query_that_stops_slowly_delays_no_other(clock: Clock) -> None:
 
 
 def test_the_log_has_the_error_of_a_last_micro_batch(clock: Clock) -> None:
-    """Nobody watches the query any more. An earlier error is in the log already."""
+    """Nothing watches the query any more. An earlier error is in the log already."""
 
     class Failing(Running):
         def exception(self) -> str | None:

@@ -104,7 +104,7 @@ def test_a_replay_changes_nothing(given_batches: list[list[Row]]) -> None:
         bucket.take(numbered, now)
 
 
-def test_segments_stay_few() -> None:
+def test_there_are_few_segments() -> None:
     """1,000 micro-batches over the whole time leave a few segments of the present slice, and one of each other."""
     bucket, number, most = Bucket(), 0, 0
     for batch in range(1_000):

@@ -51,10 +51,8 @@ def test_a_lost_jvm_is_an_error_unless_the_process_stops(
     assert (_EVENTS[error] == logs[-1]["event"]) == (not stopped)
 
 
-def test_without_kafka_it_ends_before_spark_starts_and_names_the_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Status 1, because a later start can succeed."""
+def test_without_kafka_the_process_ends_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the address. The status is 1, because a later start can succeed."""
     monkeypatch.setattr(publishing, "BROKER_TIMEOUT", 0.1)
     monkeypatch.setattr(pipeline, "spark_session", None)
     monkeypatch.setenv("LOYALTY_CHECKPOINT_DIR", str(tmp_path))

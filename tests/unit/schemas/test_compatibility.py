@@ -44,15 +44,13 @@ NOT_READ = {
 
 
 @pytest.mark.parametrize("change", READ)
-def test_what_can_be_read(change):
-    """These changes are compatible."""
+def test_compatible_changes_are_accepted(change):
     writer, reader = READ[change]
     assert [] == obstacles(record_schema(reader), record_schema(writer))
 
 
 @pytest.mark.parametrize("change", NOT_READ)
-def test_what_cannot_be_read(change):
-    """These changes are not compatible, and the line has the place and the reason."""
+def test_incompatible_changes_are_refused_with_the_place_and_reason(change):
     writer, reader, line = NOT_READ[change]
     (found,) = obstacles(record_schema(reader), record_schema(writer))
     assert re.match(line, found), found
@@ -65,16 +63,15 @@ def test_a_default_or_an_alias_fills_in_for_a_field():
     assert [] == obstacles(reader, record_schema({"a": "int", "old": "int"}))
 
 
-def test_a_record_that_contains_itself():
-    """A recursive record is compared once."""
+def test_a_record_that_contains_itself_is_compared_once():
     assert [] == obstacles(TREE, json.loads(json.dumps(TREE)))
     narrow = json.loads(json.dumps(TREE).replace('"int"', '"long"'))
     assert ["value is long, but the reader needs int"] == obstacles(TREE, narrow)
 
 
 @given(schema_changes())
-def test_what_has_no_obstacle_is_read(pair):
-    """If no obstacle is found, the Avro reader can read all records, for any change."""
+def test_a_change_without_an_obstacle_can_be_read(pair):
+    """If no obstacle is found, the Avro reader can read all records. This holds for any change."""
     writer, reader = pair
     if obstacles(reader, writer):
         return

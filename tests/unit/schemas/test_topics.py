@@ -18,7 +18,7 @@ from services.settings import Settings
         (topics.STORES, "compact", None),
     ],
 )
-def test_cleanup_is_what_the_topic_is_for(topic: Topic, policy: str, retention: str | None) -> None:
+def test_the_cleanup_of_a_topic_suits_its_use(topic: Topic, policy: str, retention: str | None) -> None:
     """Events have a retention, changelogs keep the latest record of each key, and windows do both."""
     assert (policy, retention) == (topic.config["cleanup.policy"], topic.config.get("retention.ms"))
 

@@ -226,14 +226,14 @@ def test_a_refusal_is_a_problem_at_once_and_at_its_location(run: Run) -> None:
         assert (409, "insufficient-points") == (raised.value.status, raised.value.type)
 
 
-def test_a_command_without_an_answer_tells_its_key(run: Run) -> None:
+def test_the_error_of_a_command_without_an_answer_has_its_key(run: Run) -> None:
     api = Api(*(httpx.ConnectError("refused") for _ in range(1_000)))
     with pytest.raises(UnavailableError, match="Repeat it with idempotency_key='mine'") as raised:
         run(api, ("redeem", CARD, 1, "", "mine"), seconds=0.05)
     assert "mine" == raised.value.idempotency_key
 
 
-def test_a_problem_after_an_attempt_without_a_decision_tells_the_key(run: Run) -> None:
+def test_a_problem_after_an_attempt_without_a_decision_has_the_key(run: Run) -> None:
     """The credentials expire between two attempts, and the points may be reserved."""
     accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
     for first in (httpx.ReadTimeout("late"), accepted):
@@ -289,7 +289,7 @@ def test_a_balance_is_never_older_than_the_last_command_or_read(run: Run) -> Non
 
 
 def test_a_balance_is_never_that_of_an_account_that_the_client_has_erased(run: Run) -> None:
-    """A standby that lags still has it. The client does not demand a sequence, so it needs no wait to learn the 404."""
+    """A standby that lags still has the account. The client demands no sequence, so it gets the 404 without a wait."""
     lagging = httpx.Response(200, json=BALANCE)
     for erased in (lagging, httpx.Response(200, json=BALANCE | {"OpenedTime": None})):
         erasure = httpx.Response(200, json=ERASURE | {"OpenedTime": erased.json()["OpenedTime"]})
@@ -333,7 +333,7 @@ def test_a_client_that_repeats_for_hours_keeps_its_key(monkeypatch: pytest.Monke
 
 
 def test_an_instance_that_ends_without_a_problem_document_is_asked_again(run: Run) -> None:
-    """The command may have been executed. So the client repeats it under its key, and tells the key at the end."""
+    """The command may have been executed. So the client repeats it under its key, and its last error has the key."""
     api = Api(httpx.Response(500, text="Internal Server Error"), httpx.Response(201, json=DECISION))
     run(api, ("redeem", CARD, 1))
     assert 1 == len({request.headers["Idempotency-Key"] for request in api.requests})

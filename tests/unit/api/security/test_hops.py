@@ -65,7 +65,9 @@ def test_an_identity_counts_once(file: Path) -> None:
     ],
 )
 def test_an_identity_belongs_to_one_request(file: Path, changed: dict[str, str]) -> None:
-    """Another method, path, query, role or Idempotency-Key is refused. The refusal does not use the identity up."""
+    """Another method, path, query, role or Idempotency-Key is refused. After the refusal, the right request is
+    accepted.
+    """
     two = Hops(TWO, InstanceSecrets(file))
     identity = signed(file)
 
@@ -120,9 +122,8 @@ def test_an_identity_belongs_to_one_receiver(file: Path) -> None:
 
 @pytest.mark.parametrize("direction", [1, -1])
 def test_an_identity_of_another_time_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, direction: int) -> None:
-    """It ends after its lifetime and the tolerated difference of clocks.
-
-    One from the future would be valid for longer, and again after a restart of the receiver.
+    """An identity ends after its lifetime and the tolerated difference of clocks. One from the future would be valid
+    for longer, and again after a restart of the receiver.
     """
     two = Hops(TWO, InstanceSecrets(file))
     identity = signed(file)
@@ -169,9 +170,8 @@ def test_a_forged_identity_is_refused(file: Path, tmp_path: Path) -> None:
 
 
 def test_secrets_rotate_without_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Append, move to the front, remove.
-
-    The instances do this at different times, and accept each request at each step.
+    """A new secret is appended, then moved to the front, and then the old one is removed. The instances do this at
+    different times, and accept each request at each step.
     """
     monkeypatch.setattr(hops, "_LOOK_AGAIN_SECONDS", 0.0)
     old, new = "o" * 40, "n" * 40

@@ -30,8 +30,8 @@ def test_a_flood_of_one_caller_leaves_the_others_alone() -> None:
     use(limits, BERTA).count("/a")
 
 
-def test_requests_in_work_have_places() -> None:
-    """A place is free again when its request ends. Forwarded requests were counted by another instance."""
+def test_a_request_has_a_place_until_it_ends() -> None:
+    """Requests that another instance has forwarded need none, because that instance counts them."""
     limits = CallerLimits("3/minute", 2)
     forwarded = Caller("anna", frozenset(), is_forwarded=True)
     use(limits, ANNA).take_place()
@@ -83,7 +83,7 @@ def test_idle_callers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_caller_with_a_running_request_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its long poll keeps its place, also if the caller has sent nothing else for many periods."""
+    """Its long poll keeps its place, even if the caller has sent nothing else for many periods."""
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr("api.security.limits._FIRST_CLEAN_UP", 10)

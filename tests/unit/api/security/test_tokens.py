@@ -154,7 +154,9 @@ def test_a_symmetric_key_of_the_set_is_ignored(
 def test_a_key_of_an_unknown_form_is_ignored(
     issuer: Issuer, verifier: TokenVerifier, key: dict[str, Any] | None
 ) -> None:
-    """The other keys stay in use (RFC 7517, section 5), and a warning names the key. Without another key it is 503."""
+    """The other keys stay in use (RFC 7517, section 5), and a warning names the key. Without any other key the response
+    is 503.
+    """
     public = json.loads(issuer.file.read_bytes())["keys"]
     issuer.file.write_text(json.dumps({"keys": [key, *public]}))
     with capture_logs() as logs:
@@ -313,7 +315,9 @@ class _Provider(QuietHandler):
 
 
 def test_an_outage_of_the_provider_is_survived(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last keys stay in use. Unknown keys do not make each request ask the provider. Without keys it is 503."""
+    """The last keys stay in use. Requests with unknown keys do not all ask the provider. Without keys the response is
+    503.
+    """
     with serving(_Provider) as provider:
         url = f"{provider}/keys"
         _Provider.content, _Provider.is_down, _Provider.asked = issuer.file.read_bytes(), True, 0

@@ -91,7 +91,7 @@ def right(expected: Expected) -> Outputs:
 
 
 def test_right_outputs_have_no_mismatch(expected: Expected, right: Outputs) -> None:
-    """Right outputs have no mismatch, in any order."""
+    """This holds in any order."""
     assert mismatches(expected, right) == []
     ledger = in_ledger(right)
     assert mismatches(expected, replace(right, ledger=ledger)) == []
@@ -130,14 +130,14 @@ LISTS = ("shipment", "hadoop", "notifications", "dead_letters", "parquet", "sale
 
 
 @pytest.mark.parametrize("output", LISTS)
-def test_lost_record_is_a_mismatch(output: str, expected: Expected, right: Outputs) -> None:
-    """One missing record in any output is a mismatch."""
+def test_a_lost_record_is_a_mismatch(output: str, expected: Expected, right: Outputs) -> None:
+    """It is missing in one of the outputs."""
     assert mismatches(expected, replace(right, **{output: getattr(right, output)[1:]}))
 
 
 @pytest.mark.parametrize("output", [name for name in LISTS if name != "sales"])
-def test_doubled_record_is_a_mismatch(output: str, expected: Expected, right: Outputs) -> None:
-    """One record that is written twice with two ids is a mismatch."""
+def test_a_doubled_record_is_a_mismatch(output: str, expected: Expected, right: Outputs) -> None:
+    """It is written twice, with two ids."""
     records = getattr(right, output)
     assert mismatches(expected, replace(right, **{output: [*records, records[0]]}))
 
@@ -219,6 +219,6 @@ def test_a_wrong_entry_of_the_ledger_is_a_mismatch(
 
 
 def test_one_wrong_total_is_one_mismatch(expected: Expected, right: Outputs) -> None:
-    """A wrong last total of a customer is exactly one mismatch."""
+    """The last total of one customer is wrong."""
     wrong = {**right.notifications[-1], "TotalLoyaltyPoints": Decimal(-1)}
     assert len(mismatches(expected, replace(right, notifications=[*right.notifications[:-1], wrong]))) == 1

@@ -16,13 +16,13 @@ from infra.demo.run import Result
     ("value", "ascending", "share"),
     [(None, [], 0.5), (7.0, [7.0], 0.99), (2.0, [1.0, 2.0, 3.0], 0.5), (99.0, [float(n) for n in range(1, 101)], 0.99)],
 )
-def test_percentile_is_a_value_that_was_measured(value: float | None, ascending: list[float], share: float) -> None:
-    """A percentile uses the nearest rank, without interpolation."""
+def test_a_percentile_is_a_measured_value(value: float | None, ascending: list[float], share: float) -> None:
+    """It uses the nearest rank, without interpolation."""
     assert value == report.percentile(ascending, share)
 
 
-def test_report_has_the_promised_keys(tmp_path: Path) -> None:
-    """The report has the documented keys, and points with two decimal places."""
+def test_the_report_has_the_documented_keys(tmp_path: Path) -> None:
+    """Points have two decimal places."""
     found = Outputs(balances={"1": Balance(Decimal("43509.58"), 2), "2": None})
     lost = [Mismatch(Nature.LOST, "an invoice")]
     result = Result(Expected(messages=1_000), found, lost, seconds=4, latencies=[0.1, 0.2])
