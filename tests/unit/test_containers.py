@@ -66,7 +66,7 @@ def test_images_are_built_by_the_project_or_pinned(compose: dict[str, Any], buil
 
 
 def test_profiles_only_add_services(compose: dict[str, Any]) -> None:
-    """No profile starts exactly the whole stack. The documents name each profile."""
+    """Without a profile exactly the whole stack starts. These are all profiles."""
     services = compose["services"]
     assert {*LONG_RUNNING, "topics", "keys"} == {
         name for name, service in services.items() if "profiles" not in service
@@ -120,7 +120,7 @@ def test_an_image_downloads_its_jars_with_the_modules_that_it_copies(image: str,
 
 
 def test_services_wait_for_health_checks(compose: dict[str, Any]) -> None:
-    """A service waits only for services that exist and have a health check or end."""
+    """A service waits only for services that exist, and that have a health check or end by themselves."""
     services = compose["services"]
     for service in services.values():
         for name, wait in service.get("depends_on", {}).items():
@@ -183,17 +183,14 @@ def test_named_volumes_are_declared_and_owned(compose: dict[str, Any], built: di
 
 
 @pytest.mark.program
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [("", "spark: without LOYALTY_SPARK_MASTER"), ("local[2]", "spark: without LOYALTY_SPARK_MASTER")],
-)
-def test_a_cluster_without_a_spark_master_setting_does_not_start(variables: str, expected: str) -> None:
-    """The cluster profile without a Spark master ends with status 2 and names the missing setting."""
+@pytest.mark.parametrize("master", ["", "local[2]"])
+def test_a_cluster_without_a_spark_master_setting_does_not_start(master: str) -> None:
+    """A master on one machine is none of a cluster. The exit status is 2, and the error names the setting."""
     script = ROOT / "infra" / "docker" / "spark.sh"
-    environment = {"PATH": os.defpath, "LOYALTY_SPARK_MASTER": variables}
+    environment = {"PATH": os.defpath, "LOYALTY_SPARK_MASTER": master}
     run = subprocess.run(["bash", script, "master"], env=environment, capture_output=True, text=True, check=False)
     assert 2 == run.returncode
-    assert run.stderr.startswith(expected)
+    assert run.stderr.startswith("spark: without LOYALTY_SPARK_MASTER")
 
 
 @EVERY_DOCKERFILE
@@ -332,8 +329,8 @@ def prometheus_jobs() -> list[dict[str, Any]]:
     return found
 
 
-def test_the_commands_of_the_service_keys_are_commands(compose: dict[str, Any]) -> None:
-    """The command line accepts the arguments of each line. It ends at the settings, which lack a user here."""
+def test_the_command_line_accepts_the_commands_of_the_service_keys(compose: dict[str, Any]) -> None:
+    """Each command ends at the settings, which lack a user here."""
     (script,) = compose["services"]["keys"]["command"]
     lines = [line.split()[1:] for line in script.splitlines() if line.startswith("loyalty ")]
     assert 2 == len(lines)

@@ -251,7 +251,7 @@ def test_peers_reach_each_api_pod_by_its_name() -> None:
 @pytest.mark.program
 @EVERY_KUSTOMIZATION
 @pytest.mark.skipif(KUSTOMIZE is None, reason="neither kubectl nor kustomize is installed")
-def test_kustomize_renders_them(kustomization: Path) -> None:
+def test_kustomize_renders_the_manifests(kustomization: Path) -> None:
     """kustomize renders the same number of valid manifests, apart from config maps."""  # noqa: D403  # a program
     command = [*(KUSTOMIZE or ()), str(kustomization.parent)]
     rendered = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))

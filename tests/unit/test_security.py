@@ -193,7 +193,7 @@ def access_row(service: Service) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def test_the_documented_table_is_the_one_that_is_applied():
+def test_the_documented_table_is_the_table_of_access_rights():
     """The guide to a secured Kafka shows exactly the services of schemas/access.py, in their order."""
     text = on_page_markdown((ROOT / "docs" / "how-to" / "secure-kafka.md").read_text(encoding="utf-8"))
     documented = [row for row in text.splitlines() if row.startswith(tuple(f"| {each.user} |" for each in SERVICES))]

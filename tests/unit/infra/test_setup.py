@@ -26,15 +26,11 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_working_environment_is_kept(environment: Path) -> None:
-    """The set-up does not clear a working environment of a user."""
-    setup.create_environment()
-    assert (environment / "in-use").exists()
-
-
-def test_a_working_environment_of_the_wanted_python_is_kept(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PYTHON=… with the present version replaces nothing."""
-    monkeypatch.setenv("PYTHON", sys.executable)
+@pytest.mark.parametrize("python", ["", sys.executable], ids=["any", "the same"])
+def test_a_working_environment_is_kept(environment: Path, monkeypatch: pytest.MonkeyPatch, python: str) -> None:
+    """PYTHON=… with the present version replaces nothing either."""
+    if python:
+        monkeypatch.setenv("PYTHON", python)
     setup.create_environment()
     assert (environment / "in-use").exists()
 

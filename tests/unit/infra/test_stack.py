@@ -40,12 +40,13 @@ def test_a_child_gets_no_setting_that_is_not_set(tmp_path: Path) -> None:
     assert "5" == environment_of(private_settings(tmp_path, shuffle_partitions=5))[name]
 
 
-def test_a_taken_port_is_named_with_its_setting(tmp_path: Path) -> None:
-    """A used port stops the start, and the error names the setting of the port."""
+@pytest.mark.parametrize("name", ["api_port", "ledger_metrics_port"])
+def test_a_taken_port_is_named_with_its_setting(tmp_path: Path, name: str) -> None:
+    """The stack checks the ports of all parts, also of a reader, before it starts anything."""
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
-        stack = LocalStack(tmp_path, private_settings(tmp_path, api_port=port))
-        with pytest.raises(StartUpError, match=f"{HOST}:{port} .*LOYALTY_API_PORT"):
+        stack = LocalStack(tmp_path, private_settings(tmp_path, **{name: port}))
+        with pytest.raises(StartUpError, match=f"{HOST}:{port} .*LOYALTY_{name.upper()}"):
             stack.start()
     assert ["kafka", "pipeline", "api-1", "ledger"] == [process.name for process in stack.processes]
     assert {None} == {process.pid for process in stack.processes}
@@ -143,15 +144,6 @@ def test_a_stop_gives_the_second_driver_the_time_of_its_batches(tmp_path: Path, 
         assert process.pid is None
     finally:
         process.kill()
-
-
-def test_a_taken_port_of_a_reader_is_named(tmp_path: Path) -> None:
-    """The stack also checks the port of the ledger before it starts anything."""
-    with socket.create_server((HOST, 0)) as server:
-        port = server.getsockname()[1]
-        stack = LocalStack(tmp_path, private_settings(tmp_path, ledger_metrics_port=port))
-        with pytest.raises(StartUpError, match=f"{HOST}:{port} .*LOYALTY_LEDGER_METRICS_PORT"):
-            stack.start()
 
 
 @pytest.mark.parametrize("servers", ["kafka.example:9092", "127.0.0.1:9092,127.0.0.1:9093", "127.0.0.1"])
