@@ -62,7 +62,7 @@ def of_balances(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_serves_the_highest_sequence_numbers_only(changelog: BalanceWriter, api: ApiProcess) -> None:
-    """Answers are right whether records were written before or after the start, and despite garbage."""
+    """Responses are right for records from before and after the start, and despite records that nobody can decode."""
     before = write_a_disturbed_day(changelog)
     report = api.wait_until_ready()
 
@@ -193,7 +193,7 @@ def test_serves_during_an_outage_of_kafka(own_broker: "LocalBroker | KafkaInCont
 
 
 def test_starts_before_kafka(own_broker: "LocalBroker | KafkaInContainer", tmp_path: Path) -> None:
-    """Without broker and topics the instance is alive and answers 503. It becomes ready when they exist."""
+    """Without broker and topics the instance is alive and responds with 503. It becomes ready when they exist."""
     settings = Settings(kafka_bootstrap_servers=own_broker.bootstrap_servers, state_dir=tmp_path / "state")
     with ApiProcess(settings, tmp_path / "api.log") as api:
         api.wait_until(lambda report: not report["ready"] and report["kafkaError"] is not None)

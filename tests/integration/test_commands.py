@@ -154,7 +154,7 @@ def test_every_instance_runs_a_command_exactly_once(
 def test_the_status_shows_the_instances_and_the_records_of_the_topics(
     start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery, settings: Settings
 ) -> None:
-    """Two real instances share the partitions; a part that does not run is named; Kafka has one balance."""
+    """Two real instances share the partitions. A part that does not run is named. Kafka has one balance."""
     earn(decider, "25.00")
     instances = [start(name) for name in "ab"]
     wait_until_shared(instances)
@@ -174,7 +174,7 @@ def test_the_status_shows_the_instances_and_the_records_of_the_topics(
 
 
 def test_parallel_commands_never_overspend(start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery) -> None:
-    """60 parallel requests with 20 keys through two instances, and points for 7: exactly 7 keys succeed."""
+    """60 parallel requests with 20 keys go through two instances. The points cover 7, so exactly 7 keys succeed."""
     earn(decider, "75.00")
     instances = [start(name) for name in "ab"]
     wait_until_shared(instances)

@@ -102,9 +102,9 @@ def pipeline(settings: Settings, log: Path) -> Iterator[Callable[[Callable[[], b
 
 @pytest.mark.timeout(1500)
 def test_exactly_the_covered_redemptions_succeed(settings: Settings, api: ApiProcess, tmp_path: Path) -> None:
-    """50 parallel redemptions against a balance that covers 10, and SIGKILL of the pipeline after the first decisions.
-
-    A new pipeline on the same checkpoint decides the rest. 10 succeed, 40 are refused, and retries change nothing.
+    """50 parallel redemptions are sent for a balance that covers 10. The pipeline gets SIGKILL after the first
+    decisions. A new pipeline on the same checkpoint decides the rest. 10 succeed, 40 are refused, and retries change
+    nothing.
     """
     few_a_batch = settings.model_copy(update={"max_offsets_per_trigger": 6})
     earn(settings, "A")

@@ -61,7 +61,9 @@ def buy(settings: Settings, *numbers: str, amount: float = 100.0) -> None:
 
 
 def test_people_work_with_the_console_of_a_running_stack(stack: LocalStack) -> None:
-    """A programme, a redemption by keyboard on a phone, a dead letter that counts, and a failover."""
+    """They publish a programme, redeem points by keyboard on a phone, replay a dead letter that then counts, and watch
+    a failover.
+    """
     with Browser(stack.api_url, 360, 800) as browser:
         publish_programme(browser)
         stack.start()

@@ -59,10 +59,7 @@ def commits(settings: Settings) -> int:
 
 
 def test_each_line_is_in_the_table_once(spark, delta):
-    """This is true after a repeated batch, a new checkpoint, a backfill and a compaction.
-
-    All readers see the same rows.
-    """
+    """This holds after a repeated batch, a new checkpoint, a backfill and a compaction. All readers see equal rows."""
     publish_lines(delta, range(40))
     run_to_the_end(spark, delta, EXPORT)
     assert expected(range(40)) == exported(delta)
@@ -103,7 +100,7 @@ def assert_all_readers_agree(spark, delta):
 
 
 def test_a_killed_export_continues_where_its_table_ends(spark, delta, tmp_path):
-    """A kill -9 between many small batches leaves neither a gap nor a line twice."""
+    """SIGKILL between many small batches leaves neither a gap nor a line twice."""
     publish_lines(delta, range(600))
     with (tmp_path / "export.log").open("w+b") as log:
         small = {"LOYALTY_MAX_OFFSETS_PER_TRIGGER": "60", "LOYALTY_EXPORT_FORMAT": "delta"}
@@ -117,8 +114,8 @@ def test_a_killed_export_continues_where_its_table_ends(spark, delta, tmp_path):
     assert expected(range(600)) == exported(delta)
 
 
-def test_what_cannot_work_is_refused(spark, settings, delta):
-    """A second export on the table, and another format in the folder."""
+def test_a_second_export_and_a_change_of_format_are_refused(spark, settings, delta):
+    """A refused backfill leaves the checkpoint as it is."""
     with lock.hold(EXPORT.checkpoint(delta)):
         assert 2 == run(delta, ["export"], available_now=True)
     publish_lines(delta, range(3))

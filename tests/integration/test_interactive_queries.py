@@ -73,7 +73,7 @@ def is_shared(asked: ApiProcess, instances: list[ApiProcess]) -> bool:
 
 
 def test_any_instance_answers_for_every_customer(start: Callable[[str], ApiProcess], writer: Writer) -> None:
-    """Each of three instances owns one partition and answers for all customers, locally or with one forward."""
+    """Each of three instances owns one partition. It answers for all customers, locally or with one forward."""
     instances = [start(name) for name in "abc"]
     wait_until_shared(instances)
     for instance in instances:
@@ -104,7 +104,7 @@ def test_any_instance_answers_for_every_customer(start: Callable[[str], ApiProce
 def test_a_stopping_instance_leaves_first_and_answers_waiting_requests(
     start: Callable[[str], ApiProcess], tmp_path: Path
 ) -> None:
-    """A read that still waits gets a problem within the time for running requests. The other instance takes over."""
+    """A waiting read gets a problem within the time for running requests. The other instance takes over."""
     first, second = instances = [start(name) for name in "ab"]
     wait_until_shared(instances)
     card = next(card for card in CARDS if metadata(second, card)["active"] == first.url)

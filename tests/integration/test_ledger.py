@@ -125,7 +125,9 @@ def day(customers: int, each: int) -> list[tuple[str, Entry]]:
 def test_repeated_kills_lose_and_duplicate_nothing(
     settings: Settings, database_url: str, start: Callable[..., LedgerProcess]
 ) -> None:
-    """Six times kill -9 while 30,000 entries with duplicates arrive: each entry is stored once, without gaps."""
+    """The process gets SIGKILL six times while 30,000 entries with duplicates arrive. Each entry is stored once,
+    without gaps.
+    """
     entries = day(300, 100)
     send(settings, *entries, *entries[::7])
     for kills in range(6):
@@ -203,7 +205,7 @@ def command(url: str, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_waits_for_kafka_and_ends_on_sigterm(start: Callable[..., LedgerProcess]) -> None:
-    """Without a broker the process is alive, not ready, reports the reason, and ends on SIGTERM."""
+    """Without a broker the process is alive and not ready, reports the reason, and ends on SIGTERM."""
     process = start(kafka_bootstrap_servers=f"127.0.0.1:{free_port()}")
     process.wait_until(lambda: (answer := process.get("/readyz")) is not None and "Kafka" in answer.text)
     answer = process.get("/livez")

@@ -53,7 +53,7 @@ def test_records_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_cannot_start_says_why(kafka: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A used port fails the start with the message of the broker."""
+    """The port is in use. The start fails with the message of the broker."""
     if request.config.getoption("--kafka-bootstrap-servers") or request.config.getoption("--containers"):
         pytest.skip("the run's broker is not on this machine's loopback")
     broker = LocalBroker(tmp_path, port=int(kafka.rpartition(":")[2]))

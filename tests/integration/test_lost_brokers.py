@@ -99,8 +99,8 @@ def test_an_outage_of_kafka_replaces_nothing(settings: Settings, monkeypatch: py
             assert not has_lost_all_brokers(each, behind)
 
 
-def test_a_reader_goes_on_with_a_new_consumer(settings: Settings, behind_proxy: Settings) -> None:
-    """It connects again, so it reads from its position, and nothing is lost."""
+def test_a_reader_continues_with_a_new_consumer(settings: Settings, behind_proxy: Settings) -> None:
+    """The reader connects again and reads from its position, so it loses nothing."""
     topic = settings.name_of(POS_INVOICES)
     reader = LogReader(behind_proxy, "test")
     values: list[bytes | None] = []
@@ -123,7 +123,7 @@ def test_a_reader_goes_on_with_a_new_consumer(settings: Settings, behind_proxy: 
 
 
 def test_records_without_an_acknowledgement_are_sent_again(settings: Settings, behind_proxy: Settings) -> None:
-    """They keep their order and headers, and the caller hears of each once."""
+    """The records keep their order and headers, and the caller gets one report for each."""
     delivered: list[bytes] = []
 
     def on_delivery(value: bytes, error: object) -> None:
@@ -149,7 +149,7 @@ def test_records_without_an_acknowledgement_are_sent_again(settings: Settings, b
 
 
 def test_the_next_command_gets_a_new_producer(settings: Settings, behind_proxy: Settings) -> None:
-    """The command whose producer is lost fails in time, and its caller tries again."""
+    """The command with the lost producer fails in time, and its caller tries again."""
     log = KafkaCommandLog(behind_proxy)
 
     def mark() -> bool:

@@ -20,7 +20,7 @@ def test_memory_does_not_grow_with_updates_and_reads(
     topics_created: list[str],  # noqa: ARG001  # creates the topics first
     tmp_path: Path,
 ) -> None:
-    """Uses a memory store, because RocksDB's buffers grow until they are flushed."""
+    """The test uses a memory store, because the buffers of RocksDB grow until they are flushed."""
     changelog = BalanceWriter(settings)
     with ApiProcess(settings.model_copy(update={"state_store": "memory"}), tmp_path / "api.log") as api:
         api.wait_until_ready()

@@ -86,14 +86,14 @@ def test_a_version_needs_notice(in_use: Settings) -> None:
 
 
 def test_without_a_time_a_version_takes_effect_after_the_notice(in_use: Settings) -> None:
-    """Without a time, a version takes effect one notice after its publication, or shortly later."""
+    """It takes effect one notice after its publication, or shortly later."""
     version = publish_programme(file("0.05"), in_use)
 
     assert 60_000 <= version.effective_time - version.published_time <= 70_000
 
 
 def test_no_notice_is_needed_before_the_first_invoice(own: Settings) -> None:
-    """Before the first invoice a version may take effect at once, or in the past."""
+    """A version may take effect at once, or in the past."""
     assert 1 == publish_programme(file("0.05"), own, 1_000).number
     assert 2 == publish_programme(file("0.06"), own).number
     publish_records(own, topics.LOYALTY_COMMANDS, [(b"1", b"x")])
@@ -114,7 +114,7 @@ def test_versions_take_effect_in_order(in_use: Settings) -> None:
 
 
 def test_a_bad_file_is_not_published(own: Settings) -> None:
-    """A bad file is refused with the problems of the parser, and the topic does not change."""
+    """The error has the problems of the parser, and the topic does not change."""
     with pytest.raises(ProgrammeError, match="line 1: loyalty-factor: 7000 is not between") as caught:
         publish_programme(file("7000"), own)
 
@@ -183,8 +183,10 @@ class Command:
         return CliRunner().invoke(app, ["programme", *arguments], env=self.environment)
 
 
-def test_the_command_publishes_and_shows(in_use: Settings, loyalty: Command, tmp_path: Path) -> None:
-    """The command shows the published file with its comments, and version 0 as an equivalent file."""
+def test_the_command_publishes_a_version_and_shows_all_versions(
+    in_use: Settings, loyalty: Command, tmp_path: Path
+) -> None:
+    """The shown file has its comments. Version 0 is shown as an equivalent file."""
     text = "# of the spring\nloyalty-factor: 0.05\n"
     (tmp_path / "spring.yaml").write_text(text, encoding="utf-8")
     when = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
@@ -207,7 +209,7 @@ def test_the_command_publishes_and_shows(in_use: Settings, loyalty: Command, tmp
 
 
 def test_the_command_prints_why_it_did_not_publish(in_use: Settings, loyalty: Command, tmp_path: Path) -> None:
-    """An effective time that is too soon gives one line and exit code 1."""
+    """An effective time that is too soon gives one line and exit status 1."""
     (tmp_path / "a.yaml").write_text(file("0.05"), encoding="utf-8")
 
     result = loyalty("publish", str(tmp_path / "a.yaml"), "--effective-from", "2026-01-01T00:00:00Z")
@@ -220,7 +222,7 @@ def test_the_command_prints_why_it_did_not_publish(in_use: Settings, loyalty: Co
 
 
 def test_a_publisher_that_dies_before_its_commit_publishes_nothing(in_use: Settings) -> None:
-    """A publisher that is killed before its commit leaves no version. The next one gets its number."""
+    """The next publisher gets the number of the version."""
     killed = """
 import os, sys
 from services.programmes import topic

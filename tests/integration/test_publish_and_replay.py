@@ -65,7 +65,7 @@ def test_simulated_invoices_arrive_in_the_partitions_that_java_uses(settings: Se
 
 
 def test_replay_publishes_every_line(settings: Settings, loyalty: Loyalty, tmp_path: Path) -> None:
-    """Replay publishes one message for each line of files and stdin, and reports the formats."""
+    """It publishes one message for each line of files and stdin, and reports the formats."""
     file = tmp_path / "day.jsonl"
     file.write_bytes(b'{"InvoiceNumber": "1", "StoreID": "STR1"}\n{"StoreID": "STR1", "TotalAmount": "x"}\n')
 
@@ -182,7 +182,7 @@ def test_a_dead_letter_that_was_written_twice_is_replayed_once(settings: Setting
 
 @pytest.mark.usefixtures("dead")
 def test_an_offset_without_a_dead_letter_stops_the_replay(settings: Settings, loyalty: Loyalty) -> None:
-    """An offset without a dead letter stops the replay before it publishes any."""
+    """The replay then publishes nothing."""
     there = json_of(loyalty("dead-letters", "list", "--json"))["dead_letters"][0]["place"]
 
     result = loyalty("dead-letters", "replay", "--offset", there, "--offset", "0:999")

@@ -114,7 +114,7 @@ def delete_newest_commit(objects: S3FileSystem, checkpoint: str) -> None:
 
 
 def test_an_export_to_s3_has_each_line_once(settings: Settings, objects: S3FileSystem, tmp_path: Path) -> None:
-    """After a repeated micro-batch and a compaction. The other tables are objects too."""
+    """This holds after a repeated micro-batch and a compaction. The other tables are objects, too."""
     remote = {"export_dir": "s3a://bucket/line_items", "tables_dir": "s3://bucket/tables", "export_format": "delta"}
     settings = settings.model_copy(update=remote)
     publish_invoices(settings, range(40))

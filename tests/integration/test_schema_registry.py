@@ -80,8 +80,10 @@ def test_a_draft_is_checked_before_it_is_registered(
     assert 0 == loyalty(settings, "schemas", "check", "schemas/PosInvoice.avsc").exit_code
 
 
-def test_invoices_in_changed_schemas(spark: "SparkSession", settings: Settings, registry: "ApicurioRegistry") -> None:
-    """The pipeline and the conformance check accept compatible writers. The others have a reason."""
+def test_invoices_of_compatible_writers_are_accepted(
+    spark: "SparkSession", settings: Settings, registry: "ApicurioRegistry"
+) -> None:
+    """The pipeline and the conformance check refuse the others with the same reason."""
     from pipelines.sources.invoices import check_invoices
     from tests.spark.test_parity import as_records
 
@@ -111,7 +113,7 @@ def test_invoices_in_changed_schemas(spark: "SparkSession", settings: Settings, 
 
 @pytest.mark.usefixtures("topics_created")
 def test_an_outage_loses_nothing(settings: Settings, registry: "ApicurioRegistry", tmp_path: Path) -> None:
-    """Without the registry nothing is written or skipped. After it, ids are the same and readers continue."""
+    """Without the registry nothing is written or skipped. After the outage, ids are the same and readers continue."""
     ids = schema_ids(settings)
     running = decoder(topics.POS_INVOICES, ids)
     value = encoder(topics.POS_INVOICES, ids)(invoice("1"))

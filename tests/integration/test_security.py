@@ -308,7 +308,7 @@ def test_a_refused_command_prints_one_line(secured):
 
 
 def test_the_broker_listener_accepts_only_the_certificate_of_the_broker(secured):
-    """The listener between brokers accepts only the certificate of the broker."""
+    """This is the listener between brokers."""
     properties = (secured.broker._directory / "server.properties").read_text(encoding="utf-8")
     own = re.search(r"^listeners=.*BROKER://([^,]*),", properties, re.MULTILINE)
     assert own
@@ -367,7 +367,7 @@ def test_two_deployments_share_the_brokers(secured):
 
 @pytest.mark.usefixtures("short_timeout")
 def test_a_rotated_password_replaces_the_old_one(secured, tmp_path):
-    """After a rotation the old password is refused."""
+    """The broker refuses the old password."""
     new = tmp_path / "till"
     new.write_text(secrets.token_urlsafe(), encoding="utf-8")
     old = secured.security.password("till").read_text(encoding="utf-8")

@@ -56,8 +56,8 @@ def answer(settings: Settings, statement: str) -> Any:
     return json.loads(output)
 
 
-def test_topics_as_they_are_now(settings: Settings) -> None:
-    """Each statement reads up to the end of the topic, and an empty topic is an empty table."""
+def test_each_statement_reads_up_to_the_end_of_a_topic(settings: Settings) -> None:
+    """An empty topic is an empty table."""
     publish(settings, HADOOP, [line(1, "Pune", 2.5), line(2, "Pune", 4.0), line(3, "Kochi", 1.0), (b"S1", b"junk")])
     found = answer(settings, "SELECT City, sum(TotalValue) AS Sum FROM hadoop GROUP BY 1 ORDER BY 1")
     assert [{"City": "Kochi", "Sum": 1.0}, {"City": "Pune", "Sum": 6.5}] == found["rows"]
@@ -94,7 +94,7 @@ def test_tables_of_topics_become_files(settings: Settings) -> None:
 
 
 def test_records_that_match_are_printed_as_they_arrive(settings: Settings, follower: subprocess.Popen[str]) -> None:
-    """Records that do not match are not printed, and the command goes on until it is interrupted."""
+    """The command prints no other records, and continues until it is interrupted."""
     assert follower.stdout
     assert follower.stderr
     assert "following" in follower.stderr.readline()

@@ -106,7 +106,7 @@ def test_a_derived_store_filters_its_source_store(changelog: BalanceWriter, sett
 @pytest.mark.parametrize("kind", ["rocksdb", "memory"])
 @pytest.mark.usefixtures("changelog")
 def test_windows_have_the_newest_figures_of_each_minute(settings: Settings, tmp_path: Path, kind: str) -> None:
-    """Duplicates and late records do not replace a higher count. One response can have all minutes of a day."""
+    """Duplicates and late records do not replace a higher count. One response can contain all minutes of a day."""
     minutes = range(NOON, NOON + 240 * MINUTE, MINUTE)
     records = [
         sales(shop, start, *amounts)
@@ -131,7 +131,7 @@ def test_windows_have_the_newest_figures_of_each_minute(settings: Settings, tmp_
 
 @pytest.mark.usefixtures("changelog")
 def test_every_instance_has_the_published_stores(settings: Settings, tmp_path: Path) -> None:
-    """Each instance holds all stores from `loyalty stores publish` and `remove`, before and after its start."""
+    """Each instance holds all stores of `loyalty stores publish` and `remove`, from before and after its start."""
     published = loyalty(settings, "stores", "publish", "--stores", "30", "--json")
     assert 30 == published["published"]
     with start(settings, tmp_path, "one") as one, start(settings, tmp_path, "two") as two:

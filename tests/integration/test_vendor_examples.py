@@ -59,8 +59,8 @@ def test_every_example_publishes_the_invoice(vendor: Vendor, settings: Settings,
     assert [first, second] == [each["place"] for each in report["findings"]]
 
 
-def test_the_bytes_of_the_page(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes in the page are the Avro value of the invoice in the page, and each file of the page is accepted."""
+def test_the_page_has_the_bytes_of_its_invoice(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the Avro value of the invoice in the page. Each file of the page is accepted."""
     need("kcat")
     vendor.runs(blocks("kcat")[1].splitlines()[0])
     invoice = json.loads((vendor.folder / "invoice.json").read_text(encoding="utf-8"))

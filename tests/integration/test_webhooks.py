@@ -167,7 +167,7 @@ def test_unreadable_records_become_dead_letters(deployment: Deployment, receiver
 
 
 def test_an_endpoint_receives_only_its_kinds(deployment: Deployment, receiver: Receiver) -> None:
-    """An endpoint receives only its kinds. The other notifications count as done."""
+    """The other notifications count as done."""
     deployment.configure("crm, kinds: [tier, redeemed]")
     with deployment.running():
         kinds = ["earned", "tier", "released", "redeemed", "expired"]
@@ -286,7 +286,7 @@ def test_two_processes_share_an_endpoint(deployment: Deployment, receiver: Recei
 
 
 def test_a_check_prints_the_configuration_without_secrets(deployment: Deployment) -> None:
-    """--check reads endpoints and secrets without a broker, and prints neither secret nor URL."""
+    """--check reads endpoints and secrets without a broker. It prints neither a secret nor a URL."""
     deployment.configure("crm, kinds: [tier], attempts: 4")
     (deployment.folder / "secret").write_text(f"whsec_{SECRET}\nwhsec_{OTHER_SECRET}\n", encoding="utf-8")
 
@@ -296,7 +296,7 @@ def test_a_check_prints_the_configuration_without_secrets(deployment: Deployment
 
 
 def test_no_broker_is_one_clear_line(deployment: Deployment) -> None:
-    """Without a broker the exit code is 1, and the line names the address."""
+    """The line names the address, and the exit status is 1."""
     deployment.configure("crm")
     command = deployment.command()
     command["env"]["LOYALTY_KAFKA_BOOTSTRAP_SERVERS"] = "127.0.0.1:1"

@@ -10,8 +10,8 @@ from tests.support.mutations import damaged_invoices
 MESSAGES = 4000
 
 
-def test_the_same_verdict_on_damaged_values(spark):
-    """Each value is accepted by both, or refused by both for the same reason. There are many reasons among them."""
+def test_pipeline_and_command_agree_on_damaged_values(spark):
+    """Both accept a value, or refuse it for the same reason. There are more than 200 reasons among the values."""
     values = damaged_invoices(MESSAGES, seed=1)
 
     rows = check_invoices(as_records(spark, values), IDS).select("offset", "reason").collect()

@@ -46,7 +46,7 @@ def test_unreadable_values_have_a_reason(spark):
 
 
 def test_the_fast_reader_of_avro_is_off(spark):
-    """It keeps each schema that a task has parsed for ever (AVRO-4253)."""
+    """It would never forget a schema that a task has parsed (AVRO-4253)."""
     assert not spark._jvm.org.apache.avro.generic.GenericData.get().isFastReaderEnabled()
 
 

@@ -8,7 +8,9 @@ from pipelines.checkpoints.files import UNFINISHED, Files
 
 
 def test_an_interrupted_write_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """A crash before the last rename leaves the new content under another name. An unfinished file is no file."""
+    """A crash before the last rename leaves the new content under another name, and it is found. An unfinished file
+    does not exist for readers.
+    """
     files = Files(spark, str(tmp_path))
     for text in ("first", "second"):
         files.write("a.json", text)

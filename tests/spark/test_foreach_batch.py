@@ -21,7 +21,7 @@ def is_interruption(spark: SparkSession, text: str) -> bool:
 
 
 def test_spark_recognises_an_interruption(spark: SparkSession) -> None:
-    """The full trace overflows the stack. The short form is recognised, and another error is not."""
+    """Spark recognises the short form of the error, and no other error. The full trace would overflow its stack."""
     with pytest.raises(Py4JJavaError, match="StackOverflowError"):
         is_interruption(spark, f"py4j.protocol.Py4JJavaError: {INTERRUPTED}")
     assert is_interruption(spark, summarize_java_error(INTERRUPTED))

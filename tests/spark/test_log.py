@@ -35,7 +35,7 @@ UNCAUGHT = "org.apache.spark.util.SparkUncaughtExceptionHandler"
     ],
 )
 def test_a_healthy_log_is_quiet(spark: SparkSession, name: str, message: str, *, is_shown: bool) -> None:
-    """A line that asks for no action is not shown. Another warning of the same logger is."""
+    """A line that asks for no action is not shown. Another warning of the same logger is shown."""
     log4j: Any = spark._jvm.org.apache.logging.log4j
     logger = log4j.LogManager.getRootLogger().getContext().getConfiguration().getLoggerConfig(name)
     assert name == logger.getName()
@@ -50,6 +50,6 @@ def test_a_healthy_log_is_quiet(spark: SparkSession, name: str, message: str, *,
 
 
 def test_an_exception_that_no_thread_catches_is_logged(spark: SparkSession) -> None:
-    """Java writes it to stderr otherwise, so a log in JSON would have lines that are not JSON."""
+    """Otherwise Java writes it to stderr, and a log in JSON has lines that are not JSON."""
     handler = spark._jvm.java.lang.Thread.getDefaultUncaughtExceptionHandler()  # type: ignore[union-attr]
     assert UNCAUGHT == handler.getClass().getName()

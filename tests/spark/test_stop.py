@@ -58,7 +58,9 @@ def test_a_query_with_a_backlog_stops_after_its_micro_batch(backlog: DataFrame, 
 def test_a_query_that_ends_by_its_interruption_leaves_no_job(
     spark: SparkSession, backlog: DataFrame, tmp_path: Path
 ) -> None:
-    """Spark interrupts a query that has planned its batch. Tasks that continue could write after its successor."""
+    """Spark interrupts a query that has planned its batch. Tasks that continue could write after the tasks of its
+    successor.
+    """
     has_begun = tmp_path / "begun"
 
     @F.udf("string", useArrow=False)
