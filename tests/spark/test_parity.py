@@ -116,8 +116,7 @@ def test_returns_are_the_same(spark):
     assert {*InvoiceKind} == {*kinds}
 
 
-def test_json_and_avro_are_read_alike(spark):
-    """An invoice is the same in JSON and in Avro."""
+def test_an_invoice_is_the_same_in_json_and_in_avro(spark):
     examples = [invoice for invoice in generated(VALID_INVOICES, 150) if "nan" not in repr(invoice)]
     avro = check_invoices(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
     as_json = check_invoices(as_records(spark, (json.dumps(invoice).encode() for invoice in examples)), IDS)

@@ -117,7 +117,7 @@ def test_make_targets_exist(document: Path) -> None:
 
 
 @EVERY_DOCUMENT
-def test_what_is_named_in_code_exists(document: Path) -> None:
+def test_modules_and_files_that_are_named_as_code_exist(document: Path) -> None:
     """Every module after `python -m` and every file or folder of the project that a document names exists."""
     code = "\n".join(commands(document))
     modules = re.findall(r"python -m ((?:api|benchmarks|infra|pipelines|services|tests)[\w.]*)", code)
@@ -149,8 +149,8 @@ def test_settings_that_are_named_exist(document: Path) -> None:
     assert set() == found - known
 
 
-def test_every_setting_is_documented_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page of settings has exactly the settings, in their order, each with its default, whatever is set here."""
+def test_every_setting_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of settings has exactly the settings, in their order, whatever is set here."""
     expected = [setting_row(name) for name in Settings.model_fields]
     monkeypatch.setenv("LOYALTY_API_PORT", "9999")
     monkeypatch.setenv("LOYALTY_KAFKA_SASL_PASSWORD", "secret of this machine")
@@ -228,7 +228,7 @@ def test_problems_are_documented() -> None:
 
 
 def test_requests_are_described() -> None:
-    """The hand-written part of the HTTP reference names every path of the API."""
+    """The hand-written part of the HTTP reference names the last segment of every path of the API."""
     text = (ROOT / "docs/reference/http.md").read_text(encoding="utf-8").partition("## Requests")[0]
     paths = create_app(MagicMock()).openapi()["paths"]
     literals = [[part for part in path.split("/") if part[:1] not in {"", "{"}] for path in paths]

@@ -135,8 +135,8 @@ def test_nothing_is_served_before_the_partition_is_open(client: TestClient) -> N
     assert int(answer.headers["retry-after"]) >= 1
 
 
-def test_nothing_is_served_while_restoring(client: TestClient, feed: Any) -> None:
-    """503 restoring with the progress, although the balance exists already; 200 at the target."""
+def test_no_balance_is_served_while_the_partition_is_restored(client: TestClient, feed: Any) -> None:
+    """503 restoring has the progress, although the balance exists already. At the target the status is 200."""
     feed.open(target=2)
     feed.write("A", "1.00", 1)
 

@@ -289,7 +289,7 @@ def test_answers_keep_to_the_openapi_document(app: FastAPI, ledger: Ledger, path
 
 @pytest.mark.parametrize("kind", [Kind.MOVED_OUT, Kind.FORWARDED])
 @pytest.mark.parametrize(("limit", "shown"), [(CARD, ""), (None, "NEW")])
-def test_a_caller_with_one_card_does_not_see_where_its_account_went(
+def test_a_caller_with_one_card_does_not_see_the_new_card_of_its_account(
     app: FastAPI, ledger: Ledger, kind: Kind, limit: str | None, shown: str
 ) -> None:
     """The balance hides the new card from it, too. Other counterparties stay."""

@@ -104,8 +104,8 @@ def test_an_unknown_store_differs_from_an_unknown_key(client: TestClient) -> Non
 
 
 @pytest.mark.usefixtures("full")
-def test_several_keys(client: TestClient) -> None:
-    """Known keys come once and in order. Unknown keys are listed. The partitions of all keys have their status."""
+def test_several_keys_have_their_values_in_order(client: TestClient) -> None:
+    """Known keys come once. Unknown keys are listed. The partitions of all keys have their status."""
     answer = client.post(f"/v1/stores/{BALANCES}/local/keys", json={"keys": ["C09", "x", "C02", "C09", "C11"]}).json()
 
     assert ["C02", "C09", "C11"] == keys_of(answer)

@@ -100,7 +100,10 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
     return found
 
 
-def test_balance(run: Run) -> None:
+def test_a_balance_has_the_types_of_python(run: Run) -> None:
+    """Points are decimals, and times have their zone. The path has the encoded card, and the request has the
+    credentials.
+    """
     api = Api(httpx.Response(200, json=BALANCE))
     [balance] = run(api, ("balance", CARD), credentials="secret")
     assert (CARD, Decimal("417.04"), None, 3) == (balance.card, balance.total, balance.tier, balance.sequence)

@@ -17,8 +17,8 @@ def test_rows_of_all_visible_folders_are_read(tmp_path: Path) -> None:
     assert count_parquet_rows(tmp_path) == 2
 
 
-def test_nothing_exported_is_no_rows(tmp_path: Path) -> None:
-    """Before the first export there is no folder, and no rows."""
+def test_without_an_export_there_are_no_rows(tmp_path: Path) -> None:
+    """Before the first export there is no folder."""
     assert parquet_rows(tmp_path / "none") == []
     assert count_parquet_rows(tmp_path / "none") == 0
 

@@ -66,8 +66,8 @@ def test_a_file_in_another_encoding_is_named(tmp_path):
         ),
     ],
 )
-def test_what_breaks_readers_is_refused(tmp_path, change, line):
-    """The exit code is 1, and one line names the schema, the id, the field and the reason."""
+def test_a_schema_that_readers_cannot_read_is_refused(tmp_path, change, line):
+    """The exit status is 1, and one line names the schema, the id, the field and the reason."""
     result = check(draft(tmp_path, "PosInvoice", change))
 
     assert 1 == result.exit_code

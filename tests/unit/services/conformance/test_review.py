@@ -37,7 +37,7 @@ def warning(record: Sent) -> str:
     return found
 
 
-def test_nothing_is_wrong_with_a_good_record() -> None:
+def test_a_good_record_has_neither_a_reason_nor_a_warning() -> None:
     value = encoder(POS_INVOICES, IDS)(invoice())
     avro = Sent("1:1", value, NOW, b"STR1", (OF_STR1, PARTITIONS))
     assert [Finding("1:0", None, [], "STR1", None)] == reviewed(sent())

@@ -123,8 +123,8 @@ DOUBLE = Campaign("double", multiplier=Decimal(2))
         ([ITEM, OTHER], {"milk": 1_60, "dairy": 30}, {"milk": 1_60 + 10, "dairy": 80 + 30}),
     ],
 )
-def test_how_campaigns_combine(campaigns, best, everything):
-    """Best uses the highest multiplier for each line and the largest bonus for an invoice. All adds everything up."""
+def test_the_programme_says_how_campaigns_combine(campaigns, best, everything):
+    """Best uses the highest multiplier for each line and the largest bonus for an invoice. All adds everything."""
     assert {"base": 2_00, **best} == earned(programme(*campaigns))
     assert {"base": 2_00, **everything} == earned(programme(*campaigns, combining=Combining.ALL))
 

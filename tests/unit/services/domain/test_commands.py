@@ -128,8 +128,8 @@ def test_a_repeated_reserve_does_not_reserve_again():
         (-10_01, True, Kind.ADJUSTED, -1),
     ],
 )
-def test_adjustment(points, allow_negative, kind, available):
-    """The entry has reason and actor. Only an adjustment that allows it can create a debt."""
+def test_an_adjustment_creates_a_debt_only_if_it_allows_one(points, allow_negative, kind, available):
+    """The entry has its reason and actor."""
     command = Adjust(
         append_time=2,
         command_id="adjust",
