@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import schemas
@@ -294,6 +294,10 @@ def test_amount_must_be_finite(amount):
 
 
 @settings(max_examples=examples(40))
+@example(
+    [Purchase(1, "1", Decimal(100)), Transfer(append_time=2, command_id="t", points=50, counterparty="other")],
+    Programmes(),
+)
 @given(ACCOUNT_EVENTS_WITH_ERASURES, PROGRAMMES)
 def test_records_have_all_fields_of_their_schemas(events, programmes):
     """Entries, balances, decisions and credits decode to the same values."""
@@ -305,7 +309,7 @@ def test_records_have_all_fields_of_their_schemas(events, programmes):
         *(("LoyaltyCommand", credit_record("card", credit)) for credit in outcome.credits),
     ]
     for name, record in records:
-        assert schemas.field_names(name) == list(record)
+        assert set(schemas.field_names(name)) == record.keys()
         assert record == over_the_wire(name, record)
 
 
