@@ -120,7 +120,7 @@ def test_a_wrong_password_is_refused(postgres: PostgresInContainer) -> None:
 
 def test_a_database_without_a_password_does_not_start() -> None:
     """The first start fails and names the missing password."""
-    with pytest.raises(ContainersError, match="needs POSTGRES_PASSWORD or POSTGRES_PASSWORD_FILE"):
+    with pytest.raises(ContainersError, match="set POSTGRES_PASSWORD or POSTGRES_PASSWORD_FILE"):
         engine("run", "--rm", POSTGRES)
 
 
