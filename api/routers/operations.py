@@ -5,20 +5,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.dependencies import (
-    OperationsDep,
-)
+from api.dependencies import OperationsDep
 from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.parameters import Limit
 from api.http.responses import NO_STORE, json_response
 from api.operations import BrokerUnavailable, Excerpt, UnknownDeadLetter
-from api.schemas.operations import (
-    AuditRunList,
-    DeadLetterList,
-    Replay,
-    ReplayOrder,
-)
+from api.schemas.operations import AuditRunList, DeadLetterList, Replay, ReplayOrder
 from api.security.permissions import caller_of, needs
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text

@@ -5,20 +5,12 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from api.dependencies import (
-    OperationsDep,
-    ProgrammeDep,
-)
+from api.dependencies import OperationsDep, ProgrammeDep
 from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.responses import NO_STORE, json_response
 from api.operations import BrokerUnavailable, InvalidProgramme
-from api.schemas.operations import (
-    ProgrammeCheck,
-    ProgrammeFile,
-    Publication,
-    PublishedVersion,
-)
+from api.schemas.operations import ProgrammeCheck, ProgrammeFile, Publication, PublishedVersion
 from api.security.permissions import needs
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text, to_milliseconds

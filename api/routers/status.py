@@ -8,25 +8,14 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.dependencies import (
-    PLACE_OF_STREAM,
-    LocalDep,
-    LocatorDep,
-    MetricsDep,
-    OperationsDep,
-    StoresDep,
-    StreamsDep,
-)
+from api.dependencies import PLACE_OF_STREAM, LocalDep, LocatorDep, MetricsDep, OperationsDep, StoresDep, StreamsDep
 from api.events.streams import MEDIA_TYPE, START, Event, TooManyStreams
 from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.responses import NO_STORE, json_response
 from api.operations import BrokerUnavailable
 from api.routers.instances import instance_list
-from api.schemas.operations import (
-    CallerReport,
-    StatusReport,
-)
+from api.schemas.operations import CallerReport, StatusReport
 from api.security.permissions import caller_of, needs
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text
