@@ -90,8 +90,8 @@ class Freshness(NamedTuple):
 
     Attributes:
         balances: the number of balances that it has read.
-        within: the quantiles 0.5 and 0.99 of the time from the append of an invoice until its balance was in the store,
-            in seconds. Each value is the upper limit of a bucket; None if it is above the last limit.
+        within: the quantiles 0.5 and 0.99 of the time from the append of an invoice or a command until its balance was
+            in the store, in seconds. Each value is the upper limit of a bucket; None if it is above the last limit.
         longest: the last finite limit, in seconds.
     """
 

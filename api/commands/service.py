@@ -74,7 +74,9 @@ _MOST_READS = 5
 """
 _READ_PAUSE_SECONDS = 0.2
 _CLOSE_SECONDS = 10.0
-"""Kubernetes ends a process after 30 seconds. The requests need five of them, and the audit records another five."""
+"""How long ``close`` waits for the publications. Kubernetes ends a process after 30 seconds. The requests need five of
+them, and the audit records another five.
+"""
 _FORWARDING_SECONDS = 5.0
 """Time for the network between the client's instance and the owner, in addition to the time that the client waits."""
 

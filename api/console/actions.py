@@ -21,9 +21,10 @@ class Field(NamedTuple):
 
 
 class Action(NamedTuple):
-    """A command that the helpdesk can send. ``path`` is a template for the card and the fields of the form.
+    """A command that the helpdesk can send.
 
     Attributes:
+        path: a template for the card and the redemption.
         is_final: whether the command cannot be undone.
     """
 

@@ -43,7 +43,7 @@ async def call(
     Args:
         path: the path, percent-encoded.
         key: the Idempotency-Key.
-        query: the parameters of the query, without those that are None or empty.
+        query: the parameters of the query. Those that are None or empty are not sent.
     """
     # A forged form can have a key that is not ASCII. UTF-8 can encode each key, and the API refuses such a key.
     headers = httpx.Headers(credentials(request) | ({"Idempotency-Key": key} if key else {}), encoding="utf-8")

@@ -42,7 +42,7 @@ async def user_of(request: Request) -> dict[str, Any]:
 
 
 async def fields_of(request: Request) -> list[tuple[str, str]]:
-    """The names and values of a form. Before it reads the form, it raises SignInNeededError without a user."""
+    """The names and values of a user's form. Raises SignInNeededError or NoCallerError before it reads the form."""
     await user_of(request)
     return await fields_of_anybody(request)
 

@@ -273,7 +273,10 @@ class BalanceEvents:
         return [] if knows_erasure else [gap, revisions.current(value, position)]
 
     async def _read_history(self, task: StoreTask, key: bytes, span: range) -> Sequence[ChangelogRecord]:
-        """The records of the key in these offsets. Empty if they cannot be read in time. Raises KafkaException."""
+        """The records of the key in these offsets. Raises KafkaException.
+
+        Empty if this app cannot read them, if there are too many offsets, or if the read takes too long.
+        """
         if self._history is None or len(span) > _LONGEST_HISTORY:
             return []
         reading = asyncio.get_running_loop().run_in_executor(

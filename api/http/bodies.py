@@ -29,7 +29,7 @@ _LIMITS = (
     ("/console/operations/replay", 2**16),
     ("/v1/programmes", 2**20),
     ("/v1/dead-letters", 2**20),
-    ("/v1/simulate", 2**20),  # as large as an invoice in Kafka
+    ("/v1/simulate", 2**20),  # as large as the largest invoice in Kafka
 )
 
 

@@ -46,7 +46,8 @@ class Metrics:
         )
         self._freshness = Histogram(
             "loyalty_balance_freshness_seconds",
-            "Time from the append of an invoice in Kafka to its balance in the store. Not measured during a restore.",
+            "Time from the append of an invoice or a command in Kafka to its balance in the store. Not measured during "
+            "a restore.",
             buckets=_FRESHNESS_BUCKETS,
             registry=self.registry,
         )

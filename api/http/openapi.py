@@ -44,7 +44,8 @@ _CREDENTIALS = {
 def install(app: FastAPI, *, needs_credentials: bool = False) -> None:
     """Add the schema of problems, the Idempotency-Key and the credentials to the document of ``app.openapi``.
 
-    FastAPI does not know them. No route returns a problem, and the gate checks the credentials before FastAPI.
+    FastAPI does not know the problems, because no route returns them. It does not know the credentials, because the
+    gate checks them before FastAPI. The routes declare the Idempotency-Key as optional.
     """
 
     def openapi() -> dict[str, Any]:

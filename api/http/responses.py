@@ -111,7 +111,7 @@ class LocalRead(NamedTuple):
 
 
 def etag_of(entry: VersionedValue) -> str:
-    """The entity tag. It has the opened time, because a new account of the same card counts from 1 again."""
+    """The entity tag: the opened time and the sequence. A new account of the same card counts from 1 again."""
     return f'"{entry.opened_time}.{entry.sequence}"' if entry.opened_time else f'"{entry.sequence}"'
 
 

@@ -40,8 +40,8 @@ _CACHING = "private, no-store"
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CURSOR = re.compile(r"(\d{1,19})\.(\d{1,19})")
 _CHUNK_LINES = 1_000
-"""The lines of a statement that are read before the response begins. Most statements are shorter, so that an error
-becomes a problem, and not a truncated response.
+"""The lines of each part of a statement. The first part is read before the response begins, so an error in it becomes a
+problem, and not a truncated response. Most statements have only one part.
 """
 
 

@@ -61,7 +61,7 @@ class Locator:
         return sorted([(own, self._local.report()), *others], key=lambda each: each[0])
 
     def why_suspect(self, url: str) -> str | None:
-        """Why an instance is a suspect: a request to it failed. None after its next report."""
+        """Why an instance is a suspect: a request to it has failed since its last report. None: it is no suspect."""
         return self._reports.why_suspect(url)
 
     def owner(self, store: StateStore, partition: int) -> str | None:

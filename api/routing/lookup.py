@@ -245,7 +245,7 @@ class Lookup:
             elif not is_rediscovered:
                 raise _OwnerChangedError
         if refusals:
-            return refusals[0]  # ``targets`` begins with the owner, so this is the best of the refusals.
+            return refusals[0]  # The refusals have the order of ``targets``, so the first one is the best.
         if not failures and not read.seconds_left:
             raise OwnerTimeout(partition=read.partition, tried=[])
         raise no_answer(read.partition, dict(sorted(failures.items())))

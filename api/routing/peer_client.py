@@ -80,7 +80,8 @@ class PeerClient:
             target: the peer, and the role in which it reads.
             seconds_left: time until the deadline of the client. The peer receives it.
             timeout_seconds: seconds to wait for the response.
-            suspect_after: the peer becomes a suspect if there is no response, and ``timeout_seconds`` is not less.
+            suspect_after: seconds. A peer that does not respond in time becomes a suspect only if ``timeout_seconds``
+                is at least so long.
 
         Raises:
             PeerError: there is no response.

@@ -130,7 +130,7 @@ FORWARDING_PROBLEMS = (Rebalancing, OwnerUnreachable, OwnerTimeout)
 """The request cannot be forwarded: no owner is known, or no instance responds."""
 
 ANOTHER_MAY_ANSWER = frozenset(each.code for each in (NotTheOwner, *COPY_PROBLEMS, TooStale, TooManyConnections))
-"""The codes of the problems of one instance. After them, another instance may still be able to answer."""
+"""The codes of the problems for which another instance may have an answer."""
 
 
 def from_store_error(error: NotServingError | StoreError, partition: int) -> Problem:

@@ -158,7 +158,7 @@ class Command(BaseModel):
     TotalLoyaltyPoints: PointsText | None = Field(description="After the decision.")
     AvailableLoyaltyPoints: PointsText | None = Field(description="After the decision.", examples=["400.00"])
     AccountSequence: int | None = Field(
-        description="The balance shows the decision from this Sequence on. It counts in the account of OpenedTime.",
+        description="The balance of the account of OpenedTime shows the decision from this Sequence on.",
         examples=[4],
     )
     OpenedTime: Time | None = Field(description="When the account was opened.")

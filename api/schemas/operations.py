@@ -60,9 +60,10 @@ class StatusReport(BaseModel):
     instances: list[Instance]
     dead_letters: int | None
     freshness_seconds: dict[str, float | None] = Field(
-        description="For the shares 0.5 and 0.99: within so many seconds after Kafka stored an invoice, this share of "
-        "the balances was in the store of this instance. It counts the balances since the previous status. If there "
-        "were none, it counts those since the start of the instance."
+        description="The seconds from the append of an invoice or a command in Kafka until its balance was in the "
+        "store of this instance. 0.5: half of the balances needed at most this time. 0.99: 99 % of them. null: longer "
+        "than the metric measures. It counts the balances since the previous status. If there were none, it counts "
+        "those since the start of the instance."
     )
 
 
