@@ -171,7 +171,7 @@ class Sales:
     def points(self, sale: Sale, *, rest: bool = False) -> Decimal:
         """The points of a sale. With ``rest``, only those of the part that was not returned.
 
-        Of each item, a return counts at most the value that was bought.
+        A return of an item counts at most up to the value that was bought.
         """
         amount, left = sale.amount, _values(sale.lines)
         for _, total, lines in sale.returns if rest else []:

@@ -53,8 +53,8 @@ def decode_waiting(stored: bytes) -> Sequence[Returned]:
 def index_memory(programmes: Programmes) -> int:
     """Returns the shortest time for which the index keeps a number, in milliseconds.
 
-    It is the longest return window, and the time for which a return may wait in its topic: an account counts from the
-    append time of the purchase, and Spark counts from the time of the micro-batch.
+    It is the longest return window (at least ``EVENT_MEMORY``), and the time for which a return may wait in its topic:
+    an account counts from the append time of the purchase, and Spark counts from the time of the micro-batch.
     """
     return max(EVENT_MEMORY, *(version.return_window for version in programmes.versions)) + EVENT_MEMORY
 

@@ -22,7 +22,7 @@ DEAD_LETTERS = "dead letters"
 """The name of the observation of the invalid records of a query."""
 
 ROWS = "rows"
-"""The number of rows in such an observation."""
+"""The name of the number of rows in these observations."""
 
 READY = Gauge("loyalty_pipeline_ready", "1 after all queries have started.")
 _ROWS = Counter("loyalty_query_input_rows_total", "Records read.", ["query"])

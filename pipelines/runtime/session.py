@@ -209,7 +209,10 @@ def worker_python(master: str) -> str:
 
 
 def has_local_checkpoints(settings: Settings) -> bool:
-    """Whether all checkpoints are on a local disk. Elsewhere a rename may not be atomic, or may replace no file."""
+    """Whether all checkpoints are on a local disk.
+
+    On other file systems a rename may not be atomic, or may not replace an existing file.
+    """
     # With a Hadoop configuration, a path without a scheme may be on any file system.
     return "HADOOP_CONF_DIR" not in os.environ and all(map(local_folder, _folders(settings)))
 

@@ -62,7 +62,7 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
 def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
     """The append time of the first record from ``low`` on, or ``now`` if there is no record before ``high``.
 
-    All offsets between them can belong to transaction markers. Raises KafkaException.
+    All these offsets can belong to transaction markers. Raises KafkaException.
     """
     first = next(read_range(consumer, topic, {partition: low}, {partition: high}), None)
     return now if first is None else first.timestamp()[1]

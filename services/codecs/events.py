@@ -252,8 +252,9 @@ def _part(record: Record) -> Account:
 
 
 def _is_possible(part: Account) -> bool:
-    """Whether Spark, Avro and the rules can process the part. Spark uses times for timers, and Avro stores points in 64
-    bits.
+    """Whether Spark, Avro and the rules can process the part.
+
+    Spark uses its times for timers, and Avro stores its points in 64 bits.
     """
     pasts: list[PastPurchase | PastReturn] = [*part.purchases.values(), *part.returns.values()]
     lots = [part.lots, *(reservation.lots for reservation in part.reservations.values())]

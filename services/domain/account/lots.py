@@ -101,7 +101,10 @@ def take_any(lots: Lots, points: int, preferred: Terms | None = None) -> Lots:
 
 
 def _distance(terms: Terms, preferred: Terms) -> int:
-    """Returns 0 for the preferred terms, 1 for the same terms after their release, and 2 for all others."""
+    """Returns 0 for the preferred terms, 1 for these terms after their release, and 2 for all others.
+
+    It ignores the time of the notice.
+    """
     if terms.expires_time != preferred.expires_time:
         return 2
     if terms.available_time == preferred.available_time:
