@@ -151,8 +151,9 @@ class Settings(BaseSettings):
     )
     trigger_interval: Duration = Field(
         timedelta(milliseconds=200),
-        description="Shortest time between the starts of two micro-batches (ISO 8601). A query without new records "
-        "asks Kafka for the end offsets once in this time.",
+        description="Shortest time between the starts of two micro-batches (ISO 8601). The loyalty query asks Kafka for "
+        "the end offsets once in this time. The other queries ask once in half of their interval if this is longer, but "
+        "at least every two seconds.",
     )
     timer_interval: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=30),

@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from api.console import helpdesk
 from api.console.actions import ACTIONS
 from api.console.own_api import COOKIE
+from api.console.rendering import page
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES
 from services.api_keys.keys import Scope
 from services.commands.log import mark_of
@@ -408,3 +409,21 @@ def test_a_token_that_fits_into_no_cookie_is_refused(guarded: TestClient, secure
 )
 def test_a_missing_broker_is_a_problem_on_the_page(client: TestClient, path: str) -> None:
     assert "Kafka does not answer" in client.get(f"/console/{path}").text
+
+
+@pytest.mark.parametrize(
+    ("may_replay", "shown", "not_shown"),
+    [(True, ["no value", "5003"], "hidden"), (False, ["0 bytes, hidden"], "no value")],
+)
+def test_a_dead_letter_without_a_value_shows_its_key_to_users_who_may_see_it(
+    may_replay: bool, shown: list[str], not_shown: str
+) -> None:
+    """A record with a null value is not hidden: it has nothing to show."""
+    letter = {"position": "0:7", "time": None, "topic": "pos-invoices", "origin": "0:3", "reason": "there is no value"}
+    letter |= {"key": "5003" if may_replay else None, "size": 0, "text": None, "hex": None}
+    found = {"deadLetters": [letter], "total": 1}
+
+    html = bytes(page("dead_letters.html", found=found, may_replay=may_replay, reason="").body).decode()
+
+    assert all(text in html for text in shown)
+    assert not_shown not in html.partition("<tbody>")[2]
