@@ -13,7 +13,7 @@ fi
 
 cluster() {
     if [[ ${LOYALTY_SPARK_MASTER:-} != spark://* ]]; then
-        echo "spark: without LOYALTY_SPARK_MASTER the pipeline would not use this cluster: set it to spark://spark-master:7077" >&2
+        echo "spark: the pipeline would not use this cluster: set LOYALTY_SPARK_MASTER to spark://spark-master:7077" >&2
         exit 2
     fi
     export SPARK_DAEMON_MEMORY=${SPARK_DAEMON_MEMORY:-192m} SPARK_WORKER_DIR=/tmp/work

@@ -190,7 +190,7 @@ def test_a_cluster_without_a_spark_master_setting_does_not_start(master: str) ->
     environment = {"PATH": os.defpath, "LOYALTY_SPARK_MASTER": master}
     run = subprocess.run(["bash", script, "master"], env=environment, capture_output=True, text=True, check=False)
     assert 2 == run.returncode
-    assert run.stderr.startswith("spark: without LOYALTY_SPARK_MASTER")
+    assert "set LOYALTY_SPARK_MASTER to spark://spark-master:7077" in run.stderr
 
 
 @EVERY_DOCKERFILE
