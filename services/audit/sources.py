@@ -48,7 +48,7 @@ def served_balances(url: str, key_file: Path | None = None, tls: SSLContext | No
     """All balances that the API at this URL serves. Raises UnreadableError.
 
     Args:
-        key_file: the file with the API key. None: the request has no credentials.
+        key_file: the file with the API key. Without a file that can be read, the requests have no credentials.
         tls: the TLS context. None: trust the authorities of the system.
     """
     api, cursor = opener(key_file, tls), None

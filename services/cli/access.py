@@ -33,7 +33,10 @@ def apply(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the users and rights of all services, and remove all other rights of these users."""
+    """Set the users and rights of all services.
+
+    The command removes other rights of these users on the names of this deployment, and on all names (`*`).
+    """
     settings = read_settings()
     if passwords and settings.kafka_sasl_mechanism not in SCRAM_MECHANISMS:
         stop(

@@ -79,7 +79,7 @@ def main(
     *,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data and logs of each stack.")] = False,
     times: Annotated[
-        int, typer.Option(min=1, help="Inject each fault until there are this number of injections at this commit.")
+        int, typer.Option(min=1, help="Inject each fault until it has this number of injections at this commit.")
     ] = 1,
     document: Annotated[
         bool, typer.Option("--document", help="Inject nothing. Write the last results into docs/lab/faults.md.")
