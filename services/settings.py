@@ -151,9 +151,9 @@ class Settings(BaseSettings):
     )
     trigger_interval: Duration = Field(
         timedelta(milliseconds=200),
-        description="Shortest time between the starts of two micro-batches (ISO 8601). The loyalty query asks Kafka for "
-        "the end offsets once in this time. The other queries ask once in half of their interval if this is longer, but "
-        "at least every two seconds.",
+        description="Shortest time between the starts of two micro-batches (ISO 8601). The loyalty query asks Kafka "
+        "for the end offsets once in this time. Each other query asks once in half of its interval (at most two "
+        "seconds), if that is longer than this time.",
     )
     timer_interval: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=30),
