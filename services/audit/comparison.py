@@ -185,7 +185,7 @@ def _compare_entries(
     found: dict[AccountVersion, Entry] = {}
     for entry in in_order(recorded):
         if entry.version in found:
-            differences.append(Difference(where, f"entry {entry.sequence} is there twice, and not the same"))
+            differences.append(Difference(where, f"there are two different entries {entry.sequence}"))
         elif entry.version not in expected_by_version:
             what = f"entry {entry.sequence} ({entry.kind} {to_points(entry.points)}) is one too many"
             differences.append(Difference(where, what))

@@ -54,4 +54,4 @@ def _text_of(file: Path) -> str:
         with clear_errors():
             return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        stop(f"{file} is no UTF-8 text (byte {error.start}): save it as UTF-8", MISUSED)
+        stop(f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8", MISUSED)

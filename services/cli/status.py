@@ -15,7 +15,7 @@ from services.status import Freshness, Status, default_urls, status_of
 
 def _checked(param: typer.CallbackParam, url: str | None) -> str | None:
     if url and not url.startswith(("http://", "https://")):
-        raise typer.BadParameter(f"{url!r} is no URL: begin with http:// or https://", param_hint=param.opts[0])
+        raise typer.BadParameter(f"{url!r} is not a URL: begin with http:// or https://", param_hint=param.opts[0])
     return url.rstrip("/") if url else None
 
 

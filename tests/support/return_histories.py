@@ -1,4 +1,4 @@
-"""Strategies for purchases, returns and exchanges of a card, and their expected total, computed without the domain."""
+"""Strategies for purchases, returns and exchanges of a card, and for their total without the domain's rules."""
 
 import os
 from collections import defaultdict

@@ -162,7 +162,7 @@ def test_two_entries_of_one_sequence_are_found():
     facts = facts_of(history)
     facts.recorded[Source.LOYALTY] += [history.entries[1], replace(history.entries[1], reason="forged")]
 
-    assert ["entry 2 is there twice, and not the same"] == [difference.what for difference in found(facts)]
+    assert ["there are two different entries 2"] == [difference.what for difference in found(facts)]
 
 
 def test_a_missing_row_of_the_ledger_is_found():

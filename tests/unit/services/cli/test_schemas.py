@@ -43,7 +43,7 @@ def test_a_file_in_another_encoding_is_named(tmp_path):
     file = tmp_path / "PosInvoice.avsc"
     file.write_bytes(b'{"doc": "\xe9"}')
     result = check(str(file))
-    assert (2, True) == (result.exit_code, "is no UTF-8 text (byte 9): save it as UTF-8" in result.stderr)
+    assert (2, True) == (result.exit_code, "is not UTF-8 text (byte 9): save it as UTF-8" in result.stderr)
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_a_wrong_url_is_refused(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--api", "localhost:8080"])
 
     assert 2 == result.exit_code
-    assert "Invalid value for --api: 'localhost:8080' is no URL" in result.output
+    assert "Invalid value for --api: 'localhost:8080' is not a URL" in result.output
 
 
 def test_the_status_names_an_unusable_authority(answers: dict[str, tuple[int, str]], tmp_path: Path) -> None:
