@@ -93,9 +93,11 @@ def test_an_ipv6_address_can_serve(serve: Callable[..., Ask]) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_loopback_addresses_need_no_key(host: str) -> None:
-    """Only programs of this machine can reach them, so the process accepts the setting."""
-    Settings(metrics_host=host).require_safe_metrics()
+def test_loopback_addresses_need_no_key(host: str, serve: Callable[..., Ask]) -> None:
+    """Only programs of this machine can reach them. The process accepts the setting, and serves the metrics."""
+    settings = Settings(metrics_host=host)
+    settings.require_safe_metrics()
+    assert 200 == serve(settings)("/metrics")[0]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "metrics.example"])  # noqa: S104

@@ -133,7 +133,7 @@ def test_stdin_is_a_statement() -> None:
 
 
 def test_the_difference_of_two_times_is_a_text(tmp_path: Path) -> None:
-    """Neither JSON nor Parquet has intervals."""
+    """JSON and Parquet have no intervals."""
     for statement, text in (
         ("SELECT TIMESTAMP '2026-11-22 10:15' - TIMESTAMP '2026-11-19 08:00' AS a", "3 days 2:15:00"),
         ("SELECT INTERVAL 14 MONTH - INTERVAL 30 SECOND AS a", "14 months -0:00:30"),

@@ -21,7 +21,7 @@ from services.settings import Settings
 from services.sql import written
 from services.sql.catalogue import TABLES
 from services.sql.database import Database
-from services.sql.written import TableFormatError, Written, default_tables, require_own_folders
+from services.sql.written import TableFolderError, TableFormatError, Written, default_tables, require_own_folders
 from tests.support.builders import CARD, entry
 from tests.support.ledger import Ledger
 from tests.support.scan import files_with
@@ -237,8 +237,14 @@ def test_two_writers_take_turns(settings: Settings) -> None:
     ],
 )
 def test_tables_are_written_beside_the_line_items(tables: str, exported: str) -> None:
-    """These pairs of folders raise no error."""
-    require_own_folders(["liability", "invoices"], Settings(tables_dir=tables, export_dir=exported))
+    """No table is refused for these pairs of folders."""
+    refused = []
+    for name in ("liability", "invoices"):
+        try:
+            require_own_folders([name], Settings(tables_dir=tables, export_dir=exported))
+        except TableFolderError as error:
+            refused.append(str(error))
+    assert [] == refused
 
 
 @pytest.mark.parametrize(
