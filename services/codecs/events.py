@@ -98,9 +98,9 @@ def command_record(card: str, command: Command | Purchase, issued_time: int = 0)
         "Counterparty": getattr(command, "counterparty", ""),
         "AllowNegative": getattr(command, "allow_negative", False),
         "Lots": lots,
+        "Invoice": _invoice_record(command.invoice) if isinstance(command, Forward) else None,
         "OriginID": command.origin_id,
         "Payload": encode_account(command.part) if isinstance(command, Absorb) else getattr(command, "payload", None),
-        "Invoice": _invoice_record(command.invoice) if isinstance(command, Forward) else None,
     }
 
 
