@@ -10,7 +10,8 @@ visible   ──► the balance shows the decision; only then the client gets it
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -42,7 +43,7 @@ from api.routing.peer_messages import PeerResponse, seconds_left
 from api.routing.problems import OwnerTimeout, Rebalancing, SequenceNotReached, UnknownCustomer
 from api.security.permissions import caller_of
 from services.codecs.events import command_record
-from services.commands.identity import keyed_hash
+from services.commands.identity import keyed_hash, possible_hashes
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
 from services.domain.events import Adjust, Block, Capture, Command, Merge, Replace, Reserve, Transfer, Unblock, Void
 from services.domain.formats import to_milliseconds
@@ -111,7 +112,11 @@ class _Claim:
 
 
 class CommandService:
-    """Submits commands and finds their decisions."""
+    """Submits commands and finds their decisions.
+
+    Attributes:
+        is_keyed: whether new records have the ``keyed_hash``. An instance of release 0.1 does not know this hash.
+    """
 
     def __init__(
         self,
@@ -122,30 +127,26 @@ class CommandService:
         *,
         is_keyed: bool = True,
     ) -> None:
-        """Prepare to submit commands.
-
-        Args:
-            is_keyed: whether records have the ``keyed_hash``. An instance of release 0.1 does not know this hash.
-        """
         self._waiters = stores.waiters
         self._decisions = stores.by_name[catalogue.DECISIONS]
         self._balances = stores.by_name[catalogue.BALANCES]
         self._lookup = lookup
         self._owner_only = owner_only
         self._log = command_log
-        self._is_keyed = is_keyed
+        self.is_keyed = is_keyed
         self._in_flight: dict[str, _Claim] = {}
         self._sent: TTLCache[str, bool] = TTLCache(math.inf, SEND_AGAIN_SECONDS)
         self._publications: set[asyncio.Task[None]] = set()
         self._releases: set[asyncio.Task[None]] = set()
 
     async def submit(
-        self, request: Request, command: Command, card: str | None, seconds: float
+        self, request: Request, command: Command, fields: Mapping[str, Any], card: str | None, seconds: float
     ) -> Outcome | PeerResponse:
         """Submit a command, or find its decision if it was submitted before. Raises Problem.
 
         Args:
             request: the request. It is forwarded if another instance owns the record of the command.
+            fields: the normalized body of the request.
             card: the customer. None: the customer of the redemption that the command ends.
             seconds: how long to wait for the decision, and for the balance to show it.
         """
@@ -153,10 +154,10 @@ class CommandService:
         if response := await self._owner_only.forward(request, self._decisions, key, seconds + _FORWARDING_SECONDS):
             return response
         deadline = time.monotonic() + wait_seconds(request, seconds)
-        former_hash = command.request_hash
-        if self._is_keyed:
-            command = replace(command, request_hash=keyed_hash(former_hash, request.headers["idempotency-key"]))
-        decision = self._claim(command, former_hash)
+        idempotency_key = request.headers["idempotency-key"]
+        if self.is_keyed:
+            command = replace(command, request_hash=keyed_hash(command.request_hash, idempotency_key))
+        decision = self._claim(command, possible_hashes(command.command_id, fields, idempotency_key))
         if decision and decision["Status"] != PENDING:
             return await self.await_visibility(decision, deadline, card)
         claim = self._in_flight[command.command_id]
@@ -244,13 +245,13 @@ class CommandService:
                 await asyncio.gather(*self._publications, return_exceptions=True)
         await asyncio.to_thread(self._log.close)
 
-    def _claim(self, command: Command, former_hash: str) -> Decision | None:
+    def _claim(self, command: Command, hashes: AbstractSet[str]) -> Decision | None:
         """Reserve the command for this request, unless it is decided.
 
         Returns the decision, the mark of a command that this instance must send again, or None for a new command.
 
         Args:
-            former_hash: the hash of the same request in a record of an earlier release.
+            hashes: the ``possible_hashes`` of the request.
         """
         command_id = command.command_id
         entry = self._read(command_id)
@@ -258,7 +259,7 @@ class CommandService:
         claim = self._in_flight.get(command_id)
         known_hash = known["RequestHash"] if known else claim and claim.request_hash
         # The record of a command of an erased customer has no hash if release 0.1 decided the command.
-        if known_hash not in (None, "", command.request_hash, former_hash):
+        if known_hash and known_hash not in hashes:
             raise IdempotencyKeyReused
         if known and known["Status"] == ERASED:
             raise CommandErased

@@ -16,7 +16,7 @@ from api.routing.peer_messages import PeerResponse
 from api.schemas.fields import must_match
 from api.security.caller import Caller
 from api.security.permissions import caller_of
-from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
+from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash, without_actor
 from services.commands.log import DONE, PENDING
 from services.domain import events
 
@@ -52,19 +52,18 @@ class Submission(NamedTuple):
         fields, caller = fields or {}, caller_of(self.request)
         if card is not None:
             caller.require_card(card)
-        if caller.name:
-            # The credentials prove the actor, so the actor of the body does not count. A caller can repeat the command
-            # with another API key.
-            fields = {name: value for name, value in fields.items() if name != "actor"}
+        # If credentials prove the actor, the actor of the body does not count. A caller can repeat the command with
+        # another API key. Release 0.1 knows no credentials, so its hash always has the actor of the body.
+        hashed = without_actor(fields) if caller.name and self.commands.is_keyed else fields
         command = kind(
             append_time=0,  # Kafka sets it.
             command_id=self.command_id,
-            request_hash=request_hash(self.command_id, fields),
+            request_hash=request_hash(self.command_id, hashed),
             reason=fields.get("reason", ""),
             actor=caller.name or fields.get("actor", ""),
             **own,
         )
-        outcome = await self.commands.submit(self.request, command, card, self.seconds)
+        outcome = await self.commands.submit(self.request, command, fields, card, self.seconds)
         if isinstance(outcome, PeerResponse):
             return outcome.response()
         decision = outcome.decision

@@ -40,3 +40,18 @@ def keyed_hash(request_hash: str, idempotency_key: str) -> str:
     all cards.
     """
     return hashlib.sha256(f"{request_hash}\n{idempotency_key}".encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def without_actor(request: Mapping[str, object]) -> dict[str, object]:
+    """The fields of a request that its hash has if credentials prove the actor."""
+    return {name: value for name, value in request.items() if name != "actor"}
+
+
+def possible_hashes(command_id: str, request: Mapping[str, object], idempotency_key: str) -> set[str]:
+    """All hashes that the record of a request can have.
+
+    An instance wrote the record with its settings of that time: with or without credentials, and for release 0.1 or
+    not. A repetition must find the record after a change of these settings.
+    """
+    hashes = {request_hash(command_id, fields) for fields in (request, without_actor(request))}
+    return hashes | {keyed_hash(each, idempotency_key) for each in hashes}

@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from decimal import Decimal
+from itertools import permutations
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
 from fastapi.testclient import TestClient
+from httpx import Response
 from structlog.testing import capture_logs
 
-from schemas.topics import LOYALTY_BALANCES
+from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS
 from services.api_keys.keys import Scope
 from services.audit_trail import details_of
-from services.commands.identity import command_id
+from services.commands.identity import command_id, request_hash
 from tests.support.builders import balance, problem_type
 from tests.support.clusters import Instance, with_marks
 from tests.support.secured import BALANCE, EVERYTHING, PSEUDONYMS, SecuredGroup, bearer
@@ -183,6 +186,40 @@ def test_the_actor_is_the_caller(secured: SecuredGroup, instance: Instance) -> N
             assert (202, "command-in-flight") == (answers[0].status_code, problem_type(answers[1], 409))
             assert name == instance.command_log.commands[-1]["Actor"]
         assert 2 == len(instance.command_log.commands)
+
+
+def test_a_repetition_finds_its_command_after_a_change_of_the_credentials(secured: SecuredGroup) -> None:
+    """The API demands credentials, or does not, or accepts also requests that release 0.1 forwards. The hashes differ.
+
+    The same key with other points, or with another actor for an API without credentials, is another request.
+    """
+    without = Instance("http://one:8080")
+    without.own_everything()
+    instances = [with_marks(each) for each in (without, secured.instance(), secured.instance(unsigned=True))]
+    path, body = "/v1/customers/A/adjustments", {"points": "5", "reason": "goodwill", "actor": "ann"}
+    with ExitStack() as stack:
+        clients = [stack.enter_context(TestClient(each.app)) for each in instances]
+
+        def ask(number: int, key: str, **changes: str) -> Response:
+            headers = {**bearer(secured.issuer.token("points:adjust")), "Idempotency-Key": key}
+            return clients[number].post(f"{path}?timeout=0", json=body | changes, headers=headers)
+
+        for first, second in permutations(range(3), 2):
+            key = f"{first} {second}"
+            assert 202 == ask(first, key).status_code
+            mark = instances[first].command_log.marks[-1]
+            instances[second].write(LOYALTY_DECISIONS, mark["CommandID"], mark)
+            assert "idempotency-key-reused" == problem_type(ask(second, key, points="6"), 422)
+            assert 202 == ask(second, key).status_code
+            assert mark["CommandID"] == instances[second].command_log.commands[-1]["CommandID"]
+        assert [2, 2, 2] == [len(each.command_log.marks) for each in instances]
+
+        assert 202 == ask(0, "k").status_code
+        assert "idempotency-key-reused" == problem_type(ask(0, "k", actor="bob"), 422)
+    of_release_0_1 = request_hash(
+        mark["CommandID"], {"points": 500, "reason": "goodwill", "actor": "ann", "allow_negative": False}
+    )
+    assert of_release_0_1 == instances[2].command_log.marks[-1]["RequestHash"]
 
 
 def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, instance: Instance) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.commands.identity import command_id, keyed_hash, request_hash
+from services.commands.identity import command_id, keyed_hash, possible_hashes, request_hash
 from services.commands.log import mark_of
 
 PATH = "/v1/customers/4711/redemptions"
@@ -36,6 +36,18 @@ def test_the_hash_of_a_record_depends_on_the_key() -> None:
     """Without the key, nobody can find out what was requested. Instances of all versions must derive this hash."""
     assert "65001d2a84ed9bac0e1f833a08adfae0" == keyed_hash("beef", "k-1")
     assert 3 == len({keyed_hash("beef", "k-1"), keyed_hash("beef", "k-2"), keyed_hash("cafe", "k-1")})
+
+
+def test_a_record_can_have_four_hashes_of_one_request() -> None:
+    """They have the actor of the body or not, and the key or not. Another actor has one half of them in common."""
+    request = {"points": 1000, "actor": "ann"}
+    plain = {request_hash("C-1", request), request_hash("C-1", {"points": 1000})}
+
+    hashes = possible_hashes("C-1", request, "k-1")
+    assert plain | {keyed_hash(each, "k-1") for each in plain} == hashes
+    without_actor = possible_hashes("C-1", {"points": 1000}, "k-1")
+    assert without_actor == hashes & possible_hashes("C-1", {**request, "actor": "bob"}, "k-1")
+    assert set() == hashes & possible_hashes("C-1", {**request, "points": 1001}, "k-1")
 
 
 def test_a_mark_names_no_customer() -> None:
