@@ -107,7 +107,7 @@ class _Claim:
     """
 
     request_hash: str
-    is_marked: bool
+    is_marked: bool = False
     publication: asyncio.Task[None] | None = None
 
 
@@ -157,7 +157,8 @@ class CommandService:
         idempotency_key = request.headers["idempotency-key"]
         if self.is_keyed:
             command = replace(command, request_hash=keyed_hash(command.request_hash, idempotency_key))
-        decision = self._claim(command, possible_hashes(command.command_id, fields, idempotency_key))
+        hashes = possible_hashes(command.command_id, fields, idempotency_key)
+        decision = self._claim(command, hashes)
         if decision and decision["Status"] != PENDING:
             return await self.await_visibility(decision, deadline, card)
         claim = self._in_flight[command.command_id]
@@ -165,8 +166,13 @@ class CommandService:
             card = card or await self._card_of_redemption(request, command, deadline)
             if decision is None:  # A command with a mark has passed these checks.
                 await self._require_accounts(command, card, deadline)
-            # The partition may have moved while this instance waited for another one.
+            # The partition may have moved while this instance waited for another one. It may also have come back after
+            # another owner executed the command.
             self._owner_only.require_ownership(request, self._decisions, self._decisions.partition_of(key))
+            decision = self._known(command.command_id, hashes)
+            if decision and decision["Status"] != PENDING:
+                return await self.await_visibility(decision, deadline, card)
+            claim.is_marked = decision is not None
             mark = mark_of(command.command_id, command.kind, command.request_hash)
             record = command_record(card, command, time.time_ns() // 1_000_000)
             claim.publication = _start(self._publish(claim, mark, record), self._publications)
@@ -254,6 +260,26 @@ class CommandService:
             hashes: the ``possible_hashes`` of the request.
         """
         command_id = command.command_id
+        known = self._known(command_id, hashes)
+        if known and known["Status"] != PENDING:
+            return known
+        claim = self._in_flight.get(command_id)
+        # A mark does not prove that an earlier owner sent the command. The owner may have died after it wrote the mark.
+        if claim or (known and command_id in self._sent):
+            # Most decisions take about a second. Before a copy has the mark, a read of Location would find no command.
+            headers = {"Location": location_of(command_id)} if known else {}
+            raise CommandInFlight(retry_after=1, headers=headers)
+        if len(self._in_flight) >= MOST_IN_FLIGHT:
+            raise TooManyCommands
+        self._in_flight[command_id] = _Claim(command.request_hash)
+        return known
+
+    def _known(self, command_id: str, hashes: AbstractSet[str]) -> Decision | None:
+        """The decision or the mark of a command. Raises IdempotencyKeyReused, CommandErased, and problems of the store.
+
+        Args:
+            hashes: the ``possible_hashes`` of the request.
+        """
         entry = self._read(command_id)
         known: Decision | None = orjson.loads(entry.body) if entry else None
         claim = self._in_flight.get(command_id)
@@ -263,16 +289,6 @@ class CommandService:
             raise IdempotencyKeyReused
         if known and known["Status"] == ERASED:
             raise CommandErased
-        if known and known["Status"] != PENDING:
-            return known
-        # A mark does not prove that an earlier owner sent the command. The owner may have died after it wrote the mark.
-        if claim or (known and command_id in self._sent):
-            # Most decisions take about a second. Before a copy has the mark, a read of Location would find no command.
-            headers = {"Location": location_of(command_id)} if known else {}
-            raise CommandInFlight(retry_after=1, headers=headers)
-        if len(self._in_flight) >= MOST_IN_FLIGHT:
-            raise TooManyCommands
-        self._in_flight[command_id] = _Claim(command.request_hash, is_marked=known is not None)
         return known
 
     async def _require_accounts(self, command: Command, card: str, deadline: float) -> None:

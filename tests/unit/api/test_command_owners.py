@@ -5,6 +5,7 @@ The test plays Kafka.
 
 import asyncio
 
+import httpx
 import pytest
 
 from api.commands import service
@@ -238,6 +239,29 @@ def test_a_command_whose_partition_moves_meanwhile_can_be_repeated(monkeypatch: 
         assert [] == scene.sent
 
     play(steps)
+
+
+def test_a_partition_that_comes_back_meanwhile_brings_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another owner has executed the command. A mark after the decision would delete the decision in a compaction."""
+
+    async def steps(scene: Scene) -> None:
+        scene.group.share(lambda _: 0)
+        scene.earn("25.00")
+        others: list[httpx.Response] = []
+
+        async def moves_and_comes_back(*_: object) -> None:
+            monkeypatch.undo()
+            scene.group.share(lambda _: 1)
+            others.append(await scene.redeem(number=1))
+            scene.group.share(lambda _: 0)
+
+        monkeypatch.setattr(service.CommandService, "_require_customer", moves_and_comes_back)
+        answer = await scene.redeem()
+        assert [201, 201] == [answer.status_code, others[0].status_code]
+        assert answer.content == others[0].content
+        assert 1 == len(scene.sent) == len(scene.marks)
+
+    play(steps, size=2)
 
 
 def test_a_damaged_store_of_decisions_is_a_problem() -> None:
