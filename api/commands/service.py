@@ -45,6 +45,7 @@ from api.security.permissions import caller_of
 from services.codecs.events import command_record
 from services.commands.identity import keyed_hash, possible_hashes
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
+from services.domain.account.model import EVENT_MEMORY
 from services.domain.events import Adjust, Block, Capture, Command, Merge, Replace, Reserve, Transfer, Unblock, Void
 from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
@@ -215,7 +216,7 @@ class CommandService:
         return None if decision and decision["Status"] == ERASED else decision
 
     async def await_visibility(self, decision: Decision, deadline: float, card: str | None = None) -> Outcome:
-        """Wait until the next read of the balance shows the decision, at most until the deadline.
+        """Wait until the next read of the balance shows the decision, at most until the deadline. Raises CommandErased.
 
         Args:
             card: the customer, if the decision does not name one. Without a card, this does not wait.
@@ -224,17 +225,22 @@ class CommandService:
         if decision["Status"] != DONE or card is None:
             return Outcome(decision, is_visible=True)
         erased = decision["Kind"] == ERASE
-        opened = decision["OpenedTime"]
-        opened_time = to_milliseconds(datetime.fromisoformat(opened)) if opened else 0
+        opened_time = _milliseconds(decision["OpenedTime"])
         changed = ReadConsistency(decision["AccountSequence"] or 0, opened_time, erased)
         for _ in range(_MOST_READS):
             seconds = deadline + _GRACE_SECONDS - time.monotonic()
             try:
                 async with _at_most(seconds, self._balances, card):
-                    found = await self._lookup.value_of(catalogue.BALANCES, card, changed, seconds)
+                    # The wait ends before the lookup is cancelled, so that its last read counts.
+                    wait = seconds - _READ_PAUSE_SECONDS
+                    found = await self._lookup.value_of(catalogue.BALANCES, card, changed, wait)
             except Problem:
                 break
             if not found.stale:
+                # An erasure replaces the decisions that the account remembers. The balance of a younger decision can
+                # still come.
+                if found.value is None and not erased and _age(decision) > EVENT_MEMORY:
+                    raise CommandErased
                 return Outcome(decision, is_visible=erased or found.value is not None)
             # A standby shows the decision. But the next read may go to the owner, which may not show it yet.
             if seconds < _READ_PAUSE_SECONDS:
@@ -430,6 +436,16 @@ async def _at_most(seconds: float, store: StateStore, key: str) -> AsyncIterator
 def location_of(command_id: str) -> str:
     """The path of the result of a command."""
     return f"/v1/commands/{quote(command_id, safe='')}"
+
+
+def _milliseconds(time_text: str | None) -> int:
+    """The time in milliseconds since the epoch; 0 for None."""
+    return to_milliseconds(datetime.fromisoformat(time_text)) if time_text else 0
+
+
+def _age(decision: Decision) -> int:
+    """The milliseconds since Kafka stored the command of a decision."""
+    return time.time_ns() // 1_000_000 - _milliseconds(decision["UpdatedTime"])
 
 
 def _needs_account(command: Command) -> bool:

@@ -286,7 +286,10 @@ async def command(
     if decision is None:
         raise UnknownCommand
     require_own_card(caller_of(request), decision)
-    outcome = await commands.await_visibility(decision, deadline)
+    try:
+        outcome = await commands.await_visibility(decision, deadline)
+    except CommandErased as erased:
+        raise UnknownCommand from erased
     if decision["Status"] == PENDING or not outcome.is_visible:
         return accepted_response(decision)
     return json_response(public_members(decision))

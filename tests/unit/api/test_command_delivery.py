@@ -12,10 +12,11 @@ from structlog.testing import capture_logs
 
 from api.commands import service
 from schemas.topics import LOYALTY_BALANCES
+from services.boot_clock import boot_seconds
 from services.commands.identity import request_hash
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
-from tests.support.builders import problem_type
+from tests.support.builders import CARD, problem_type
 from tests.support.clusters import FakeCommandLog
 from tests.support.loyalty_query import Scene, play
 
@@ -268,6 +269,26 @@ def test_a_command_is_done_when_the_balance_shows_it() -> None:
             write(*record)
         assert 200 == (await scene.ask("GET", answer.headers["location"])).status_code
         assert 201 == (await scene.redeem()).status_code
+
+    play(steps)
+
+
+@pytest.mark.usefixtures("_short_grace")
+def test_a_new_account_that_no_balance_shows_yet_is_not_erased() -> None:
+    """The pipeline stopped for an hour after it wrote the decision. An erasure would replace a decision of this age."""
+
+    async def steps(scene: Scene) -> None:
+        (instance,) = scene.group.instances
+        for task in instance.stores["customer-balances"].tasks.values():
+            task.progress.end_asked_at = boot_seconds() + 60
+        write = instance.write
+        instance.write = lambda *record: None if record[0] == LOYALTY_BALANCES else write(*record)  # type: ignore[method-assign]
+        scene.now = time.time_ns() // 1_000_000 - 3_600_000
+        body = {"points": "5.00", "reason": "goodwill", "actor": "clerk 7"}
+        for _ in range(2):
+            answer = await scene.ask("POST", f"/v1/customers/{CARD}/adjustments?timeout=0", body)
+            assert (202, "done") == (answer.status_code, answer.json()["Status"])
+        assert 202 == (await scene.ask("GET", answer.headers["location"])).status_code
 
     play(steps)
 

@@ -1,9 +1,12 @@
 """Commands over HTTP: real apps, memory stores and accounts. The test replaces Kafka."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from services.boot_clock import boot_seconds
+from services.domain.account.model import EVENT_MEMORY
 from tests.support.builders import CARD, problem_type
 from tests.support.loyalty_query import Scene, play
 
@@ -260,5 +263,34 @@ def test_a_retry_after_an_erasure_is_refused_and_not_sent() -> None:
         assert sent == len(scene.sent)
         gone = await scene.ask("GET", f"/v1/customers/{CARD}/balance", key=None)
         assert "unknown-customer" == problem_type(gone, 404)
+
+    play(steps)
+
+
+def test_a_retry_of_a_command_that_the_account_had_forgotten_at_its_erasure_is_refused() -> None:
+    """The decision stays, because the erasure does not know it. But the owner has all balances, and none of the card.
+
+    The path of the command is unknown, also if the owner learns only at the end of the wait that it has all balances.
+    """
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        before = await scene.redeem("10.00", "k-1")
+        scene.now += EVENT_MEMORY + 1
+        assert 201 == (await scene.redeem("1.00", "k-2")).status_code
+        assert 200 == (await scene.ask("DELETE", f"/v1/customers/{CARD}")).status_code
+        sent = len(scene.sent)
+        (instance,) = scene.group.instances
+        balances = instance.stores["customer-balances"]
+        progress = balances.tasks[balances.partition_of(CARD.encode())].progress
+
+        reading = asyncio.create_task(scene.ask("GET", before.headers["location"], key=None))
+        while not instance.waiters._waiting:  # noqa: ASYNC110 - no event announces it
+            await asyncio.sleep(0)
+        progress.end_asked_at = boot_seconds()
+        assert "unknown-command" == problem_type(await reading, 404)
+        progress.end_asked_at += 60
+        assert "command-erased" == problem_type(await scene.redeem("10.00", "k-1"), 409)
+        assert sent == len(scene.sent)
 
     play(steps)
