@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from cachetools import TTLCache
 from confluent_kafka import KafkaException
 from starlette.concurrency import run_in_threadpool
 
-from api.http.problems import NotFound, Unavailable, Unprocessable
+from api.http.problems import NotFound, Problem, Unavailable, Unprocessable
 from services.audit import runs
 from services.messaging import dead_letters
 from services.messaging.avro import Record, UndecodableError
@@ -26,7 +27,7 @@ from services.messaging.dead_letters import (
 )
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
-from services.programmes.topic import Version, publish_programme
+from services.programmes.topic import UncertainPublicationError, Version, publish_programme
 from services.settings import Settings
 from services.status import ApiState, Rates, Status, default_urls, rates_between, status_of
 
@@ -94,6 +95,18 @@ class BrokerUnavailable(
     example={"reason": "no Kafka broker answers at 127.0.0.1:9092"},
 ):
     """The operation needs Kafka: {reason}. Repeat the request later."""
+
+
+class PublicationUncertain(
+    Problem,
+    status=HTTPStatus.SERVICE_UNAVAILABLE,
+    code="publication-uncertain",
+    title="The version may be published",
+    example={"reason": "version 3 is committed, but readers do not get it: no Kafka broker answers at 127.0.0.1:9092"},
+):
+    """{reason}. Look whether the store programmes has the version before you publish it again, because each publication
+    makes a new version.
+    """
 
 
 NewestDeadLetters = tuple[Counter[str], list[Excerpt]]
@@ -202,9 +215,13 @@ class Operations:
 
         Raises:
             ProgrammeError: the file or the time is not valid, or another publisher was faster.
+            PublicationUncertain: Kafka may have the version.
         """
         with _broker_problems():
-            return publish_programme(text, self.settings, effective_time)
+            try:
+                return publish_programme(text, self.settings, effective_time)
+            except UncertainPublicationError as error:
+                raise PublicationUncertain(reason=str(error)) from error
 
 
 _ERRORS = (

@@ -9,7 +9,7 @@ from api.dependencies import OperationsDep, ProgrammeDep
 from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.responses import NO_STORE, json_response
-from api.operations import BrokerUnavailable, InvalidProgramme
+from api.operations import BrokerUnavailable, InvalidProgramme, PublicationUncertain
 from api.schemas.operations import ProgrammeCheck, ProgrammeFile, Publication, PublishedVersion
 from api.security.permissions import needs
 from services.api_keys.keys import Scope
@@ -42,7 +42,7 @@ async def check_programme(file: ProgrammeFile, programme: ProgrammeDep) -> Respo
     status_code=201,
     response_model=PublishedVersion,
     responses=problems.responses(
-        *problems.BODY_PROBLEMS, problems.InvalidParameters, InvalidProgramme, BrokerUnavailable
+        *problems.BODY_PROBLEMS, problems.InvalidParameters, InvalidProgramme, BrokerUnavailable, PublicationUncertain
     ),
 )
 def publish_programme(publication: Publication, operations: OperationsDep) -> Response:

@@ -15,7 +15,7 @@ from services.domain.programme import DAY, Programme, Programmes
 from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError, find_topic
-from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError, schema_ids
+from services.messaging.schema_ids import SchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError, schema_ids
 from services.messaging.topic_reader import read_topic, watermarks_of
 from services.programmes.file import ProgrammeError, parse_programme
 from services.settings import Settings
@@ -29,6 +29,10 @@ _PAUSE_SECONDS = 0.05
 _TEN_YEARS = 3_652 * DAY
 
 _FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001 - the code has no other name
+
+
+class UncertainPublicationError(PublishError):
+    """The broker may have the version, although the publication failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,8 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
         ProgrammeError: the file is not valid, another publisher was faster, or the time is not possible. It must not be
             before 1970, before the time of the latest version, more than ten years ahead, or nearer than the notice by
             the clock of the broker. Without invoices and commands there is no notice.
-        PublishError: no broker answers, or the topic does not exist.
+        UncertainPublicationError: the broker did not confirm the commit, or readers do not get the version.
+        PublishError: no broker answers, or the topic does not exist. Nothing was published.
     """
     rules = parse_programme(file)
     identity = f"{settings.name_of(topics.LOYALTY_PROGRAMMES)}-publisher"
@@ -148,7 +153,13 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
                 "another publisher came after this one, so nothing was published. Publish again."
             ) from error
         raise PublishError(f"topic {topic}: {error.args[0].str()}; nothing was published") from error
-    _await_visible(version, settings)
+    try:
+        _await_visible(version, settings)
+    except (PublishError, SchemaRegistryUnavailableError) as error:
+        raise UncertainPublicationError(
+            f"version {version.number} is committed, but readers do not get it: {error}; `loyalty programme show` "
+            "shows it as soon as they do"
+        ) from error
     return version
 
 
@@ -158,7 +169,7 @@ def _commit(producer: Producer) -> None:
     except KafkaException as error:
         if error.args[0].code() in _FENCED_CODES:
             raise
-        raise PublishError(
+        raise UncertainPublicationError(
             f"{error.args[0].str()}: `loyalty programme show` shows whether the version is published"
         ) from error
 
@@ -168,10 +179,7 @@ def _await_visible(version: Version, settings: Settings) -> None:
     deadline = time.monotonic() + DELIVERY_TIMEOUT
     while len(published_versions(settings)) < version.number:
         if time.monotonic() > deadline:
-            raise PublishError(
-                f"version {version.number} is committed, but readers do not get it after {DELIVERY_TIMEOUT:.0f} s; "
-                "`loyalty programme show` shows it as soon as they do"
-            )
+            raise PublishError(f"the broker has not shown it for {DELIVERY_TIMEOUT:.0f} s")
         time.sleep(_PAUSE_SECONDS)
 
 

@@ -20,7 +20,7 @@ from pipelines.reconciliation.report import Found, Report
 from services.api_keys.keys import Scope
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError, RecordPosition
 from services.programmes.file import parse_programme
-from services.programmes.topic import Version
+from services.programmes.topic import UncertainPublicationError, Version
 from services.settings import Settings
 from services.status import Lag, Part, QueryWork, Status
 from tests.support.builders import problem_type
@@ -299,6 +299,21 @@ def test_a_programme_is_checked_and_published(client: TestClient, monkeypatch: p
     assert (201, 3) == (answer.status_code, answer.json()["version"])
     assert "1970-01-01T00:00:09.000Z" == answer.json()["effectiveTime"]
     assert [(good, 9_000)] == published
+
+
+def test_a_version_that_kafka_may_have_is_not_published_again(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A problem with Retry-After says: repeat the request. That could publish the same version twice."""
+
+    def publish(*_: object) -> Version:
+        raise UncertainPublicationError("version 3 is committed, but readers do not get it")
+
+    monkeypatch.setattr(operations, "publish_programme", publish)
+    answer = client.post("/v1/programmes", json={"programme": "loyalty-factor: 0.05\n"})
+    assert "publication-uncertain" == problem_type(answer, 503)
+    assert "retry-after" not in answer.headers
+    assert "version 3 is committed, but readers do not get it. Look whether" in answer.json()["detail"]
 
 
 def test_the_second_status_has_rates(client: TestClient, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,32 @@
 """Versions of the programme, without Kafka. tests/integration/test_programmes.py has the other tests."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
 from schemas import topics
 from services.domain.formats import LAST_TIME
 from services.domain.programme import Programme
 from services.messaging.publishing import PublishError
+from services.programmes import topic
 from services.programmes.file import ProgrammeError
-from services.programmes.topic import Version, _next, _now, publish_programme
+from services.programmes.topic import UncertainPublicationError, Version, _next, _now, publish_programme
+from services.settings import Settings
 from tests.support.mock_kafka import mock_broker, refuse_next, requests_to
 
 FILE = "loyalty-factor: 0.02\n"
+PRODUCE, END_TRANSACTION = 0, 26
+
+
+@contextmanager
+def broker_with_topics() -> Iterator[tuple[Settings, Producer]]:
+    with mock_broker() as (settings, broker):
+        for each in (topics.POS_INVOICES, topics.LOYALTY_COMMANDS, topics.LOYALTY_PROGRAMMES):
+            broker.list_topics(settings.name_of(each), timeout=10)  # creates it
+        yield settings, broker
 
 
 def test_no_version_takes_effect_before_1970() -> None:
@@ -49,12 +62,29 @@ def test_a_version_can_follow_one_that_takes_effect_too_late() -> None:
 def test_a_publication_that_is_not_delivered_ends_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers wait behind an open transaction until the broker ends it after a minute."""
     monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 10.0)
-    produce, end_transaction = 0, 26
-    with mock_broker() as (settings, broker):
-        for topic in (topics.POS_INVOICES, topics.LOYALTY_COMMANDS, topics.LOYALTY_PROGRAMMES):
-            broker.list_topics(settings.name_of(topic), timeout=10)  # creates it
-        refuse_next(broker, produce, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with broker_with_topics() as (settings, broker):
+        refuse_next(broker, PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
         with requests_to(broker) as requests, pytest.raises(PublishError, match="nothing was published"):
             publish_programme(FILE, settings)
 
-    assert [produce, end_transaction] == [each for each in requests if each in (produce, end_transaction)]
+    assert [PRODUCE, END_TRANSACTION] == [each for each in requests if each in (PRODUCE, END_TRANSACTION)]
+
+
+@pytest.mark.parametrize("lost", ["commit", "read"])
+def test_a_version_that_the_broker_may_have_is_uncertain(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """The broker refuses the commit, or no reader gets the version. A second publication could repeat the version."""
+    reads = 0
+
+    def read_once(_: Settings) -> list[Version]:
+        nonlocal reads
+        reads += 1
+        if lost == "read" and reads > 1:
+            raise PublishError("no broker answers")
+        return []
+
+    monkeypatch.setattr(topic, "published_versions", read_once)
+    with broker_with_topics() as (settings, broker):
+        if lost == "commit":
+            refuse_next(broker, END_TRANSACTION, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        with pytest.raises(UncertainPublicationError, match="`loyalty programme show` shows"):
+            publish_programme(FILE, settings)
