@@ -34,6 +34,13 @@ def _no_blanks_around(card: str) -> str:
     return card
 
 
+def _fits_into_paths(card: str) -> str:
+    # Otherwise no path of the API could name the account. Clients remove "." and ".." from a path.
+    if "/" in card or card in {".", ".."}:
+        raise ValueError('must not contain "/", and must not be "." or "..", because no path could name the card')
+    return card
+
+
 def _must_be_points(pattern: str, example: str, limits: str) -> BeforeValidator:
     return must_match(pattern, f'should be a number in quotes with at most two decimals, such as "{example}", {limits}')
 
@@ -114,7 +121,7 @@ class CardChange(_Body):
 class Replacement(CardChange):
     """The card that replaces a lost card."""
 
-    new_card: Annotated[CardNo, NoBlanksAround]
+    new_card: Annotated[CardNo, NoBlanksAround, AfterValidator(_fits_into_paths)]
 
 
 class Merging(CardChange):

@@ -48,6 +48,10 @@ NOTHING = (b"", b" \n", b"{}", b"{ }")
         ("transfers", {"from": "A", "to": "B" * 129, "points": "1"}),
         ("transfers", {"from": "A", "to": "B ", "points": "1"}),
         ("customers/A/replacement", {"newCard": "B\N{NO-BREAK SPACE}", "actor": "me", "reason": "lost"}),
+        *[
+            ("customers/A/replacement", {"newCard": card, "actor": "me", "reason": "lost"})
+            for card in ["47/11", "/", ".", ".."]
+        ],
         ("customers/%20A/adjustments", {"points": "1", "actor": "me", "reason": "because"}),
     ],
 )
