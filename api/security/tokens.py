@@ -3,7 +3,7 @@
 claim   meaning
 iss     must be the issuer of the settings
 aud     must contain the audience of the settings
-exp     must be in the future
+exp     must be in the future, and not after the year 9999
 sub     the caller. The actor of its commands is "token:" and this name
 scope   the scopes, separated by blanks, or a list of them
 store   optional: one StoreID or a list. The token is limited to these shops
@@ -25,6 +25,7 @@ from api.security.caller import Caller
 from api.security.issuer_keys import IssuerKeys
 from api.security.problems import Unauthenticated
 from services.api_keys.keys import scopes_of
+from services.domain.formats import LAST_TIME
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA", "Ed25519")
 """Ed25519 is the newer name of EdDSA with that curve (RFC 9864)."""
@@ -102,6 +103,8 @@ class TokenVerifier:
         except JoseError as error:
             # The description names the claim, and contains no value of the token.
             raise Unauthenticated(f"The token is not valid: {error.description}") from error
+        if claims["exp"] > LAST_TIME // 1000:  # A float cannot hold every integer.
+            raise Unauthenticated("The claim exp of the token is after the year 9999")
         caller = _caller_of(claims)
         while len(self._known) >= _MOST_KNOWN:
             self._known.pop(next(iter(self._known)))
