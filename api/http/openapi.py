@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api.http import problems
-from api.http.problems import ProblemBody
+from api.http.problems import MEDIA_TYPE, ProblemBody
 from api.security.gate import PUBLIC_PATHS
 from api.security.problems import (
     ForwardRefused,
@@ -70,14 +70,16 @@ def install(app: FastAPI, *, needs_credentials: bool = False) -> None:
 
 
 def _describe_credentials(document: dict[str, Any]) -> None:
-    """Add the credentials, and the problems 401 and 403, to all operations that are not public."""
-    refusals = problems.responses(Unauthenticated, ScopeMissing, NotYours, ForwardRefused, TooManyRequests)
-    unavailable = problems.responses(KeysUnavailable)[KeysUnavailable.status.value]
+    """Add the credentials, and the problems of the gate, to all operations that are not public."""
+    refusals = problems.responses(
+        Unauthenticated, ScopeMissing, NotYours, ForwardRefused, TooManyRequests, KeysUnavailable
+    )
     for path, item in document["paths"].items():
         for operation in item.values() if path not in PUBLIC_PATHS else ():
             operation["security"] = [{"bearer": []}]
-            operation["responses"].update({str(status): response for status, response in refusals.items()})
-            operation["responses"].setdefault(str(KeysUnavailable.status.value), unavailable)
+            for status, refusal in refusals.items():
+                response = operation["responses"].setdefault(str(status), refusal)
+                response["content"][MEDIA_TYPE]["examples"] |= refusal["content"][MEDIA_TYPE]["examples"]
 
 
 def _require_idempotency_keys(document: dict[str, Any]) -> None:

@@ -86,6 +86,17 @@ def test_the_list_of_public_paths_is_short() -> None:
     assert len(OPERATIONS) > 20
 
 
+def test_the_document_has_the_problems_of_the_gate_beside_those_of_the_route() -> None:
+    """Both can have the same status."""
+    responses = create_app(MagicMock()).openapi()["paths"]["/v1/customers/{card}/events"]["get"]["responses"]
+
+    def codes(status: str) -> set[str]:
+        return set(responses[status]["content"]["application/problem+json"]["examples"])
+
+    assert {"too-many-streams", "too-many-requests"} == codes("429")
+    assert {"restoring", "keys-unavailable"} <= codes("503")
+
+
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SecuredGroup, BaseSchema]]:
     """An instance with a balance, a decision and a ledger, as Schemathesis sees it. Its tests share it."""
