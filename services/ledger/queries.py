@@ -123,9 +123,14 @@ class LedgerQueries:
         entries = (each for account in accounts for each in self._entries(account, entry_filter))
         return Statement(total - since, total - after, entries)
 
-    def customers_of_invoice(self, number: str) -> list[str]:
-        """The cards with an entry of an invoice, sorted, without erased customers."""
-        wanted = (HAS_INVOICE, ENTRY.c.invoice_number == storable(number), ACCOUNT.c.card.is_not(None))
+    def customers_of_invoice(self, number: str, only: str | None = None) -> list[str]:
+        """Up to 100 cards with an entry of an invoice, sorted, without erased customers.
+
+        Args:
+            only: the only card that the result may contain; None for all cards.
+        """
+        visible = ACCOUNT.c.card.is_not(None) if only is None else ACCOUNT.c.card == storable(only)
+        wanted = (HAS_INVOICE, ENTRY.c.invoice_number == storable(number), visible)
         statement = select(ACCOUNT.c.card).distinct().join(ENTRY).where(*wanted).order_by(ACCOUNT.c.card)
         with self._connected() as connection:
             return list(connection.execute(statement.limit(_MOST_CUSTOMERS)).scalars())

@@ -295,14 +295,19 @@ def test_a_caller_with_one_card_does_not_see_the_new_card_of_its_account(
     """The balance hides the new card from it, too. Other counterparties stay."""
     ledger.append((CARD, entry(1, -100, kind=Kind.SENT, total=900, opened_time=OPENED, counterparty="FRIEND")))
     ledger.append((CARD, entry(2, -900, kind=kind, total=0, opened_time=OPENED, counterparty="NEW")))
-
-    async def as_caller(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "caller": Caller("token:anna", frozenset(Scope), card=limit)}, receive, send)
-
-    client = TestClient(as_caller)
+    client = client_of(app, limit)
     entries = client.get(f"/v1/customers/{CARD}/entries").json()["entries"]
     assert [shown, "FRIEND"] == [each["Counterparty"] for each in entries]
     assert ["FRIEND", shown] == [row["Counterparty"] for row in statement(client)[1:-1]]
+
+
+def client_of(app: FastAPI, card: str | None) -> TestClient:
+    """A client whose caller is limited to a card; None for no limit."""
+
+    async def as_caller(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "caller": Caller("token:anna", frozenset(Scope), card=card)}, receive, send)
+
+    return TestClient(as_caller)
 
 
 def test_customers_are_found_by_an_invoice(client: TestClient, ledger: Ledger) -> None:
@@ -316,3 +321,15 @@ def test_customers_are_found_by_an_invoice(client: TestClient, ledger: Ledger) -
     assert [] == client.get("/v1/invoices/I-other/customers").json()["customers"]
     assert [] == client.get("/v1/invoices/nothing/customers").json()["customers"]
     assert 422 == client.get(f"/v1/invoices/{'x' * 129}/customers").status_code
+
+
+def test_a_caller_finds_its_own_card_among_many_customers_of_an_invoice(app: FastAPI, ledger: Ledger) -> None:
+    """A response has at most 100 cards, and the caller's card is the last one of 101."""
+    cards = [f"C{number:03}" for number in range(101)]
+    ledger.append(*((card, entry(1, 100, total=100, opened_time=OPENED, invoice_number="I")) for card in cards))
+
+    def found_by(card: str | None) -> list[str]:
+        customers: list[str] = client_of(app, card).get("/v1/invoices/I/customers").json()["customers"]
+        return customers
+
+    assert (cards[:100], ["C100"], []) == (found_by(None), found_by("C100"), found_by("other"))
