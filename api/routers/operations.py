@@ -63,12 +63,16 @@ async def dead_letters(
         *problems.BODY_PROBLEMS, problems.InvalidParameters, UnknownDeadLetter, BrokerUnavailable
     ),
 )
-def replay(order: ReplayOrder, operations: OperationsDep) -> Response:
+def replay(request: Request, order: ReplayOrder, operations: OperationsDep) -> Response:
     """Publish the original keys and values to their original topics again. The dead letters stay in the list.
 
     An invoice that was already processed is not counted again.
     """
     wanted = {RecordPosition(*map(int, each.split(":"))) for each in order.positions}
+    request.scope["audit_details"] = {
+        "positions": " ".join(map(str, sorted(wanted))),
+        "dryRun": str(order.dry_run).lower(),
+    }
     letters, found = operations.select(wanted)
     body = {
         "selected": found.total(),

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from api.dependencies import OperationsDep, ProgrammeDep
 from api.http import problems
@@ -45,7 +45,7 @@ async def check_programme(file: ProgrammeFile, programme: ProgrammeDep) -> Respo
         *problems.BODY_PROBLEMS, problems.InvalidParameters, InvalidProgramme, BrokerUnavailable, PublicationUncertain
     ),
 )
-def publish_programme(publication: Publication, operations: OperationsDep) -> Response:
+def publish_programme(request: Request, publication: Publication, operations: OperationsDep) -> Response:
     """Publish a file as the next version. It decides about all events from its time on. Versions cannot be removed.
 
     The store `programmes` shows all versions.
@@ -62,6 +62,7 @@ def publish_programme(publication: Publication, operations: OperationsDep) -> Re
     except ProgrammeError as error:
         reason = "; ".join(str(error).splitlines())
         raise InvalidProgramme(reason=reason, problems=_file_problems(error)) from error
+    request.scope["audit_details"] = {"version": str(version.number)}
     body = {
         "version": version.number,
         "effectiveTime": clamped_time_text(version.effective_time),

@@ -26,7 +26,7 @@ _EXPORTS = frozenset(
 _REFUSED = HTTPStatus.BAD_REQUEST
 _COMMAND_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _READS = frozenset({"GET", "HEAD"})
-_READS_BY_POST = ("/v1/simulate", "/v1/stores/")
+_READS_BY_POST = ("/v1/simulate", "/v1/stores/", "/v1/programmes/check")
 
 
 class RequestAudit:

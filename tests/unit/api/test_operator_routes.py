@@ -18,6 +18,7 @@ from api.operations import Operations
 from infra.local.ports import HOST, free_port
 from pipelines.reconciliation.report import Found, Report
 from services.api_keys.keys import Scope
+from services.audit_trail import details_of
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError, RecordPosition
 from services.programmes.file import parse_programme
 from services.programmes.topic import UncertainPublicationError, Version
@@ -242,6 +243,37 @@ def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka)
     assert "unreadable-body" == problem_type(twice, 400)
     for positions in ([], ["1"], ["0:-1"]):
         assert 422 == client.post("/v1/dead-letters/replay", json={"positions": positions}).status_code
+
+
+def test_the_audit_trail_says_what_was_replayed_and_published(
+    kafka: Kafka,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A dry run is marked. A check of a programme changes nothing, so it has no record."""
+    monkeypatch.setattr(
+        operations, "publish_programme", lambda text, *_: Version(3, 5_000, 1_000, text, parse_programme(text))
+    )
+    secured = SecuredGroup(tmp_path)
+    instance = secured.instance()
+    instance.app.state.dependencies.operations = Operations(Settings())
+    positions, programme = {"positions": ["0:2", "0:0"]}, {"programme": "loyalty-factor: 0.05\n"}
+    with TestClient(instance.app, headers=bearer(secured.key(*Scope).text)) as client:
+        for path, body in (
+            ("dead-letters/replay", positions | {"dryRun": True}),
+            ("dead-letters/replay", positions),
+            ("dead-letters/replay", {"positions": ["0:9"]}),
+            ("programmes/check", programme),
+            ("programmes", programme),
+        ):
+            client.post(f"/v1/{path}", json=body)
+    replay = "POST /v1/dead-letters/replay"
+    assert [
+        (replay, "200", {"positions": "0:0 0:2", "dryRun": "true"}),
+        (replay, "200", {"positions": "0:0 0:2", "dryRun": "false"}),
+        (replay, "404", {"positions": "0:9", "dryRun": "false"}),
+        ("POST /v1/programmes", "201", {"version": "3"}),
+    ] == [(each["Action"], each["Outcome"], details_of(each)) for each in secured.trail.records]
 
 
 def test_the_newest_runs_of_the_audit_are_shown(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
