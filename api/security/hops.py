@@ -149,7 +149,7 @@ class Hops:
     def __init__(self, url: str, instance_secrets: InstanceSecrets) -> None:
         self._url = url
         self._secrets = instance_secrets
-        self._started = time.time()
+        self._started = time.monotonic()
         self._used: dict[str, float] = {}
 
     def sign(self, caller: Caller | None, target: str, request: HopRequest, content: bytes | None = None) -> str:
@@ -206,10 +206,12 @@ class Hops:
         Raises ForwardRefused for a second use, and if an earlier process of this instance may have seen the identity.
         """
         now = time.time()
+        # The clock may have been corrected since the start, so its time at the start does not count.
+        start = now - (time.monotonic() - self._started)
         # The identities are in the order of their use, which is almost the order of their expiry.
         while self._used and self._used[oldest := next(iter(self._used))] < now:
             del self._used[oldest]
-        if identity in self._used or issued < self._started:
+        if identity in self._used or issued < start:
             raise ForwardRefused
         self._used[identity] = issued + LIFETIME_SECONDS
 

@@ -134,6 +134,16 @@ def test_an_identity_of_another_time_is_refused(file: Path, monkeypatch: pytest.
         two.verify(identity, REQUEST)
 
 
+def test_a_corrected_clock_does_not_stop_an_instance(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the receiver was an hour ahead when it started. The identity is newer than the start."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    two = Hops(TWO, InstanceSecrets(file))
+    monkeypatch.setattr(time, "time", lambda: now)
+
+    assert "token:anna" == two.verify(signed(file), REQUEST).caller.name
+
+
 def test_used_identities_are_forgotten_when_they_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory of the receiver does not grow with each forwarded request. No identity counts twice before its end."""
     now = 1_000_000.0
