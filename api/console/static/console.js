@@ -1,4 +1,4 @@
-// The live parts of the console, and the message that no response came. The server renders everything else.
+// The live parts of the console, and the message about a failed request. The server renders everything else.
 "use strict";
 
 const POINTS = 300; // A status comes every two seconds, so a chart shows ten minutes.
@@ -138,8 +138,12 @@ function isOfUser(event) {
   return ["click", "submit"].includes(event.detail.requestConfig.triggeringEvent?.type);
 }
 
-/** Say that no response came after a button or a form. The other parts of a page load again by themselves. */
-document.addEventListener("htmx:sendError", (event) => {
+/** Say that a request of htmx has failed. A form stays on the page with its Idempotency-Key.
+ *
+ * A part that loads by itself shows the message in its place. A part that an event of the stream refreshes shows no
+ * message, because the next event refreshes it again. */
+function showFailure(event, reason) {
+  if (!event.detail.requestConfig.triggeringEvent) event.detail.elt.textContent = `${reason} Load the page again.`;
   if (!isOfUser(event)) return;
   const alert = document.createElement("p");
   Object.assign(alert, { id: "beside-form", className: "problem", role: "alert" });
@@ -147,8 +151,12 @@ document.addEventListener("htmx:sendError", (event) => {
   const advice = hasKey
     ? "Choose the button again: a repetition takes effect once."
     : "Load the page again before you repeat it.";
-  alert.textContent = "No response came. " + advice;
+  alert.textContent = `${reason} ${advice}`;
   event.detail.elt.after(alert);
+}
+document.addEventListener("htmx:sendError", (event) => showFailure(event, "No response came."));
+document.addEventListener("htmx:responseError", (event) => {
+  showFailure(event, `The server answered with an error (status ${event.detail.xhr.status}).`);
 });
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (isOfUser(event)) document.getElementById("beside-form")?.remove();

@@ -6,6 +6,9 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as Connection
 
 from api.http.server import server_of
 from infra.local.ports import free_port
@@ -57,6 +60,44 @@ def test_a_lost_response_is_shown_and_a_repetition_takes_effect_once() -> None:
         browser.click("Back")
         browser.until_shown("Load the page again before you repeat it.", "#beside-form")
         browser.go_offline(offline=False)
+        browser.click("Confirm")
+        browser.until_shown("Adjust: done.")
+        assert [] == browser.all("#beside-form")
+    assert 1 == len(instance.command_log.commands)
+
+
+class Gateway:
+    """Passes each request on. For a path in ``broken``, it replaces the response with an error of its own."""
+
+    def __init__(self, app: ASGIApp, broken: set[str]) -> None:
+        self._app = app
+        self._broken = broken
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        if scope.get("path") not in self._broken:
+            await self._app(scope, receive, send)
+            return
+
+        async def lose(_: Message) -> None: ...
+
+        await self._app(scope, receive, lose)
+        await PlainTextResponse("Bad Gateway", 502)(scope, receive, send)
+
+
+def test_an_error_of_a_gateway_does_not_replace_the_confirmation() -> None:
+    """The command was executed. The form keeps its key, so a repetition takes effect once."""
+    instance, broken = Instance(), set[str]()
+    instance.app.add_middleware(Gateway, broken=broken)
+    with opened(instance) as browser:
+        broken.add("/console/customer")
+        browser.open(f"/console/helpdesk?card={CARD}")
+        browser.until_shown("The server answered with an error (status 502). Load the page again.", "#customer")
+        broken.clear()
+        confirm_an_adjustment(browser)
+        broken.add("/console/customer/adjust")
+        browser.click("Confirm")
+        browser.until_shown("(status 502). Choose the button again: a repetition takes effect once.", "#beside-form")
+        broken.clear()
         browser.click("Confirm")
         browser.until_shown("Adjust: done.")
         assert [] == browser.all("#beside-form")
