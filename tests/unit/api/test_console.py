@@ -18,6 +18,7 @@ from api.console.rendering import page
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES
 from services.api_keys.keys import Scope
 from services.commands.log import mark_of
+from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
@@ -339,6 +340,29 @@ def test_the_statement_loads_again_until_the_ledger_has_the_entries(
             ledger.append((CARD, entry(sequence, 100, time=opened, opened_time=opened, total=100)))
             shown, loads_again = statement()
             assert ("1.00" in shown, is_behind) == (True, loads_again)
+
+
+@pytest.mark.parametrize(
+    ("later", "offered"),
+    [
+        ([(Kind.EARNED, 300)], ["r2"]),
+        ([(Kind.REDEEMED, 0)], []),
+        ([(Kind.REDEEMED, 0), (Kind.RESERVED, 200)], ["r4"]),
+        ([(Kind.RESERVED, 500), (Kind.VOIDED, 200)], ["r3", "r2"]),
+    ],
+)
+def test_the_statement_offers_no_end_for_reservations_that_have_ended(
+    client: TestClient, instance: Instance, ledger: Ledger, later: list[tuple[Kind, int]], offered: list[str]
+) -> None:
+    """Without reserved points, all earlier reservations have ended. Of several reservations, either one may be open."""
+    kinds = [(Kind.EARNED, 0), (Kind.RESERVED, 300), *later]
+    for number, (kind, reserved) in enumerate(kinds, start=1):
+        change = {"kind": kind, "total": 900, "reserved": reserved, "event_id": f"r{number}"}
+        ledger.append((CARD, entry(number, 0, time=BALANCE["OpenedTime"], opened_time=BALANCE["OpenedTime"], **change)))
+    with closing(LedgerQueries(ledger.url)) as queries:
+        instance.app.state.dependencies.ledger = queries
+        shown = client.get("/console/customer/entries", params={"card": CARD}).text
+    assert offered == re.findall(r"/console/customer/capture\?[^\"]+redemption=(\w+)", shown)
 
 
 def test_a_balance_of_release_01_is_shown(client: TestClient, instance: Instance) -> None:
