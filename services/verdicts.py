@@ -82,6 +82,8 @@ def judge_of_invoices(known: KnownSchemas) -> Judge:
     judge_avro = _judge_of_avro("PosInvoice", known)
 
     def judge(value: bytes | None, key: bytes | None = None, read: Any = None) -> Verdict:
+        if value is not None and len(value) > validation.LARGEST_INVOICE:
+            return Verdict(validation.INVOICE_TOO_LARGE)
         if value is not None and _BEGINS_AS_OBJECT.match(value):
             try:
                 verdict = Verdict(None, json_rules.read_object(value, _SCHEMA))

@@ -31,6 +31,7 @@ from services.domain.json_patterns import (
     READABLE,
     depth,
 )
+from services.domain.validation import MOST_LINE_ITEMS, Requirement, Rule
 
 Schema = dict[str, Any]
 """A parsed Avro schema of type record."""
@@ -229,6 +230,8 @@ def _misfits_of(value: Any, avro_type: Any, name: str) -> Iterator[str]:
         yield f"{name} is too large for a number"
     elif type_name == "record":
         yield from _misfits(value, avro_type, f"{name}.")
+    elif type_name == "array" and len(value) > MOST_LINE_ITEMS:
+        yield Rule(name, Requirement.FEW).reason
     elif type_name == "array":
         for element in value:
             yield from _misfits_of(element, avro_type["items"], f"{name}[]")

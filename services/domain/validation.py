@@ -34,6 +34,16 @@ LONGEST_REASON = 500
 MOST_LINE_ITEMS = 10_000
 """With texts of ``LONGEST_TEXT``, the records of one invoice have about ten megabytes, which fit into a worker."""
 
+LARGEST_INVOICE = 4 * 2**20
+"""Bytes of the value of an invoice before compression. ``MOST_LINE_ITEMS`` lines of 400 bytes fit. A worker needs up to
+400 MB to read a value of this size that has millions of empty parts.
+"""
+
+INVOICE_TOO_LARGE = (
+    f"larger than {LARGEST_INVOICE // 2**20} MiB before compression: send shorter texts or fewer line items"
+)
+"""The reason of an invoice that is too large. Nobody decodes its value."""
+
 
 class Requirement(Enum):
     """The requirement of a rule on a field."""

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from schemas import topics
 from schemas.topics import Topic
 from services.domain.formats import to_datetime
+from services.domain.validation import LARGEST_INVOICE
 from services.messaging import avro, clients, dead_letters
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import require_broker
@@ -150,7 +151,7 @@ class TopicSource:
         decode = avro.decoder(self._topic, schema_ids(self._settings))
         if self._topic is not topics.POS_INVOICES:
             return decode
-        return lambda value: decode(value) if value[:1] == b"\0" else _invoice_of_json(value)
+        return lambda value: _invoice(value, decode)
 
     def _batches(self, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         return batches(rows, self.schema, lambda: self.skipped.update(["a value does not fit its column"]))
@@ -179,8 +180,10 @@ def _letter_row(letter: dead_letters.DeadLetter) -> Row:
     return dict(zip((name for name, _ in (*_DEAD_LETTER, *_RECORD)), (*values, *position), strict=True))
 
 
-def _invoice_of_json(value: bytes) -> Row:
-    """The invoice in JSON, as the pipeline reads it. Raises UndecodableError with the pipeline's reason."""
+def _invoice(value: bytes, decode: Callable[[bytes], Row]) -> Row:
+    """The invoice, as the pipeline reads it. Raises UndecodableError, for JSON with the pipeline's reason."""
+    if value[:1] == b"\0" and len(value) <= LARGEST_INVOICE:
+        return decode(value)
     verdict = _judge(value, None)
     if verdict.record is None:
         raise UndecodableError(str(verdict.reason))

@@ -26,7 +26,7 @@ from pipelines.__main__ import MAX_RESTARTS
 from schemas import topics
 from schemas.topics import Topic
 from services.cli import app
-from services.domain.validation import LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS, RULES
+from services.domain.validation import LARGEST_AMOUNT, LARGEST_INVOICE, LONGEST_TEXT, MOST_LINE_ITEMS, RULES
 from services.messaging import headers
 from services.settings import Settings
 from services.tracing import TRACEPARENT
@@ -196,6 +196,7 @@ def test_the_rules_of_an_invoice_are_documented() -> None:
     assert set() == {name for name in fields if not re.search(rf"\b{name}\b", rules)}
     for limit in (LONGEST_TEXT, MOST_LINE_ITEMS, int(LARGEST_AMOUNT)):
         assert f"{limit:,}" in rules
+    assert f"{LARGEST_INVOICE // 2**20} MiB" in rules
 
 
 def test_headers_are_documented() -> None:

@@ -142,6 +142,12 @@ def test_values_are_read_in_parts_of_limited_size() -> None:
     assert [] == [*READER.read([])]
 
 
+def test_a_value_that_is_larger_than_a_part_is_left_to_fastavro() -> None:
+    """If it is too large for an invoice, nobody reads it."""
+    large = WRITE(invoice(StoreID="S" * batch_reader._MOST_BYTES))
+    assert [DECODE(GOOD[0]), None] == [*READER.read([GOOD[0], large])]
+
+
 @pytest.mark.program
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux names threads there")
 def test_a_worker_has_few_threads() -> None:

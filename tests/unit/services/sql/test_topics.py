@@ -10,6 +10,7 @@ import pytest
 import schemas
 from schemas import topics
 from schemas.topics import HADOOP, LOYALTY, LOYALTY_BALANCES, LOYALTY_DECISIONS, POS_INVOICES, STORE_SALES, Topic
+from services.domain.validation import INVOICE_TOO_LARGE, LARGEST_INVOICE
 from services.messaging.avro import encoder
 from services.settings import Settings
 from services.sql.database import Database, SqlError
@@ -183,12 +184,15 @@ def test_invoices_of_simple_tills_are_rows(database: Database, log: Log) -> None
     log.append(POS_INVOICES, "S1", b"[]")
     log.append(POS_INVOICES, "S1", b'{"InvoiceNumber": 18446744073709551617, "TotalAmount": 1}')
     log.append(POS_INVOICES, "S1", b'{"InvoiceNumber": "6", "TotalAmount": 1, "TotalAmount": 2}')
+    log.append(POS_INVOICES, "S1", b'{"InvoiceNumber": "7"}'.ljust(LARGEST_INVOICE + 1))
+    log.append(POS_INVOICES, "S1", {"InvoiceNumber": "8", "StoreID": "S" * LARGEST_INVOICE})
     statement = "SELECT InvoiceNumber, TotalAmount, InvoiceLineItems[1].ItemCode FROM pos_invoices ORDER BY 1"
     assert [("1", 10.0, "458"), (str(2**64 + 1), 1.0, None), ("2", 5.0, "7")] == rows(database, statement)
     assert {
         "TotalAmount is a text, and must be a number": 1,
         "a list in JSON, and must be one JSON object": 1,
         "not clear: the field TotalAmount is given twice": 1,
+        INVOICE_TOO_LARGE: 2,
     } == database.skipped["pos_invoices"]
 
 
