@@ -64,13 +64,14 @@ INVOICES = Table(
         SELECT *, TRY_CAST(TotalValue AS DECIMAL(18, 2)) AS amount, LineKind IS NOT DISTINCT FROM 'return' AS is_return
         FROM line_items
     ), totals AS (
-        SELECT InvoiceNumber, any_value(StoreID) AS StoreID, min(date) AS date,
+        SELECT InvoiceNumber, StoreID, min(date) AS date,
             min(CASE WHEN DateSource IS DISTINCT FROM 'broker' THEN time_of(CreatedTime) END) AS CreatedTime,
             any_value(CustomerType) AS CustomerType, any_value(PaymentMethod) AS PaymentMethod,
             any_value(DeliveryType) AS DeliveryType, any_value(City) AS City, any_value(State) AS State,
             count(*) AS Lines, coalesce(sum(amount) FILTER (NOT is_return), 0) AS Sold,
             coalesce(abs(sum(amount) FILTER (is_return)), 0) AS Returned
-        FROM lines GROUP BY InvoiceNumber
+        -- A till can use a number again. The lines of one invoice have the same store and the same time.
+        FROM lines GROUP BY InvoiceNumber, StoreID, lines.CreatedTime
     )
     SELECT *, (Sold - Returned)::DECIMAL(38, 2) AS Net FROM totals
     """,
@@ -89,15 +90,25 @@ CUSTOMER_LINE_ITEMS = Table(
         *LINE_ITEMS.columns,
     ),
     """
-    WITH owners AS (
+    WITH sold AS (
+        SELECT InvoiceNumber, CreatedTime, epoch_ms(min(date)) AS day
+        FROM line_items GROUP BY InvoiceNumber, CreatedTime
+    ), entries AS (
+        -- A till can use a number again. An entry belongs to the invoice with the nearest date.
+        SELECT InvoiceNumber, CreatedTime, account_id, kind, reason
+        FROM ledger_entry JOIN sold ON InvoiceNumber = invoice_number
+        WHERE kind IN ('earned', 'returned') AND invoice_number <> ''
+        QUALIFY abs(time - day) = min(abs(time - day)) OVER (PARTITION BY account_id, sequence)
+    ), owners AS (
         -- An exchange can have entries of two customers: of the buyer, and of the buyer of the returned items.
-        SELECT invoice_number,
+        SELECT InvoiceNumber, CreatedTime,
             arg_min(account_id, (kind <> 'earned', reason = 'purchase-unknown', account_id)) AS account_id
-        FROM ledger_entry
-        WHERE kind IN ('earned', 'returned') AND invoice_number <> '' GROUP BY invoice_number
+        FROM entries GROUP BY InvoiceNumber, CreatedTime
     )
     SELECT customer_key AS CustomerKey, line_items.*
-    FROM line_items LEFT JOIN owners ON InvoiceNumber = invoice_number LEFT JOIN customer_keys USING (account_id)
+    FROM line_items LEFT JOIN owners ON line_items.InvoiceNumber = owners.InvoiceNumber
+        AND line_items.CreatedTime IS NOT DISTINCT FROM owners.CreatedTime
+        LEFT JOIN customer_keys USING (account_id)
     """,
 )
 

@@ -75,7 +75,7 @@ QUESTIONS = (
         "Which share of a store's members has bought there more than once? Only invoices with line items count.",
         """
         WITH visits AS (
-            SELECT StoreID, Account, count(DISTINCT InvoiceNumber) AS Visits
+            SELECT StoreID, Account, count(DISTINCT Sequence) AS Visits
             FROM loyalty_entries JOIN invoices USING (InvoiceNumber) WHERE Kind = 'earned' GROUP BY StoreID, Account
         )
         SELECT StoreID, count(*) AS Members, count(*) FILTER (Visits > 1) AS Repeating,

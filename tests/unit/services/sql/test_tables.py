@@ -71,10 +71,12 @@ def line(number: str, item: str, value: float, **changes: Any) -> dict[str, Any]
     return {**own, "CreatedTime": 1_790_000_000_000, "LineKind": "sale", "DateSource": "till", **changes}
 
 
-def export(folder: Path, *lines: dict[str, Any], batch: int = 0, without: str = "") -> None:
+def export(
+    folder: Path, *lines: dict[str, Any], batch: int = 0, without: str = "", day: date = date(2026, 9, 21)
+) -> None:
     names = [name for name in files.SCHEMA.names if name not in ("date", without)]
     schema = pa.schema([files.SCHEMA.field(name) for name in names])
-    target = folder / "date=2026-09-21" / f"batch={batch}"
+    target = folder / f"date={day}" / f"batch={batch}"
     target.mkdir(parents=True)
     parquet.write_table(pa.Table.from_pylist([*lines], schema), target / "part-0.parquet")
 
@@ -170,6 +172,13 @@ def test_invoices_add_up_their_lines(opened: Callable[..., Database], tmp_path: 
     amounts = ("0.25", "0", "0.25"), ("0", "4", "-4"), ("0", "0", "0"), ("0", "6", "-6")
     money = [[Decimal(amount) for amount in each] for each in amounts]
     assert [("1", 3, *money[0]), ("2", 2, *money[1]), ("3", 1, *money[2]), ("4", 1, *money[3])] == found
+
+
+def test_invoices_with_the_same_number_are_two_rows(opened: Callable[..., Database], tmp_path: Path) -> None:
+    """A till that begins its numbers again uses a number of last year."""
+    export(tmp_path / "export", line("1", "A", 1.0), line("1", "B", 2.0), line("1", "A", 5.0, CreatedTime=MARCH))
+    found = rows(opened(), "SELECT InvoiceNumber, Lines, Sold FROM invoices ORDER BY CreatedTime")
+    assert [("1", 2, Decimal(3)), ("1", 1, Decimal(5))] == found
 
 
 @pytest.mark.parametrize("created", [2**63 - 1, -(2**63), None])
@@ -370,6 +379,44 @@ def test_an_exchange_belongs_to_the_customer_who_bought(
     [(other,), (own,), (exchange,)] = rows(opened(customer_key_file=tmp_path / "customer.key"), statement)
 
     assert exchange == own != other
+
+
+@pytest.mark.parametrize("late", [-3, 0, 30])
+def test_a_number_that_is_used_again_keeps_its_customers_apart(
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, late: int
+) -> None:
+    """A till can be offline, or its clock can be wrong. The last buyer of the number is not a member."""
+    year, days = 365 * 86_400_000, late * 86_400_000
+    times = [MARCH, MARCH + year, MARCH + 2 * year]
+    for number, time_ in enumerate(times):
+        day = datetime.fromtimestamp(time_ / 1000, UTC).date()
+        export(tmp_path / "export", line("X", "A", 1.0, CreatedTime=time_), batch=number, day=day)
+    for number, card in enumerate((CARD, "other")):
+        ledger.append((card, entry(1, invoice_number="X", time=times[number] + days)))
+    keyed = opened(customer_key_file=tmp_path / "customer.key")
+    ids = dict(rows(keyed, "SELECT customer_key, account_id FROM customer_keys"))
+
+    found = rows(keyed, "SELECT CustomerKey FROM customer_line_items ORDER BY CreatedTime")
+
+    assert [1, 2, None] == [ids.get(key) for (key,) in found]
+
+
+def test_an_entry_of_an_invoice_without_a_usable_clock_has_its_lines(
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+) -> None:
+    export(tmp_path / "export", line("INV1", "A", 1.0, CreatedTime=None), line("INV1", "B", 1.0, CreatedTime=None))
+    ledger.append((CARD, entry(1)))
+    keyed = opened(customer_key_file=tmp_path / "customer.key")
+    [(first,), (second,)] = rows(keyed, "SELECT CustomerKey FROM customer_line_items")
+    assert first == second is not None
+
+
+def test_a_repeated_visit_under_the_same_number_counts(
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+) -> None:
+    export(tmp_path / "export", line("X", "A", 1.0), line("X", "A", 1.0, CreatedTime=MARCH))
+    ledger.append((CARD, entry(1, invoice_number="X")), (CARD, entry(2, invoice_number="X")))
+    assert [("S1", 1, 1, 100.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
 
 
 def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
