@@ -4,7 +4,7 @@ To add a branch, write two such functions and one line in BRANCHES.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -22,19 +22,25 @@ from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
 
+def _store() -> Column:
+    return F.col("invoice.StoreID").cast("binary")
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One output record. It keeps the key of its input record.
+    """One output record.
 
     Attributes:
         id: string, unique in the topic and equal after a replay.
         value: struct of the topic's schema, or binary if the topic has no schema.
         headers: in addition to the CloudEvents headers of every value with a schema.
+        key: binary. The key of the input record is not safe for analysts, because a till can use the card as its key.
     """
 
     id: Column
     value: Column
     headers: Column | None = None
+    key: Column = field(default_factory=_store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,7 @@ def dead_letter_count() -> Column:
 
 def original_record(_: Column) -> Record:
     """The unchanged key, value and headers, with the record's position and the reason. No value if it is too large."""
-    return Record(record_position(), _value_of_dead_letter(), _headers_with_reason())
+    return Record(record_position(), _value_of_dead_letter(), _headers_with_reason(), F.col("key"))
 
 
 def _value_of_dead_letter() -> Column:
@@ -147,8 +153,8 @@ def branch_records(branches: Sequence[Branch], inputs: DataFrame, ids: SchemaIds
     for branch, count in zip(branches, counts, strict=True):
         outputs.append(_output(branch, F.col("position") - records_before, ids, settings))
         records_before = records_before + F.col(count)
-    columns = (_of_row([output[name] for output in outputs]).alias(name) for name in ("topic", "value", "headers"))
-    return rows.select("key", *columns).select("topic", "key", "value", "headers")
+    names = "topic", "key", "value", "headers"
+    return rows.select(*(_of_row([output[name] for output in outputs]).alias(name) for name in names))
 
 
 def _output(branch: Branch, number: Column, ids: SchemaIds, settings: Settings) -> dict[str, Column]:
@@ -160,6 +166,7 @@ def _output(branch: Branch, number: Column, ids: SchemaIds, settings: Settings) 
         headers = event_headers if headers is None else F.concat(event_headers, headers)
     return {
         "topic": F.lit(settings.name_of(topic)),
+        "key": record.key,
         "value": value,
         "headers": avro.no_headers() if headers is None else headers,
     }

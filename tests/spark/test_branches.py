@@ -1,6 +1,7 @@
 """Each branch of the fan-out."""
 
 import pytest
+from pyspark.sql import functions as F
 
 from pipelines.queries.branches import BRANCHES, branch_records
 from pipelines.sources.invoices import check_invoices
@@ -64,6 +65,16 @@ def test_all_branches_leave_in_one_frame(checked):
     assert DELIVERED.items() <= {**decoder(topics.SHIPMENT, IDS)(bytes(shipped.value)), **_address()}.items()
     headers = {header.key: bytes(header.value) for header in shipped.headers}
     assert (b"D1", b"retail.loyalty.PosInvoice") == (headers["ce_id"], headers["ce_type"])
+
+
+def test_the_key_is_the_store_also_if_the_till_uses_a_card(checked):
+    """Analysts read the keys of hadoop. Only a dead letter keeps the key of the till."""
+    card = checked.withColumn("key", F.lit(b"4629185211"))
+
+    rows = branch_records(BRANCHES, card, IDS, Settings()).collect()
+
+    keys = {(row.topic, bytes(row.key)) for row in rows}
+    assert {("shipment", b"STR1"), ("hadoop", b"STR1"), ("dead-letters", b"4629185211")} == keys
 
 
 def test_no_personal_data_reaches_hadoop(checked):
