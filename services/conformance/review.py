@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import murmur2
 
@@ -63,13 +63,21 @@ class Finding:
     original: str | None = None
 
 
+class _First(NamedTuple):
+    """The record with an invoice number that the broker appended first."""
+
+    place: str
+    content: int
+    time: int
+
+
 class Review:
     """Reviews the records of one topic or file in their order. It remembers all invoice numbers."""
 
     def __init__(self, ids: SchemaIds) -> None:
         self._judge = judge_of(topics.POS_INVOICES, ids.known(topics.POS_INVOICES))
         self._newest_id = ids.writer_id(topics.POS_INVOICES)
-        self._first: dict[str, tuple[str, int]] = {}
+        self._first: dict[str, _First] = {}
 
     def __call__(self, sent: Sent) -> Finding:
         verdict = self._judge(sent.value, sent.key)
@@ -112,16 +120,24 @@ class Review:
             yield f"the field {unknown[:64]!r} is unknown and is ignored{hint}"
 
     def _duplicate_warnings(self, invoice: PosInvoice, sent: Sent) -> Iterator[str]:
-        number, content = str(invoice["InvoiceNumber"]), hash(sent.value)
-        first_place, first_content = self._first.setdefault(number, (sent.place, content))
-        if first_place != sent.place:
-            if first_content == content:
-                yield (
-                    f"repeats the record at {first_place}, and is ignored: "
-                    "enable.idempotence=true prevents duplicates that the retries of the producer cause"
-                )
-            else:
-                yield f"another invoice at {first_place} has the same InvoiceNumber, so this one is ignored"
+        number, this = str(invoice["InvoiceNumber"]), _First(sent.place, hash(sent.value), sent.time or 0)
+        other = self._first.setdefault(number, this)
+        if other.place == this.place:
+            return
+        # The partitions are read in any order.
+        if is_first := this.time < other.time:
+            self._first[number] = this
+        if other.content == this.content:
+            repeats = (
+                f"the record at {other.place} repeats this one" if is_first else f"repeats the record at {other.place}"
+            )
+            yield (
+                f"{repeats}, and is ignored: "
+                "enable.idempotence=true prevents duplicates that the retries of the producer cause"
+            )
+        else:
+            ignored = "that one" if is_first else "this one"
+            yield f"another invoice at {other.place} has the same InvoiceNumber, so {ignored} is ignored"
 
 
 def _original(invoice: PosInvoice) -> str:

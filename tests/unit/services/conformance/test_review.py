@@ -1,6 +1,7 @@
 """Warnings about records that the pipeline accepts."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,6 +91,21 @@ def test_a_repeated_number_is_a_repetition_or_another_invoice() -> None:
     assert [] == warnings[0]
     assert ["repeats the record at 1:0, and is ignored"] == [text.partition(": enable")[0] for text in warnings[1]]
     assert ["another invoice at 1:0 has the same InvoiceNumber, so this one is ignored"] == warnings[2]
+
+
+def test_the_invoice_that_the_broker_appended_later_is_ignored() -> None:
+    """The partitions are read in any order."""
+    early, other = (
+        replace(sent(place="2:9"), time=NOW - HOUR // 2),
+        replace(sent(place="2:8", amount=7.0), time=NOW - HOUR),
+    )
+    warnings = [each.warnings for each in reviewed(sent(), early, other, sent(place="1:1"))]
+    assert [] == warnings[0]
+    assert ["the record at 1:0 repeats this one, and is ignored"] == [
+        text.partition(": enable")[0] for text in warnings[1]
+    ]
+    assert ["another invoice at 2:9 has the same InvoiceNumber, so that one is ignored"] == warnings[2]
+    assert ["another invoice at 2:8 has the same InvoiceNumber, so this one is ignored"] == warnings[3]
 
 
 def test_a_refused_record_does_not_use_up_its_number() -> None:
