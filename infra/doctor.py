@@ -99,7 +99,11 @@ def ports(settings: Settings) -> Iterator[Check]:
     kafka_host, _, kafka_port = settings.kafka_bootstrap_servers.rpartition(":")
     if kafka_host in {"127.0.0.1", "localhost"}:
         variable = "LOYALTY_KAFKA_BOOTSTRAP_SERVERS"
-        yield _port("kafka", kafka_host, int(kafka_port), variable, partial(_is_kafka, settings))
+        if kafka_port.isdecimal() and 0 < int(kafka_port) < 2**16:
+            yield _port("kafka", kafka_host, int(kafka_port), variable, partial(_is_kafka, settings))
+        else:
+            found = f"{settings.kafka_bootstrap_servers} has no port from 1 to 65535"
+            yield Check("port of kafka", State.PROBLEM, found, f"set {variable} to host:port")
     answers = partial(is_healthy, f"{api_url_of(settings)}/livez")
     yield _port("api", settings.api_host, settings.api_port, "LOYALTY_API_PORT", answers)
     parts = [

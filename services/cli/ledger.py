@@ -90,9 +90,7 @@ def _clear_errors() -> Iterator[None]:
         stop(
             "cannot read the ledger: check LOYALTY_LEDGER_URL, and start `loyalty ledger run` once to create the tables"
         )
-    except LedgerError as error:
-        stop(str(error))
-    except StartUpError as error:
+    except (LedgerError, StartUpError) as error:
         stop(str(error), MISUSED)
     except DBAPIError as error:
         stop(f"the database of the ledger failed: {error.orig}")

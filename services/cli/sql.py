@@ -243,7 +243,9 @@ def clear_source_errors() -> Iterator[None]:
     try:
         with clear_errors():
             yield
-    except (CustomerKeyError, LedgerError, NoExportError, PseudonymKeyError, SqlError, TableFormatError) as error:
+    except LedgerError as error:
+        stop(str(error), MISUSED)
+    except (CustomerKeyError, NoExportError, PseudonymKeyError, SqlError, TableFormatError) as error:
         stop(str(error))
     except (LedgerUnavailableError, DBAPIError) as error:
         stop(f"cannot read the ledger: check LOYALTY_LEDGER_URL, and start `loyalty ledger run` once ({error})")

@@ -159,3 +159,11 @@ def test_the_clock_is_the_answer_of_the_kernel(monkeypatch: pytest.MonkeyPatch) 
 def test_kafka_elsewhere_needs_no_port_here(settings: Settings) -> None:
     remote = settings.model_copy(update={"kafka_bootstrap_servers": "kafka-1:9092,kafka-2:9092"})
     assert "port of kafka" not in {check.name for check in doctor.ports(remote)}
+
+
+@pytest.mark.parametrize("port", ["", "abc", "0", "70000"])
+def test_an_address_of_kafka_without_a_port_is_a_problem(settings: Settings, port: str) -> None:
+    wrong = settings.model_copy(update={"kafka_bootstrap_servers": f"localhost:{port}"})
+    (check,) = (check for check in doctor.ports(wrong) if check.name == "port of kafka")
+    assert (State.PROBLEM, f"localhost:{port} has no port from 1 to 65535") == (check.state, check.found)
+    assert "LOYALTY_KAFKA_BOOTSTRAP_SERVERS" in check.advice

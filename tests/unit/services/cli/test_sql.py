@@ -187,6 +187,12 @@ def test_an_error_is_one_clear_line(arguments: list[str], status: int, error: st
     assert error in result.stderr
 
 
+def test_a_ledger_of_another_kind_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOYALTY_LEDGER_URL", "mysql://host/db")
+    result = loyalty("liability")
+    assert (2, True) == (result.exit_code, "neither sqlite" in result.stderr)
+
+
 @pytest.fixture
 def a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty ledger. There is no Kafka."""

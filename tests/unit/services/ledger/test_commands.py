@@ -66,9 +66,10 @@ def test_undecodable_records_are_shown_until_they_are_read_again(ledger: Ledger)
     assert {"undecodable": []} == json.loads(loyalty("undecodable", "--json").stdout)
 
 
-def test_a_database_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["migrate", "gaps"])
+def test_a_database_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """The error is one line without the password."""
     monkeypatch.setenv("LOYALTY_LEDGER_URL", "mysql://root:secret@host/db")
-    answer = loyalty("migrate")
-    assert (1, False) == (answer.exit_code, "secret" in answer.stderr)
+    answer = loyalty(command)
+    assert (2, False) == (answer.exit_code, "secret" in answer.stderr)
     assert "neither sqlite" in answer.stderr
