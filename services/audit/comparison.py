@@ -164,7 +164,8 @@ def _compare_events(recomputed: Recomputed, programmes: Programmes, coverage: Co
 def _compare_totals(record: list[Entry]) -> Iterator[Difference]:
     """Compare the total of each entry with the total and points of the entry before it."""
     for before, entry in pairwise(record):
-        if entry.opened_time == before.opened_time and entry.total != before.total + entry.points:
+        is_next = entry.version == (before.opened_time, before.sequence + 1)
+        if is_next and entry.total != before.total + entry.points:
             what = (
                 f"entry {entry.sequence} has the total {to_points(entry.total)}, but the entry before it has "
                 f"{to_points(before.total)} and this one adds {to_points(entry.points)}"

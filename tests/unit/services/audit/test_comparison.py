@@ -311,6 +311,22 @@ def test_accounts_without_their_old_events_are_not_recomputed():
     assert [Source.BALANCE] == [each.where for each in seen.differences]
 
 
+def test_totals_of_entries_with_a_gap_between_them_are_no_difference():
+    """Without the ledger, the topic has an entry that was sent again to a webhook, and the newest entries."""
+    history = three()
+    facts = facts_of(history)
+    facts.recorded = {Source.LOYALTY: [history.entries[0], history.entries[2]]}
+    facts.events = facts.events[2:]
+    since = START + 3
+    coverage = replace(EVERYTHING, events_from=since, record_from=since, topic_from=since)
+    coverage = replace(coverage, compared=EVERYTHING.compared - {Source.LEDGER})
+    assert [] == found(facts, coverage=coverage)
+
+    facts.recorded[Source.LOYALTY].insert(1, replace(history.entries[1], total=500))
+    wrong = ["entry 2 has the total 5.00", "entry 3 has the total 6.00"]
+    assert wrong == [each.what.partition(",")[0] for each in found(facts, coverage=coverage)]
+
+
 @pytest.mark.parametrize("source", [Source.LOYALTY, Source.LEDGER])
 def test_a_source_that_could_not_be_read_is_not_compared(source):
     """A source that is not compared may lack all entries."""
