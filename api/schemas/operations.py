@@ -134,7 +134,7 @@ class AuditRunReport(BaseModel):
     )
     accounts: int
     entries: int = Field(description="Recomputed entries.")
-    not_recomputed: int = Field(description="Accounts with events that retention has deleted.")
+    not_recomputed: int = Field(description="Accounts that lack events or entries.")
     compared: dict[str, int] = Field(description="Compared entries, balances or accounts by place.")
     differences: int
     findings: list[AuditFinding] = Field(description="At most the first 1,000 differences.")

@@ -53,6 +53,7 @@ _VERDICT = T.StructType(
         T.StructField("card", T.StringType()),
         T.StructField("entries", T.LongType()),
         T.StructField("recomputed", T.BooleanType()),
+        T.StructField("lacks_entries", T.BooleanType()),
         T.StructField("version", T.StringType()),
         *(T.StructField(source.name, T.LongType()) for source in COMPARED),
         T.StructField("differences", T.ArrayType(_DIFFERENCE)),
@@ -170,8 +171,9 @@ def _examination(programmes: Programmes) -> Callable[[Customer], tuple[object, .
         known = ([*returnables(account, programmes, account.updated_time)], [*account.returns]) if account else ([], [])
         differences = [each._asdict() for each in verdict.differences]
         counts = (customer.facts.count(source) for source in COMPARED)
-        named = customer.pseudonym, customer.card, verdict.entries, verdict.recomputed, str(verdict.version)
-        return (*named, *counts, differences, *known)
+        named = customer.pseudonym, customer.card
+        result = verdict.entries, verdict.recomputed, verdict.lacks_entries, str(verdict.version)
+        return (*named, *result, *counts, differences, *known)
 
     return row_of
 
@@ -186,12 +188,18 @@ def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
         F.count_if(has_account).alias("accounts"),
         F.coalesce(F.sum("entries"), F.lit(0)).alias("entries"),
         F.count_if(~F.col("recomputed")).alias("not_recomputed"),
+        F.count_if("lacks_entries").alias("lacking_entries"),
         *sums,
     ).collect()
     report.accounts, report.entries, report.not_recomputed = row.accounts, row.entries, row.not_recomputed
     report.compared = {str(each): row[each.name] for each in COMPARED if each in snapshot.coverage.compared}
     report.notes += snapshot.notes
-    if row.not_recomputed and not snapshot.coverage.events_from:
+    if row.lacking_entries:
+        report.notes.append(
+            f"entries of {row.lacking_entries:,} accounts are missing in the topic loyalty and in the ledger. "
+            "`loyalty ledger gaps` shows those before later entries"
+        )
+    if row.not_recomputed > row.lacking_entries and not snapshot.coverage.events_from:
         report.notes.append(CREATED_AGAIN)
     report.differences += [Found(*anomaly) for anomaly in snapshot.anomalies.collect()]
 

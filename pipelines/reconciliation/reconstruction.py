@@ -46,6 +46,9 @@ known. These commands must have been sent before.
 EVENTS_MISSING = "events are missing"
 """The problem of an account that depends on deleted events."""
 
+ENTRIES_MISSING = "entries are missing in the topic loyalty and in the ledger"
+"""The problem of an account whose events have no known order."""
+
 
 def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> Callable[[Customer], tuple[object, ...]]:
     """Returns a function for ``by_customer`` that gives a row of REBUILT. ``now``: milliseconds since the epoch."""
@@ -54,7 +57,7 @@ def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> C
     def row_of(customer: Customer) -> tuple[object, ...]:
         pseudonym, card, facts, verdict, recomputed = customer
         state = _with_newest_version(recomputed.late.state, facts)
-        problem = _problem(card, recomputed, is_complete=verdict.recomputed)
+        problem = _problem(card, recomputed, verdict)
         records = [] if problem or not card else [*records_of(card, recomputed, now, ids)]
         if is_replaced(facts, verdict, recomputed):
             records = [*with_tombstone(records)]
@@ -87,9 +90,9 @@ def _known_returns(recomputed: Recomputed) -> set[str]:
     return known.union(*((entry.event_id, entry.invoice_number) for entry in recomputed.late.entries))
 
 
-def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> str | None:
-    if not is_complete:
-        return EVENTS_MISSING
+def _problem(card: str | None, recomputed: Recomputed, verdict: Verdict) -> str | None:
+    if not verdict.recomputed:
+        return ENTRIES_MISSING if verdict.lacks_entries else EVENTS_MISSING
     if card is None and recomputed.late.account is not None:
         return "the card of a pseudonym is not known: neither loyalty, loyalty-balances nor the ledger has it"
     late = recomputed.late

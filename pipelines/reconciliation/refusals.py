@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from pipelines.columns.deduplication import event_id
 from pipelines.reconciliation.events import format_time
-from pipelines.reconciliation.reconstruction import EVENTS_MISSING
+from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_MISSING
 from pipelines.reconciliation.snapshot import CREATED_AGAIN, Snapshot
 from services.audit.facts import Source
 from services.settings import Settings
@@ -47,6 +47,12 @@ def check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
         notes = "".join(f"; {note}" for note in snapshot.notes)
         if EVENTS_MISSING in reasons and not snapshot.coverage.events_from:
             notes += f"; {CREATED_AGAIN}. Restore the checkpoint from a backup"
+        if ENTRIES_MISSING in reasons:
+            notes += (
+                "; without them the order of the events is not known, and accounts could get wrong points. Restore the "
+                "ledger from a backup that has them (`loyalty ledger gaps` shows those before later entries). If there "
+                "is no such backup, use --without-ledger"
+            )
         raise RebuildError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
 
 

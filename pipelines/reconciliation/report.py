@@ -35,7 +35,7 @@ class Report:
 
     Attributes:
         compared: by source, the number of entries, balances or accounts.
-        not_recomputed: accounts with events that retention has deleted. Only their sources were compared.
+        not_recomputed: accounts that lack events or entries. Only their sources were compared.
         unreadable: what could not be read, and why.
         changing: cards or pseudonyms of customers that change faster than the audit can compare them.
         notes: what retention has deleted, in words.

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from services.audit.facts import Facts, Source
+from services.audit.missing_entries import MissingEntries, find_missing
 from services.codecs.events import ARCHIVED
 from services.codecs.records import balance_record
 from services.domain.account.memory import forget
@@ -18,7 +18,7 @@ from services.domain.account.processor import advance
 from services.domain.account.timers import apply_due_changes
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.events import Absorb, Command, Erase, Event, Receive, Replace, Transfer, Unreadable
-from services.domain.formats import to_datetime, to_milliseconds, to_points
+from services.domain.formats import to_datetime, to_points
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, in_order, recompute
 from services.state_stores.catalogue import balance_body
@@ -77,12 +77,15 @@ class Verdict:
 
     Attributes:
         entries: the number of entries that the account should have.
-        recomputed: whether all events were available. If not, the audit compares the sources with each other only.
+        recomputed: whether all events and entries were available. If not, the audit compares the sources with each
+            other only.
+        lacks_entries: whether the loyalty topic and the ledger lack entries.
         version: the highest version that is recorded or served.
     """
 
     entries: int
     recomputed: bool
+    lacks_entries: bool
     version: AccountVersion
     differences: list[Difference]
 
@@ -97,20 +100,27 @@ def compare(
     """
     record = in_order(facts.record)
     recomputed = recompute(card, _as_sent(facts.events, record, pseudonym), record, programmes, coverage.record_from)
-    complete = _is_complete(recomputed, record, coverage)
+    missing = MissingEntries()
+    if Source.LEDGER in coverage.compared:  # without it, ``record_from`` says which entries may be missing
+        missing = find_missing(facts, record, recomputed.late.entries, coverage.topic_from)
+    has_events = _has_events(recomputed, record, coverage)
+    complete = has_events and not missing
     expected = recomputed.settled.entries if complete else record
-    differences = [*_compare_events(recomputed, programmes, coverage)] if complete else [*_compare_totals(record)]
+    differences = [Difference(Source.LOYALTY, str(gap)) for gap in missing.gaps if gap.after >= coverage.topic_from]
+    if has_events:
+        differences += _compare_recorded_events(recomputed)
+    differences += _compare_events(recomputed, programmes, coverage) if complete else _compare_totals(record)
     for source, since in ((Source.LOYALTY, coverage.topic_from), (Source.LEDGER, 0)):
         if source in coverage.compared:
             differences += _compare_entries(source, expected, facts.recorded.get(source, []), since, pseudonym)
     last = expected[-1] if expected else None
-    if Source.BALANCE in coverage.compared:
+    if Source.BALANCE in coverage.compared and not missing.at_end:
         differences += _compare_balance(card, facts.balance, expected, last)
-    if Source.STATE in coverage.compared:
+    if Source.STATE in coverage.compared and not missing.at_end:
         account = recomputed.settled.account if complete else None
         differences += _compare_state(facts.state, last, account, programmes, coverage.now)
     version = latest_version(facts) or AccountVersion(0, 0)
-    return Verdict(len(expected), complete, version, differences), recomputed
+    return Verdict(len(expected), complete, bool(missing), version, differences), recomputed
 
 
 def _as_sent(events: Iterable[Event], record: Sequence[Entry], pseudonym: Callable[[str], str]) -> Iterator[Event]:
@@ -129,15 +139,11 @@ def _as_sent(events: Iterable[Event], record: Sequence[Entry], pseudonym: Callab
 
 def latest_version(facts: Facts) -> AccountVersion | None:
     """The highest version that is recorded or served."""
-    versions = [entry.version for entry in facts.record]
-    if facts.balance:
-        opened = facts.balance.get("OpenedTime")
-        opened_time = to_milliseconds(datetime.fromisoformat(opened)) if opened else 0
-        versions.append(AccountVersion(opened_time, facts.balance["Sequence"]))
+    versions = [entry.version for entry in facts.record] + [version for version, _ in facts.served_versions]
     return max(versions, default=None)
 
 
-def _is_complete(recomputed: Recomputed, record: list[Entry], coverage: Coverage) -> bool:
+def _has_events(recomputed: Recomputed, record: list[Entry], coverage: Coverage) -> bool:
     """Whether the sources have all events of the account. Retention and a topic that was created again lose events."""
     for entry in recomputed.without_event:
         first = coverage.first_invoice if entry.event_id == entry.invoice_number else coverage.first_command
@@ -148,9 +154,12 @@ def _is_complete(recomputed: Recomputed, record: list[Entry], coverage: Coverage
     return any(entry.version == record[0].version for entry in recomputed.settled.entries)
 
 
-def _compare_events(recomputed: Recomputed, programmes: Programmes, coverage: Coverage) -> Iterator[Difference]:
+def _compare_recorded_events(recomputed: Recomputed) -> Iterator[Difference]:
     for entry in recomputed.without_event:
         yield Difference(Source.EVENT, f"no such event: {entry.event_id}, of the recorded entry {entry.sequence}")
+
+
+def _compare_events(recomputed: Recomputed, programmes: Programmes, coverage: Coverage) -> Iterator[Difference]:
     if Source.EVENT in coverage.compared:
         for event_id in recomputed.not_processed:
             yield Difference(Source.EVENT, f"not processed: {event_id}")

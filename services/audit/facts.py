@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -12,8 +13,9 @@ from services.codecs.events import decode_event
 from services.codecs.records import entry_from_notification
 from services.codecs.state import decode_account
 from services.domain.account.model import Account
-from services.domain.entries import Entry
+from services.domain.entries import AccountVersion, Entry
 from services.domain.events import Event, Replace, Transfer
+from services.domain.formats import to_milliseconds
 from services.messaging.avro import decoder
 from services.messaging.schema_ids import SchemaIds
 from services.state_stores.catalogue import balance_body
@@ -55,6 +57,20 @@ class Facts:
         in_topic_versions = {entry.version for entry in in_topic}
         in_ledger = self.recorded.get(Source.LEDGER, [])
         return in_topic + [entry for entry in in_ledger if entry.version not in in_topic_versions]
+
+    @property
+    def served_versions(self) -> list[tuple[AccountVersion, int]]:
+        """The versions of the served balance and of Spark's account, each with the time of its last entry."""
+        found = []
+        if self.balance:
+            opened, updated = (
+                to_milliseconds(datetime.fromisoformat(text)) if text else 0
+                for text in (self.balance.get("OpenedTime"), self.balance["UpdatedTime"])
+            )
+            found.append((AccountVersion(opened, self.balance["Sequence"]), updated))
+        if self.state:
+            found.append((AccountVersion(self.state.opened_time, self.state.sequence), self.state.updated_time))
+        return found
 
     def count(self, source: Source) -> int:
         """The number of facts of a compared source."""

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.reconciliation.refusals import RebuildError, check_receivers
+from pipelines.reconciliation.reconstruction import ENTRIES_MISSING
+from pipelines.reconciliation.refusals import RebuildError, check_complete, check_receivers
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,12 @@ def test_points_for_a_pseudonym_must_have_been_sent(spark, nameless, refusal):
 
     with pytest.raises(RebuildError, match=refusal) if refusal else nullcontext():
         check_receivers(accounts, snapshot)
+
+
+def test_a_refusal_says_what_to_do_about_missing_entries(spark):
+    """The ledger must have them, or the operator must accept another order of the events."""
+    accounts = spark.createDataFrame([(None,), (ENTRIES_MISSING,), (ENTRIES_MISSING,)], "problem string")
+    snapshot = SimpleNamespace(notes=[], coverage=SimpleNamespace(events_from=0))
+
+    with pytest.raises(RebuildError, match=r"^2 accounts .* in the ledger; .*`loyalty ledger gaps`.*--without-ledger$"):
+        check_complete(accounts, snapshot)

@@ -17,7 +17,14 @@ from pipelines.reconciliation import rebuild
 from pipelines.reconciliation.customers import Customer
 from pipelines.reconciliation.facts import is_pseudonym, pseudonymize
 from pipelines.reconciliation.forwarding import Returnable
-from pipelines.reconciliation.reconstruction import REBUILT, is_replaced, reconstruction, records_of, with_tombstone
+from pipelines.reconciliation.reconstruction import (
+    ENTRIES_MISSING,
+    REBUILT,
+    is_replaced,
+    reconstruction,
+    records_of,
+    with_tombstone,
+)
 from pipelines.reconciliation.refusals import RebuildError, check_ledger
 from pipelines.runtime.query import Query
 from schemas.topics import LOYALTY_BALANCES
@@ -27,7 +34,7 @@ from services.codecs.records import balance_record
 from services.domain.account.model import Account, Outcome
 from services.domain.account.processor import process
 from services.domain.entries import Entry
-from services.domain.events import Event, Purchase, Replace, Transfer
+from services.domain.events import Event, Purchase, Replace, Reserve, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -166,6 +173,24 @@ def test_only_a_needed_ledger_must_be_readable(topic_from: int, compared: set[So
 
     with pytest.raises(RebuildError, match=refusal) if refusal else nullcontext():
         check_ledger(snapshot)
+
+
+def test_a_rebuild_does_not_change_the_order_of_events_whose_entries_are_lost() -> None:
+    """The ledger began again after its loss. Without the refusal, a reserve would come before its purchase."""
+    reserve = Reserve(append_time=START + 30 * DAY, command_id="reserve", points=500)
+    history = processed([[BOUGHT], [reserve]], Programmes())
+    entries = history.entries[1:]
+    facts = Facts(events=history.events, recorded={Source.LOYALTY: entries, Source.LEDGER: entries})
+    topic_from = START + 25 * DAY
+
+    def problem(compared: set[Source], record_from: int) -> object:
+        coverage = Coverage(frozenset(compared), 0, record_from, topic_from, NOW)
+        result = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
+        row = reconstruction(IDS, Programmes(), NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
+        return dict(zip(REBUILT.names, row, strict=True))["problem"]
+
+    assert ENTRIES_MISSING == problem({Source.LOYALTY, Source.LEDGER}, 0)
+    assert problem({Source.LOYALTY}, topic_from) is None, "--without-ledger accepts the order of the append times"
 
 
 def test_a_credit_to_a_pseudonym_must_have_been_sent() -> None:

@@ -108,6 +108,62 @@ def test_events_of_before_the_first_record_of_their_topic_are_lost(lost, first, 
     assert is_recomputed == compare(CARD, facts, PROGRAMMES, coverage, pseudonymize)[0].recomputed
 
 
+@given(HISTORIES, st.data())
+def test_entries_that_topic_and_ledger_have_lost_are_no_difference(history, data):
+    """Retention has deleted the first entries from the topic. The ledger has all entries, or began after the loss."""
+    facts = facts_of(history)
+    lost = data.draw(st.integers(0, len(history.entries)))
+    appended = max((entry.time for entry in history.entries[: lost + 1]), default=START) + 1
+    topic_from = appended if lost < len(history.entries) else EVERYTHING.now
+    coverage = replace(EVERYTHING, topic_from=topic_from)
+    facts.recorded[Source.LOYALTY] = history.entries[lost:]
+    assert (True, False, []) == judged(facts, history.programmes, coverage)
+
+    facts.recorded[Source.LEDGER] = history.entries[lost:]
+    assert (not lost, lost > 0, []) == judged(facts, history.programmes, coverage)
+
+
+def judged(facts, programmes, coverage):
+    verdict, _ = compare(CARD, facts, programmes, coverage, pseudonymize)
+    return verdict.recomputed, verdict.lacks_entries, verdict.differences
+
+
+@pytest.mark.parametrize(
+    ("topic_from", "differences"),
+    [(START + 3, []), (START + 2, [(Source.LOYALTY, "entries 3 to 4 are missing", False)])],
+)
+def test_only_retention_may_delete_entries(topic_from, differences):
+    """The ledger lacks the entries 3 and 4, too. If the topic must still have them, that is a difference."""
+    history = processed([[Purchase(START + n, f"I{n}", Decimal(100))] for n in range(1, 6)], PROGRAMMES)
+    facts = facts_of(history)
+    for entries in facts.recorded.values():
+        del entries[2:4]
+    assert (False, True, differences) == judged(facts, PROGRAMMES, replace(EVERYTHING, topic_from=topic_from))
+
+
+def test_a_balance_that_is_newer_than_the_entries_does_not_show_lost_entries():
+    """An interrupted micro-batch has written the balance, but not its entry. The topic has deleted nothing."""
+    history = three()
+    facts = facts_of(history)
+    facts.recorded = {source: entries[:2] for source, entries in facts.recorded.items()}
+    facts.state = None
+    coverage = replace(EVERYTHING, compared=frozenset({Source.LOYALTY, Source.LEDGER}), topic_from=START + 3)
+    assert (True, False, []) == judged(facts, PROGRAMMES, coverage)
+    coverage = replace(coverage, topic_from=START + 4)
+    assert (False, True, []) == judged(facts, PROGRAMMES, coverage)
+
+
+def test_an_entry_without_an_event_is_found_although_entries_are_missing():
+    """A forged entry has a sequence number that is too high. The events show that it has none."""
+    history = three()
+    facts = facts_of(history)
+    facts.recorded[Source.LEDGER].append(replace(history.entries[-1], sequence=9, event_id="forged"))
+    coverage = replace(EVERYTHING, topic_from=START + 99)
+    what = "no such event: forged, of the recorded entry 9"
+    assert (False, True) == judged(facts, PROGRAMMES, coverage)[:2]
+    assert (Source.EVENT, what, False) in found(facts, coverage=coverage)
+
+
 def test_an_exchange_in_an_older_checkpoint_is_no_difference():
     """The checkpoint does not say that the return is the half of an exchange. Only an account without the other half
     needs that.

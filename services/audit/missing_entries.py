@@ -1,0 +1,77 @@
+"""Finds the entries of an account that both the loyalty topic and the ledger lack.
+
+Only the entries show in which order the account processed its events. So without all of them nobody can recompute the
+account.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from services.audit.facts import Facts
+from services.domain.entries import AccountVersion, Entry, Kind
+
+
+class Gap(NamedTuple):
+    """Missing sequence numbers before an entry, from ``first`` to ``last``.
+
+    Attributes:
+        after: the topic got the missing entries at this time or later. Milliseconds since the epoch.
+    """
+
+    first: int
+    last: int
+    after: int
+
+    def __str__(self) -> str:
+        if self.first == self.last:
+            return f"entry {self.first} is missing"
+        return f"entries {self.first} to {self.last} are missing"
+
+
+@dataclass(frozen=True, slots=True)
+class MissingEntries:
+    """The entries that the record lacks. The record has all entries of the topic and of the ledger.
+
+    Attributes:
+        gaps: between the entries of the record, and before the first entry of an account.
+        at_end: whether the topic has deleted entries after the last one of the record.
+        of_erased: whether the topic has deleted the erasure of an earlier account of the card.
+    """
+
+    gaps: Sequence[Gap] = ()
+    at_end: bool = False
+    of_erased: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.gaps) or self.at_end or self.of_erased
+
+
+def find_missing(facts: Facts, record: Sequence[Entry], late: Iterable[Entry], topic_from: int) -> MissingEntries:
+    """Find the missing entries of a customer.
+
+    Args:
+        record: in the order of the versions.
+        late: the entries of the events that have no entry in the record.
+        topic_from: the topic has all entries from this time on. The time of an entry is never later than the time at
+            which the topic got it. So a later entry that the topic lacks is not deleted. The pipeline has not written
+            it yet, or it was interrupted.
+    """
+    last = record[-1].version if record else AccountVersion(0, 0)
+    # If a served version is not newer than the record, another newer one is wrong, and no entry is missing.
+    served = facts.served_versions
+    at_end = bool(served) and all(version > last and time < topic_from for version, time in served)
+    # The account of the record is open, so it is younger than this erasure, and the erasure had an entry.
+    before = min([topic_from, *(entry.opened_time for entry in record[-1:])])
+    of_erased = any(entry.kind is Kind.ERASED and entry.time < before for entry in late)
+    return MissingEntries([*_gaps(record)], at_end, of_erased)
+
+
+def _gaps(record: Iterable[Entry]) -> Iterator[Gap]:
+    last, time = AccountVersion(0, 0), 0
+    for entry in record:
+        if entry.opened_time != last.opened_time:
+            last, time = AccountVersion(entry.opened_time, 0), entry.opened_time
+        if entry.sequence > last.sequence + 1:
+            yield Gap(last.sequence + 1, entry.sequence - 1, time)
+        last, time = entry.version, entry.time
