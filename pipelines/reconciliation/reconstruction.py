@@ -16,6 +16,8 @@ from services.audit.comparison import Verdict, latest_version
 from services.audit.facts import Facts, Source
 from services.codecs.state import encode_account
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState
+from services.domain.account.processor import process
+from services.domain.events import Absorb, Purchase
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, is_from_timer
 from services.messaging.schema_ids import SchemaIds
@@ -38,9 +40,9 @@ REBUILT = T.StructType(
 )
 """One customer: the account (null if there is none), the number of newly processed events, and a problem or null.
 
-``purchases`` are those of the account, which the index of invoices must know. ``returns`` are the numbers of returns
-that the account must not get again. ``nameless`` are the ids of commands to cards of which only the pseudonyms are
-known. These commands must have been sent before.
+``purchases`` are those that the index of invoices must know with this card. ``returns`` are the numbers of returns that
+the account must not get again. ``nameless`` are the ids of commands to cards of which only the pseudonyms are known.
+These commands must have been sent before.
 """
 
 EVENTS_MISSING = "events are missing"
@@ -64,7 +66,7 @@ def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> C
         differences = [{"where": str(each.where), "what": each.what} for each in verdict.differences]
         late = len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)})
         encoded = encode_account(state) if state and card else None
-        purchases = [*_returnables(recomputed, programmes)] if card else []
+        purchases = [*_returnables(recomputed, programmes, now)] if card else []
         returns = [*_known_returns(recomputed)]
         found = encoded, late, problem, differences, records, purchases, returns, [*_nameless(records)]
         return pseudonym, card or pseudonym, card, *found
@@ -72,15 +74,20 @@ def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> C
     return row_of
 
 
-def _returnables(recomputed: Recomputed, programmes: Programmes) -> Iterator[Returnable]:
-    """The purchases of the new account.
+def _returnables(recomputed: Recomputed, programmes: Programmes, now: int) -> Iterator[Returnable]:
+    """The purchases of the new account, and those that the new events send from a replaced card to another card.
+
+    The other account does not have these purchases yet. The account of the replaced card forwards their returns too.
 
     The new events can make the account forget returns that ``_known_returns`` still has. So ``since`` follows from the
     account before the new events.
     """
     before, account = recomputed.settled.account, recomputed.late.account
     if account:
-        yield from returnables(account, programmes, before.updated_time if before else account.opened_time)
+        moving = (each for _, each in recomputed.late.commands if isinstance(each, Absorb | Purchase))
+        sent = process(None, (replace(each, append_time=now) for each in moving), programmes, account.moved_to).account
+        for each in filter(None, (account, sent)):
+            yield from returnables(each, programmes, before.updated_time if before else account.opened_time)
 
 
 def _known_returns(recomputed: Recomputed) -> set[str]:

@@ -158,6 +158,26 @@ def test_a_rebuild_sends_no_return_from_long_before_the_account() -> None:
     assert START + DAY - 14 * DAY == bought["P"].since
 
 
+MOVE = Replace(append_time=START + 7 * DAY, command_id="replace", counterparty="other")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "new", "last_return"),
+    [
+        ([BOUGHT], [MOVE], START + 91 * DAY),
+        ([MOVE], [replace(BOUGHT, append_time=START + 8 * DAY)], NOW + 14 * DAY),
+    ],
+    ids=["moves", "is sold with a replaced card"],
+)
+def test_a_rebuild_knows_a_purchase_on_its_way_to_another_card(
+    recorded: list[Event], new: list[Event], last_return: int
+) -> None:
+    """The other account does not have it yet. The account of the replaced card forwards a return that arrives there."""
+    bought, _ = rebuilt_customer([*recorded, *new], process(None, recorded, RULES, CARD))
+
+    assert {"P": last_return} == {number: each.until for number, each in bought.items()}
+
+
 @pytest.mark.parametrize(
     ("topic_from", "compared", "refusal"),
     [
