@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipelines.columns.deduplication import event_id
 from services.audit.facts import Source
 from services.domain.account.model import EVENT_MEMORY, Account
 from services.domain.events import derived_id
@@ -81,42 +80,39 @@ def with_differences(customers: DataFrame, returns: DataFrame, records: DataFram
 def not_forwarded(customers: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:
     """The returns that the account that bought does not know, and must know.
 
+    A return is on its way if the index of invoices has sent it to any account, or if a replaced card has sent it to the
+    account that bought. A replaced card sends each return to the next card, and this card need not have bought.
+
     Gives number, original, append_time and event of the return, and the other columns of the customer who bought.
 
     Args:
         customers: pseudonym, ``purchases``, ``returns`` as for ``with_differences``, and other columns.
         returns, records: as for ``with_differences``.
     """
+    number = F.col("number")
+    # Use a lambda: with the type hints of a function, Spark would expect a vectorised function.
+    commands_of_number = F.udf(lambda returned: [f"!{each}" for each in commands_of(returned)], "array<string>")(number)
+    own, forwarded, redirected = F.concat(F.lit("#"), number), commands_of_number[0], commands_of_number[1]
     owner = customers.drop("returns").withColumn("bought", F.explode("purchases")).drop("purchases")
-    known = customers.select("pseudonym", F.explode("returns").alias("number"), F.lit(True).alias("is_known"))
+    commands = records.where(F.col("identity").startswith("!")).select("pseudonym", "identity")
+    of_customers = customers.select("pseudonym", F.explode("returns").alias("number"))
+    known = of_customers.select("pseudonym", own.alias("identity")).union(commands).withColumn("is_known", F.lit(True))
     in_time = F.col("append_time").between(F.col("since"), F.col("until"))
     # If two customers have bought the same number, it is enough that one of them knows the return.
     of_return = Window.partitionBy("number")
     return (
-        _unsent(returns, records)
+        returns.select(F.col("event_id").alias("number"), "original", "append_time", "event")
+        .withColumn("identity", forwarded)
+        .join(commands.select("identity"), "identity", "left_anti")
+        .groupBy("number", "original")
+        .agg(F.min(F.struct("append_time", "event")).alias("first"))
+        .select("number", "original", "first.*", F.explode(F.array(own, redirected)).alias("identity"))
         .join(owner.select("*", "bought.*").drop("bought"), "original")
         .where(in_time)
-        .join(known, ["pseudonym", "number"], "left")
+        .join(known, ["pseudonym", "identity"], "left")
         .withColumn("is_known", F.max("is_known").over(of_return))
-        .where(F.col("is_known").isNull())
-        .drop("since", "until", "is_known")
-    )
-
-
-def _unsent(returns: DataFrame, records: DataFrame) -> DataFrame:
-    """The returns without a command to another account: number, original, append_time, event."""
-    number = F.col("event_id")
-    # Use a lambda: with the type hints of a function, Spark would expect a vectorised function.
-    sent = F.udf(lambda returned: list(commands_of(returned)), "array<string>")(number)
-    is_command = F.col("identity").startswith("!")
-    commands = records.where(is_command).select(event_id().alias("sent"), F.lit(True).alias("is_sent"))
-    return (
-        returns.select(number.alias("number"), "original", "append_time", "event", F.explode(sent).alias("sent"))
-        .join(commands, "sent", "left")
-        .groupBy("number", "original")
-        .agg(F.min(F.struct("append_time", "event")).alias("first"), F.max("is_sent").alias("is_sent"))
-        .where(F.col("is_sent").isNull())
-        .select("number", "original", "first.*")
+        .where(F.col("is_known").isNull() & (F.col("identity") == own))
+        .drop("since", "until", "is_known", "identity")
     )
 
 

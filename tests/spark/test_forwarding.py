@@ -32,13 +32,24 @@ RETURNS = [
     ("known", "a", 15),
     ("forwarded", "a", 15),
     ("redirected", "a", 15),
+    ("redirected-elsewhere", "a", 15),
     ("too-early", "a", 9),
     ("too-late", "b", 21),
     ("of-nobody", "x", 15),
     ("of-shared", "shared", 15),
 ]
-"""A known, a forwarded, a redirected or an untimely return is not lost, and neither is one of an unknown number."""
-RECORDS = [("!forwarded/forward",), ("!redirected/redirected",), ("#lost",), ("!lost",), (None,)]
+"""A known, a forwarded or an untimely return is not lost, and neither is one of an unknown number.
+
+A replaced card has sent two returns to its next card. Only the first one has reached the card that bought.
+"""
+RECORDS = [
+    ("!forwarded/forward", "p-former"),
+    ("!redirected/redirected", "p-A"),
+    ("!redirected-elsewhere/redirected", "p-B"),
+    ("#lost", "p-A"),
+    ("!lost", "p-A"),
+    (None, None),
+]
 
 
 def facts(spark):
@@ -51,7 +62,7 @@ def facts(spark):
     return (
         spark.createDataFrame(CUSTOMERS_WITH_RETURNS, CUSTOMERS),
         spark.createDataFrame(returns, "event_id string, original string, append_time bigint, event binary"),
-        spark.createDataFrame(RECORDS, "identity string"),
+        spark.createDataFrame(RECORDS, "identity string, pseudonym string"),
     )
 
 
@@ -61,7 +72,11 @@ def test_a_return_that_no_account_and_no_command_has_is_a_difference(spark):
 
     events = "events"
     assert {
-        "A": [(events, "not forwarded: return lost of invoice a", True), ("ledger", "entry 2 is missing", False)],
+        "A": [
+            (events, "not forwarded: return lost of invoice a", True),
+            (events, "not forwarded: return redirected-elsewhere of invoice a", True),
+            ("ledger", "entry 2 is missing", False),
+        ],
         "B": [(events, "not forwarded: return lost-too of invoice b", True)],
     } == {row.card: [tuple(each) for each in row.differences] for row in found}
     assert {("p-A", "1.2"), ("p-B", "1.2")} == {(row.pseudonym, row.version) for row in found}
@@ -76,4 +91,8 @@ def test_a_rebuild_sends_the_returns_that_an_audit_misses(spark):
 
     decode = decoder(LOYALTY_COMMANDS, IDS)
     sent = {(row.id, bytes(row.key), decode(bytes(row.value))["IssuedTime"]) for row in rows}
-    assert {("lost/forward", b"A", 10), ("lost-too/forward", b"B", 20)} == sent
+    assert {
+        ("lost/forward", b"A", 10),
+        ("lost-too/forward", b"B", 20),
+        ("redirected-elsewhere/forward", b"A", 15),
+    } == sent
