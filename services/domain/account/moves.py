@@ -107,9 +107,15 @@ def forward(posting: Posting, event: Event) -> bool:
 def absorb(posting: Posting, event: Absorb) -> None:
     """Adds a part of an account that has moved here, or sends it back if the total would become too large.
 
-    For a part that comes back, the limit of the total is far higher.
+    For a part that comes back, the limit of the total is far higher. A part with an unknown version of the programme is
+    refused, because the rules cannot process its invoices.
     """
     account, part = posting.account, event.part
+    pasts: list[PastPurchase | PastReturn] = [*part.purchases.values(), *part.returns.values()]
+    versions = {each.version for each in posting.programmes.versions}
+    if any(past.programme_version not in versions for past in pasts):
+        refuse(posting, event, Refusal.UNREADABLE)
+        return
     before = account.total
     if abs(before + part.total) > (LARGEST_RETURNED_TOTAL if event.is_sent_back else LARGEST_TOTAL):
         _send(posting, event, BACK, part)

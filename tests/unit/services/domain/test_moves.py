@@ -249,6 +249,17 @@ def test_a_part_that_no_record_can_hold_is_refused_and_stops_nobody(part):
     assert_unreadable(command_record(NEW, replace(command, part=part)))
 
 
+@pytest.mark.parametrize(
+    "part",
+    [Account(1, purchases={"i": PastPurchase(1, Decimal(1), 1, 7)}), Account(1, returns={"i": PastReturn(1, 7)})],
+    ids=["purchase", "return"],
+)
+def test_a_part_with_an_unknown_version_of_the_programme_is_refused(part):
+    """Otherwise the next event of the card would stop the query at every restart."""
+    _, command = account_that_moves()
+    assert_unreadable(command_record(NEW, replace(command, part=part)))
+
+
 def test_a_part_with_the_largest_exchange_is_read():
     """The lines of one exchange can have the largest amounts."""
     sold, back = Line("A", Decimal("99999999999.99")), Line("B", Decimal(-1))
