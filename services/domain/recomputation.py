@@ -13,7 +13,7 @@ from services.domain.account.model import EVENT_MEMORY, RETURN_MEMORY, Account, 
 from services.domain.account.processor import process
 from services.domain.account.timers import apply_next_change
 from services.domain.entries import Entry, Kind
-from services.domain.events import Erase, Event, Forward, Purchase, Replace
+from services.domain.events import Absorb, Erase, Event, Forward, Purchase, Replace
 from services.domain.programme import Programmes
 from services.domain.receipt_time import is_eligible
 from services.domain.returns import InvoiceKind
@@ -54,22 +54,26 @@ def recompute(
     settled, without_event = Outcome(None), []
     if old := [event for event in unrecorded if event.append_time < complete_from]:
         _add(settled, process(None, old, programmes, card))
-    applied = set()
+    applied, absorbed = set(), []
     for entry in entries:
         if is_from_timer(entry):
             _apply_due_changes(settled, entry, programmes)
         elif (entry.event_id, entry.time) not in applied:  # an event can have several entries
             applied.add((entry.event_id, entry.time))
             if event := copies.take(entry):
+                if isinstance(event, Absorb):
+                    absorbed += [(number, entry) for number in event.part.returns]
                 if isinstance(event, Replace):
                     state, time = settled.state, event.append_time
                     unrecorded = [each for each in unrecorded if not _was_known(each, state, time, programmes, card)]
+                    absorbed = []  # The account has moved, and forwards every later message.
                 outcome = process(settled.state, [event], programmes, card)
                 _add(settled, outcome if settled.account else _opened_as(entry, outcome))
             else:
                 without_event.append(entry)
     new = [event for event in unrecorded if event.append_time >= complete_from]
-    new = _without_ignored(new, entries, settled.account, programmes)
+    decided = [(entry.invoice_number, entry) for entry in entries if entry.kind is not Kind.FORWARDED]
+    new = _without_ignored(new, entries, [*decided, *absorbed], settled.account, programmes)
     late = process(settled.state, new, programmes, card)
     effective = {entry.event_id for entry in late.entries if not is_from_timer(entry)}
     not_processed = [each.event_id for each in new if each.event_id in effective and _must_count(each, programmes)]
@@ -82,27 +86,36 @@ def _longest_memory(programmes: Programmes) -> int:
 
 
 def _without_ignored(
-    events: Iterable[Event], entries: Iterable[Entry], account: Account | None, programmes: Programmes
+    events: Iterable[Event],
+    entries: Iterable[Entry],
+    decided: Iterable[tuple[str, Entry]],
+    account: Account | None,
+    programmes: Programmes,
 ) -> list[Event]:
     """Returns the events without an entry, except those that the processor has read and ignored.
 
     Args:
         entries: the recorded entries.
+        decided: each invoice number with an entry that decides it, or with the entry of a move that brought the return.
         account: the account after the events with entries.
     """
     opened_time = account.opened_time if account else None
     of_account = [entry for entry in entries if entry.opened_time == opened_time]
     known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
+    known |= {number for number, entry in decided if entry.opened_time == opened_time}
+    opened_until = opened_time or 0
+    if of_account and of_account[0].time < opened_until:
+        # A late event has opened the account after an erasure, while the card had an ``ErasureMarker``.
+        opened_until += EVENT_MEMORY
     decided_times: defaultdict[str, list[int]] = defaultdict(list)
-    for entry in entries:
-        if entry.kind is not Kind.FORWARDED:
-            decided_times[entry.invoice_number].append(entry.time)
+    for number, entry in decided:
+        decided_times[number].append(entry.time)
     return [
         event
         for event in events
         if not _is_second_copy(event, known)
         and not _is_second_message(event, decided_times, programmes)
-        and not _was_ignored_before(account, event, programmes)
+        and not (event.append_time <= opened_until and _needs_account(event, account, programmes))
     ]
 
 
@@ -119,7 +132,7 @@ def _was_known(event: Event, state: AccountState | None, moved_time: int, progra
 
 
 def _is_second_copy(event: Event, known: Collection[str]) -> bool:
-    """Whether the index forwarded a return that an entry of this account already names.
+    """Whether the index forwarded a return that this account already had, or that came with another account.
 
     The processor ignored the copy while the account remembered the return. The account can have forgotten it since.
     """
@@ -141,19 +154,20 @@ def _is_second_message(event: Event, decided_times: Mapping[str, Sequence[int]],
     return any(abs(event.append_time - time) <= RETURN_MEMORY for time in decided_times.get(event.invoice_number, ()))
 
 
-def _was_ignored_before(account: Account | None, event: Event, programmes: Programmes) -> bool:
-    """Whether the processor ignored the event without an entry, because the card had no account when it arrived.
+def _needs_account(event: Event, account: Account | None, programmes: Programmes) -> bool:
+    """Whether the processor ignores the event if the card has no account when it arrives.
 
-    The account that the card has now was opened later. The event does not concern it.
+    If the event has no entry and the account was opened later, the event does not concern the account. The index of
+    invoices forwards returns of a purchase after the account has it, so these returns are not such events.
     """
     match event:
         case Purchase():
-            needs_account = not _must_count(event, programmes)
+            return not _must_count(event, programmes)
         case Erase():
-            needs_account = bool(event.counterparty)
-        case _:
-            needs_account = isinstance(event, Forward)
-    return needs_account and account is not None and event.append_time <= account.opened_time
+            return bool(event.counterparty)
+        case Forward():
+            return account is None or event.invoice.original_invoice_number not in account.purchases
+    return False
 
 
 def _add(settled: Outcome, outcome: Outcome) -> None:

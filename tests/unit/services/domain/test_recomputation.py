@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.domain.account.memory import forget
-from services.domain.account.processor import advance
+from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase, Replace
 from services.domain.programme import DAY, Programmes
@@ -206,6 +206,41 @@ def test_what_a_missing_account_ignored_does_not_concern_the_next_one(ignored):
 
 
 @pytest.mark.parametrize(
+    "ignored",
+    [
+        Erase(append_time=START + 9, command_id="E/card", counterparty="other"),
+        Forward(append_time=START + 9, command_id="R/forward", invoice=RETURNED),
+    ],
+)
+def test_what_an_erased_card_ignored_does_not_concern_the_account_of_a_late_event(ignored):
+    """A purchase from before the erasure arrives last. The new account opens with the time of the erasure."""
+    arrived = [bought(1, 1), ERASURE, ignored, bought(2, 2)]
+
+    recomputed = recompute(CARD, arrived, entries_of(arrived), PROGRAMMES)
+
+    assert [] == recomputed.not_processed
+    assert [] == recomputed.late.entries
+
+
+def test_a_return_of_an_account_that_a_late_event_opened_is_not_ignored():
+    """The index forwards the return of the purchase that opened the account."""
+    arrived = [bought(1, 1), ERASURE, bought(8, 2)]
+    lost = Forward(append_time=START + 9, command_id="R/forward", invoice=RETURNED)
+
+    recomputed = recompute(CARD, [*arrived, lost], entries_of(arrived), PROGRAMMES)
+
+    assert ["R/forward"] == recomputed.not_processed
+
+
+@pytest.mark.parametrize("message", [0, 1], ids=["from the index", "from the replaced card"])
+def test_a_message_about_a_return_that_came_with_another_account_is_not_a_lost_event(message):
+    """The account has no entry of the return. It ignores the message, and forgets the return later."""
+    with_return = absorbed(bought(1, 0), BACK)
+
+    assert_nothing_is_late([with_return], [messages_of(BACK)[message]], [bought(3, 150 * DAY)])
+
+
+@pytest.mark.parametrize(
     "last", [Purchase(START + 100 * DAY, "later", Decimal(100)), Erase(append_time=START + 4 * DAY, command_id="E")]
 )
 def test_the_second_message_of_a_return_with_a_replaced_card_is_not_a_lost_event(last):
@@ -259,6 +294,18 @@ def test_a_second_message_with_an_effect_is_a_lost_event(invoice, later):
     recomputed = recompute(CARD, [*history.events, lost], history.entries, PROGRAMMES)
 
     assert [lost.event_id] == recomputed.not_processed
+
+
+ERASURE = Erase(append_time=START + 5, command_id="E")
+
+
+def entries_of(arrived):
+    """The entries of events that arrive one by one, in any order of their times."""
+    state, entries = None, []
+    for event in arrived:
+        outcome = process(state, [event], PROGRAMMES, CARD)
+        state, entries = outcome.state, entries + outcome.entries
+    return entries
 
 
 def messages_of(invoice):
