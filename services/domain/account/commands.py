@@ -31,7 +31,7 @@ from services.domain.events import (
     derived_id,
 )
 from services.domain.formats import LAST_TIME
-from services.domain.programme import Programme, SpentReturns
+from services.domain.programme import Programme
 from services.domain.validation import MOST_LINE_ITEMS
 
 
@@ -63,12 +63,12 @@ def void(posting: Posting, event: Void) -> None:
 def _cancel_debt(posting: Posting, redemption_id: str) -> None:
     """Cancels the debt that only the points of this reservation could pay, because they are spent now.
 
-    With ``SpentReturns.WITHIN_BALANCE``, a return takes reserved points back as a debt. If the reservation ends without
-    a capture, its points pay this debt. A debt of an adjustment is not cancelled.
+    With ``SpentReturns.WITHIN_BALANCE``, a return takes reserved points back as a ``reserved_debt``. If the reservation
+    ends without a capture, its points pay this debt. A debt of an adjustment is not cancelled.
     """
     account = posting.account
     reservation = account.reservations.get(redemption_id)
-    if reservation is None or posting.programme.spent_returns is not SpentReturns.WITHIN_BALANCE:
+    if reservation is None:
         return
     unpaid = max(0, account.debt - (account.reserved - reservation.points))
     cancelled = min(reservation.points, unpaid, account.reserved_debt)

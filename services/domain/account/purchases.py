@@ -231,7 +231,7 @@ def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPu
         account.earned_in_period = max(0, account.earned_in_period - no_longer_earned)
     points = bought.remaining - left.remaining
     # Reserved points are not spent yet. If the redemption ends without a capture, they pay the debt.
-    is_negative_allowed = posting.programme.spent_returns is SpentReturns.NEGATIVE_ALLOWED
+    is_negative_allowed = programme.spent_returns is SpentReturns.NEGATIVE_ALLOWED
     most_debt = points if is_negative_allowed else max(0, account.reserved - account.debt)
     terms = earned_terms(bought.time, programme)
     before = account.debt

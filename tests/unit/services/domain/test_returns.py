@@ -105,6 +105,29 @@ def test_return_of_points_that_are_spent(policy, points, available):
     assert available + 4_00 == later.account.available == later.account.total
 
 
+@pytest.mark.parametrize(
+    ("policies", "available"),
+    [
+        ((SpentReturns.WITHIN_BALANCE, SpentReturns.NEGATIVE_ALLOWED), 0),
+        ((SpentReturns.NEGATIVE_ALLOWED, SpentReturns.WITHIN_BALANCE), -1_50),
+    ],
+)
+def test_the_version_of_the_purchase_decides_about_points_that_are_spent(policies, available):
+    """A later version changes nothing, neither for a return after it nor for a capture of reserved points after it."""
+    first, second = policies
+    programmes = Programmes.of(
+        [Programme(spent_returns=first), Programme(version=2, effective_time=5, spent_returns=second)]
+    )
+    reserve = Reserve(append_time=2, command_id="redemption", points=1_50)
+    return_before, return_after = back("100", time=3), back("100", time=6)
+    capture_before = Capture(append_time=4, command_id="end", redemption_id="redemption")
+    capture_after = replace(capture_before, append_time=7)
+
+    for events in ((capture_before, return_after), (return_before, capture_after)):
+        account = process(None, (buy("100"), reserve, *events), programmes, "card").account
+        assert available == account.available == account.total
+
+
 @pytest.mark.parametrize(("spent", "points"), [(0, 0), (50, 50), (2_50, 2_00)])
 @pytest.mark.parametrize("policy", SpentReturns)
 def test_return_takes_no_expired_points(policy, spent, points):
