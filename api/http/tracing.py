@@ -4,7 +4,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services import tracing
 
-_UNTRACED = frozenset({"/livez", "/readyz", "/metrics", "/v1/instances/local"})
+INTERNAL_PATHS = frozenset({"/livez", "/readyz", "/metrics", "/v1/instances/local"})
 """The paths that probes, Prometheus and peers request every few seconds."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -21,7 +21,7 @@ class TracedApp:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _UNTRACED:
+        if scope["type"] != "http" or scope["path"] in INTERNAL_PATHS:
             await self._app(scope, receive, send)
             return
         method = scope["method"] if scope["method"] in _METHODS else "_OTHER"

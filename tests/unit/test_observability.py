@@ -16,6 +16,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from api.app import create_app
 from api.http.metrics import Metrics as ApiMetrics
+from api.http.tracing import INTERNAL_PATHS
 from pipelines.runtime.query_table import QUERIES
 from services.ledger.metrics import Metrics as LedgerMetrics
 from services.state_stores.catalogue import BALANCES
@@ -151,6 +152,15 @@ def test_every_alert_has_a_response() -> None:
     """The guide has one row for each alert, and for no other."""
     guide = (ROOT / "docs" / "how-to" / "respond-to-alerts.md").read_text(encoding="utf-8")
     assert [alert["alert"] for alert in alerts()] == re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)
+
+
+def test_responses_to_callers_leave_out_internal_requests() -> None:
+    """Probes, Prometheus and peers send most requests of a quiet system. They would hide the errors of callers."""
+    expressions = [alert["expr"] for alert in alerts()]
+    expressions += [target["expr"] for path in DASHBOARDS for panel in panels(path) for target in panel["targets"]]
+    selectors = re.findall(r"loyalty_http_requests_total(\{.*?\}|)\[", " ".join(expressions))
+    left_out = [{*names.split("|")} for names in re.findall(r'route!~"(.*?)"', " ".join(selectors))]
+    assert [INTERNAL_PATHS] * len(selectors) == left_out
 
 
 @EVERY_DASHBOARD
