@@ -117,6 +117,12 @@ _STORE_METRICS: tuple[tuple[_Family, str, str, Callable[[StoreTask], float]], ..
     ),
     (
         GaugeMetricFamily,
+        "loyalty_store_rebuild_time_seconds",
+        "When the local copy was deleted to read it again, since the epoch; 0 if it was kept.",
+        lambda task: task.progress.rebuilt_at,
+    ),
+    (
+        GaugeMetricFamily,
         "loyalty_store_restored_ratio",
         "Completed share of the restore.",
         lambda task: task.progress.restored_share,
@@ -166,13 +172,6 @@ class _StoresCollector(Collector):
                     with suppress(StoreError):  # The store is closed, so its number of keys is not known.
                         family.add_metric([store_name, str(partition)], float(value_of(task)))
             yield family
-        rebuilds = CounterMetricFamily(
-            "loyalty_store_rebuilds", "Local copies that were deleted and read again.", labels=labels
-        )
-        for store_name, store in self._stores.by_name.items():
-            for partition, number in store.rebuilds.items():
-                rebuilds.add_metric([store_name, str(partition)], number)
-        yield rebuilds
         yield GaugeMetricFamily(
             "loyalty_materialiser_alive",
             "1 while the materialiser thread works.",

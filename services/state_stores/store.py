@@ -1,7 +1,6 @@
 """Opens, reads and removes the partitions of a store that this instance holds."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -49,7 +48,6 @@ class StateStore:
     Attributes:
         definition: the definition of the store.
         has_derived: whether another store is derived from this one.
-        rebuilds: how often the data of each partition were deleted and read again since the start of the process.
     """
 
     def __init__(self, definition: StoreDefinition, source: "StateStore | None" = None) -> None:
@@ -61,7 +59,6 @@ class StateStore:
         if source:
             source.has_derived = True
         self._tasks: dict[int, StoreTask] = {}
-        self.rebuilds: Counter[int] = Counter()
 
     @property
     def tasks(self) -> Mapping[int, StoreTask]:
@@ -125,14 +122,14 @@ class StateStore:
             return task
         self.remove(partition)
         if reason:
-            self.rebuilds[partition] += 1
             log.warning("store rebuilt from its changelog", store=self.definition.name, partition=partition, why=reason)
             storage.destroy()
             storage, _ = self._open_storage(open_partition, partition)
             checkpoint = storage.checkpoint
         position = checkpoint.offset if checkpoint else low
         resumed_from = checkpoint.offset if checkpoint else None
-        progress = TaskProgress(resumed_from, position, position, high, high, rebuilt_because=reason)
+        rebuilt_at = time.time() if reason else 0.0
+        progress = TaskProgress(resumed_from, position, position, high, high, reason, rebuilt_at)
         task = StoreTask(self.definition, partition, storage, origin, progress, observe_freshness)
         if checkpoint:
             task.caught_up_time = checkpoint.caught_up_time

@@ -42,6 +42,7 @@ class TaskProgress:
         end_offset: the highest end offset that the broker has reported.
         target: the end offset at the start. A store that has reached it is restored.
         rebuilt_because: why the local data were deleted at the start; None if they were kept.
+        rebuilt_at: when they were deleted, in seconds since the epoch; 0 if they were kept.
         restored: whether the store has reached the target.
         applied: number of records that were applied.
         undecodable: number of records that were skipped because they cannot be decoded.
@@ -57,6 +58,7 @@ class TaskProgress:
     end_offset: int
     target: int
     rebuilt_because: str | None = None
+    rebuilt_at: float = 0.0
     restored: bool = False
     applied: int = 0
     undecodable: int = 0

@@ -73,7 +73,7 @@ def test_metrics_have_route_templates_and_no_cards(client: TestClient, feed: Any
     assert 'loyalty_http_requests_total{method="GET",route="unmatched",status="404"} 1.0' in text
     assert f'loyalty_http_request_duration_seconds_count{{method="GET",{route}}} 2.0' in text
     assert 'loyalty_store_entries{partition="' in text
-    assert "# TYPE loyalty_store_rebuilds_total counter" in text
+    assert 'loyalty_store_rebuild_time_seconds{partition="' in text
     assert "loyalty_materialiser_alive 1.0" in text
     assert "loyalty_changelogs_followed 1.0" in text
     assert "loyalty_balance_freshness_seconds_bucket" in text

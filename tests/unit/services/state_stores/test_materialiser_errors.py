@@ -152,7 +152,6 @@ def test_a_write_that_finds_damage_rebuilds_the_store(monkeypatch: pytest.Monkey
         wait_for("the record", lambda: 0 in store.tasks and store.tasks[0].progress.position == 1)
         assert materialiser.alive
         assert store.tasks[0].progress.rebuilt_because == "Corruption: bad block"
-        assert {0: 1} == store.rebuilds
 
 
 def test_a_materialiser_that_fails_leaves_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
