@@ -154,6 +154,15 @@ def test_maintenance_has_the_folders_and_settings_of_the_pipeline(compose: dict[
     assert variables <= pipeline["environment"].keys()
 
 
+def test_the_guide_adds_the_webhooks_to_the_status(compose: dict[str, Any]) -> None:
+    """A profile cannot change the other services. So a variable adds the part, with the port of its health check."""
+    guide = (ROOT / "docs" / "how-to" / "run-webhooks.md").read_text(encoding="utf-8")
+    (urls,) = re.findall(r"^ +LOYALTY_STATUS_URLS=(.*)$", guide, re.MULTILINE)
+    assert f"{compose['x-status']['LOYALTY_STATUS_URLS']} webhooks=http://webhooks:9110" == urls
+    assert "http://127.0.0.1:9110/readyz" in compose["services"]["webhooks"]["healthcheck"]["test"]
+    assert "${LOYALTY_STATUS_URLS:-" in (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+
+
 def test_no_variable_of_another_program_is_empty(compose: dict[str, Any]) -> None:
     """The settings ignore empty variables. Spark does not: its driver ends if SPARK_EXECUTOR_MEMORY is empty."""
     for name, service in compose["services"].items():

@@ -260,19 +260,26 @@ def test_kustomize_renders_the_manifests(kustomization: Path) -> None:
     assert [] == [fault for manifest in rendered for fault in faults(manifest)]
 
 
-def test_the_api_finds_the_other_parts() -> None:
-    """Each URL of the status is a port of a service."""
-    found = manifests(MANIFESTS / "stack" / "kustomization.yaml")
+@pytest.mark.parametrize(
+    ("folder", "parts"),
+    [("stack", ["pipeline", "ledger"]), ("with-webhooks", ["pipeline", "ledger", "webhooks"])],
+)
+def test_the_api_finds_the_other_parts(folder: str, parts: list[str]) -> None:
+    """The status has each part that runs. Each URL is a port of a service."""
+    kustomization = MANIFESTS / folder / "kustomization.yaml"
     ports = {
         f"http://{each['metadata']['name']}:{port['port']}"
-        for each in found
+        for each in manifests(kustomization)
         if each["kind"] == "Service"
         for port in each["spec"]["ports"]
     }
-    settings = (MANIFESTS / "stack" / "settings.env").read_text(encoding="utf-8")
-    urls = re.findall(r"(pipeline|ledger)=(http://\S+)", settings)
-    assert ["pipeline", "ledger"] == [part for part, _ in urls]
-    assert ports >= {url for _, url in urls}
+    (generator,) = documents(kustomization)[0]["configMapGenerator"]
+    files = [(kustomization.parent / name).read_text(encoding="utf-8") for name in generator.get("envs", ())]
+    settings = "\n".join([*files, *generator.get("literals", ())])
+    (line,) = re.findall(r"^LOYALTY_STATUS_URLS=(.*)$", settings, re.MULTILINE)
+    urls = dict(each.split("=") for each in line.split())
+    assert parts == [*urls]
+    assert ports >= {*urls.values()}
 
 
 @EVERY_KUSTOMIZATION
