@@ -136,6 +136,14 @@ def test_the_service_finds_the_driver_of_executors() -> None:
     assert f"prometheus.io/port={container['ports'][0]['containerPort']}" in guide
 
 
+def test_no_second_driver_starts_beside_the_first() -> None:
+    """The API server refuses a second pod with the same name. A supervisor deletes only a pod that has ended."""
+    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    (name,) = re.findall(r"--conf spark\.kubernetes\.driver\.pod\.name=(\S+)", guide)
+    deleted = re.findall(r"delete pods --field-selector (\S+)", guide)
+    assert [f"metadata.name={name},status.phase={phase}" for phase in ("Succeeded", "Failed")] == deleted
+
+
 @EVERY_KUSTOMIZATION
 def test_pods_run_the_images_of_the_compose_file(kustomization: Path) -> None:
     """Pods run the images of the compose file, and the kustomization sets the tag of each."""
