@@ -250,7 +250,8 @@ def uses(document: Path) -> dict[str, list[str]]:
     found = {}
     for line in commands(document):
         # At the start of the line, after variables, as .venv/bin/loyalty, or as the command of a container.
-        if match := re.match(r"(?:[A-Z_]+=\S+ +)*(?:\S+/|docker-compose .* (?:api|audit) )?loyalty ([^…|;#]+)", line):
+        runs = r"(?:[A-Z_]+=\S+ +)*(?:\S+/|docker-compose .* (?:api|audit) |kubectl .* -- )?loyalty ([^…|;#]+)"
+        if match := re.match(runs, line):
             found[line] = shlex.split(match[1])
     return found
 

@@ -221,6 +221,13 @@ def test_documents_create_the_secrets_of_pods() -> None:
         assert key in command
 
 
+def test_the_key_of_prometheus_is_valid_for_a_year() -> None:
+    """With an expired key, no alert on the metrics of the API can fire, except a wrong one."""
+    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    (options,) = re.findall(r"loyalty keys create prometheus (.*?) \|", guide)
+    assert "--scope operate --days 365" == options
+
+
 @EVERY_KUSTOMIZATION
 def test_settings_of_pods_exist(kustomization: Path) -> None:
     """Every LOYALTY_ variable of a pod is a setting."""
