@@ -221,6 +221,17 @@ def test_documents_create_the_secrets_of_pods() -> None:
         assert key in command
 
 
+def test_the_guide_waits_for_the_secret_of_each_api_pod() -> None:
+    """The kubelets copy a changed secret at different times. The command reads the file that the API reads."""
+    guide = (ROOT / "docs" / "how-to" / "secure-the-api.md").read_text(encoding="utf-8")
+    (api,) = [each for each in documents(MANIFESTS / "stack" / "api.yaml") if each["kind"] == "StatefulSet"]
+    (container,) = api["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert [variables["LOYALTY_INSTANCE_SECRET_FILE"]] == re.findall(r"exec \$pod -- sha256sum (\S+)", guide)
+    labels = dict(each.split("=") for each in re.findall(r"get pods -l (\S+)", guide))
+    assert api["spec"]["selector"]["matchLabels"] == labels
+
+
 def test_the_key_of_prometheus_is_valid_for_a_year() -> None:
     """With an expired key, no alert on the metrics of the API can fire, except a wrong one."""
     guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
