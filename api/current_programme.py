@@ -71,7 +71,7 @@ class CurrentProgramme:
             published = orjson.loads(VersionedValue.unpack(stored).body)
             effective_time = to_milliseconds(datetime.fromisoformat(published["EffectiveTime"]))
             try:
-                rules = parse_programme(published["Programme"])
+                rules = parse_programme(published["Programme"], is_published=True)
             except ProgrammeError as error:
                 raise ProgrammeUnreadable(version=published["Version"]) from error
             self._parsed[stored] = replace(rules, version=published["Version"], effective_time=effective_time)

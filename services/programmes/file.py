@@ -16,6 +16,7 @@ from decimal import (
     Decimal,
 )
 from functools import cache
+from importlib import resources
 from itertools import pairwise
 from typing import Annotated, cast
 
@@ -65,22 +66,41 @@ class ProgrammeError(ValueError):
         self.problems = tuple(problems)
 
 
-def parse_programme(file: str) -> Programme:
-    """Returns the rules of a programme file as version 0. Raises ProgrammeError with all problems."""
+def parse_programme(file: str, *, is_published: bool = False) -> Programme:
+    """Returns the rules of a programme file as version 0. Raises ProgrammeError with all problems.
+
+    Args:
+        is_published: accept every time zone that this machine has, because nobody can correct a published version.
+    """
     try:
-        return validated(file, _ProgrammeFile).rules()
+        return validated(file, _PublishedFile if is_published else _ProgrammeFile).rules()
     except InvalidFileError as error:
         raise ProgrammeError(str(error), error.problems) from error
 
 
 @cache
-def _time_zones() -> frozenset[str]:
+def _shared_zones() -> frozenset[str]:
+    """The time zones that all processes have: those of the package tzdata. Factory means that no zone is set.
+
+    The database of a machine has more names, for example localtime, which containers do not have.
+    """
+    return frozenset((resources.files("tzdata") / "zones").read_text("utf-8").split()) - {"Factory"}
+
+
+@cache
+def _zones_here() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones())
 
 
 def _time_zone(name: str) -> str:
-    if name not in _time_zones():
-        raise ValueError(f"{name!r} is not a time zone of this machine, such as Asia/Kolkata or UTC")
+    if name not in _shared_zones():
+        raise ValueError(f"{name!r} is not a time zone of the package tzdata, such as Asia/Kolkata or UTC")
+    return name
+
+
+def _time_zone_here(name: str) -> str:
+    if name not in _zones_here():
+        raise ValueError(f"{name!r} is not a time zone of this machine. Install a newer package tzdata.")
     return name
 
 
@@ -274,6 +294,12 @@ class _ProgrammeFile(FileModel):
             multiplier=campaign.multiplier,
             bonus=campaign.bonus,
         )
+
+
+class _PublishedFile(_ProgrammeFile):
+    """An earlier build published every time zone that the machine of the publisher had."""
+
+    time_zone: Annotated[str, scalar(_time_zone_here)] = _DEFAULT.time_zone
 
 
 def _unknown_categories(key: tuple[str | int, ...], names: Iterable[str], info: ValidationInfo) -> Notes:

@@ -54,7 +54,7 @@ class Version:
     def of(cls, record: Record) -> "Version":
         """Returns the version of a record ProgrammeVersion. Raises ProgrammeError if its file is not valid."""
         number, effective_time, text = record["Version"], record["EffectiveTime"], record["Programme"]
-        rules = replace(parse_programme(text), version=number, effective_time=effective_time)
+        rules = replace(parse_programme(text, is_published=True), version=number, effective_time=effective_time)
         return cls(number, effective_time, record["PublishedTime"], text, rules)
 
 

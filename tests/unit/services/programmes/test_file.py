@@ -205,6 +205,8 @@ campaigns:
         (LEAST + "time-zone: Asia/Nowhere", "'Asia/Nowhere' is not a time zone"),
         (LEAST + "time-zone: ../etc/passwd", "is not a time zone"),
         (LEAST + "time-zone: Asia", "is not a time zone"),
+        (LEAST + "time-zone: localtime", "'localtime' is not a time zone of the package tzdata, such as"),
+        (LEAST + "time-zone: Factory", "is not a time zone"),
         (LEAST + "customer-types: []", "is an empty list"),
         (LEAST + "customer-types: PRIME", "must be a list"),
         (LEAST + "customer-types: [' PRIME']", "printable characters"),

@@ -12,7 +12,7 @@ from services.domain.formats import LAST_TIME
 from services.domain.programme import Programme
 from services.messaging.publishing import PublishError
 from services.programmes import topic
-from services.programmes.file import ProgrammeError
+from services.programmes.file import ProgrammeError, parse_programme
 from services.programmes.topic import UncertainPublicationError, Version, _next, _now, publish_programme
 from services.settings import Settings
 from tests.support.mock_kafka import mock_broker, refuse_next, requests_to
@@ -27,6 +27,17 @@ def broker_with_topics() -> Iterator[tuple[Settings, Producer]]:
         for each in (topics.POS_INVOICES, topics.LOYALTY_COMMANDS, topics.LOYALTY_PROGRAMMES):
             broker.list_topics(settings.name_of(each), timeout=10)  # creates it
         yield settings, broker
+
+
+def test_a_published_version_keeps_a_time_zone_that_is_no_longer_accepted() -> None:
+    """Nobody can withdraw it, and without it no process could decide."""
+    file = FILE + "time-zone: Factory\n"
+
+    version = Version.of({"Version": 1, "EffectiveTime": 0, "PublishedTime": 0, "Programme": file})
+
+    assert "Factory" == version.rules.time_zone
+    with pytest.raises(ProgrammeError, match="'Factory' is not a time zone of the package tzdata"):
+        parse_programme(file)
 
 
 def test_no_version_takes_effect_before_1970() -> None:
