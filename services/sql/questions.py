@@ -29,9 +29,12 @@ QUESTIONS = (
     ),
     Question(
         "breakage",
-        "Which share of the issued points has expired, by month?",
+        "Which share of the points that were earned, imported or added by adjustments has expired, by month?",
         """
-        SELECT strftime(Time, '%Y-%m') AS Month, coalesce(sum(Points) FILTER (Kind = 'earned'), 0) AS Issued,
+        SELECT strftime(Time, '%Y-%m') AS Month,
+            coalesce(
+                sum(Points) FILTER (Kind IN ('earned', 'imported') OR (Kind = 'adjusted' AND Points > 0)), 0
+            ) AS Issued,
             coalesce(-sum(Points) FILTER (Kind = 'expired'), 0) AS Expired,
             round(100 * Expired / nullif(Issued, 0), 2) AS Percent
         FROM loyalty_entries GROUP BY Month ORDER BY Month
@@ -39,9 +42,12 @@ QUESTIONS = (
     ),
     Question(
         "redemption-rate",
-        "Which share of the issued points is spent, by month?",
+        "Which share of the points that were earned, imported or added by adjustments is spent, by month?",
         """
-        SELECT strftime(Time, '%Y-%m') AS Month, coalesce(sum(Points) FILTER (Kind = 'earned'), 0) AS Issued,
+        SELECT strftime(Time, '%Y-%m') AS Month,
+            coalesce(
+                sum(Points) FILTER (Kind IN ('earned', 'imported') OR (Kind = 'adjusted' AND Points > 0)), 0
+            ) AS Issued,
             coalesce(-sum(Points) FILTER (Kind = 'redeemed'), 0) AS Redeemed,
             round(100 * Redeemed / nullif(Issued, 0), 2) AS Percent
         FROM loyalty_entries GROUP BY Month ORDER BY Month

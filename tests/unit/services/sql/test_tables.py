@@ -432,6 +432,26 @@ def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: L
     assert [("S1", 1, 0, 0.0)] == answers["repeat-rate"]
 
 
+def test_imported_and_added_points_are_issued_too(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """They can expire and be spent like earned points. An adjustment that takes points does not count."""
+    january = entry(1, 900, time=at(2026, 1, 31, 23), total=900)
+    february = [
+        entry(2, 500, time=at(2026, 2, 1, 0), total=1400),
+        entry(3, 30_000, time=at(2026, 2, 2), kind=Kind.IMPORTED, total=31_400),
+        entry(4, 9_500, time=at(2026, 2, 3), kind=Kind.ADJUSTED, total=40_900),
+        entry(5, -300, time=at(2026, 2, 4), kind=Kind.ADJUSTED, total=40_600),
+        entry(6, -20_000, time=at(2026, 2, 5), kind=Kind.EXPIRED, total=20_600),
+        entry(7, -10_000, time=at(2026, 2, 6), kind=Kind.REDEEMED, total=10_600),
+    ]
+    ledger.append(*((CARD, each) for each in [january, *february]))
+    issued = sum(each.points for each in february if each.points > 0)
+
+    for question, kind in (("breakage", Kind.EXPIRED), ("redemption-rate", Kind.REDEEMED)):
+        used = -sum(each.points for each in february if each.kind is kind)
+        _, answer = rows(opened(), BY_NAME[question].sql)
+        assert ("2026-02", Decimal(issued) / 100, Decimal(used) / 100, round(100 * used / issued, 2)) == answer
+
+
 @pytest.mark.parametrize(
     ("statement", "error"),
     [
