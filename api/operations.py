@@ -165,20 +165,25 @@ class Operations:
             self._latest = time.monotonic(), found, rates
             return found, rates
 
-    def select(self, positions: Collection[RecordPosition]) -> tuple[Iterable[DeadLetter], Counter[str]]:
-        """The dead letters at these positions, and their number for each original topic.
+    def select(
+        self, positions: Collection[RecordPosition], since: int
+    ) -> tuple[Iterable[DeadLetter], Counter[str], int]:
+        """The dead letters at these positions, their number for each original topic, and the number of those left out.
 
         Each iteration reads the dead letters from Kafka again, because all of them may not fit into memory.
+
+        Args:
+            since: leave out records that first became dead letters before this time (see ``replayed_since``).
 
         Raises:
             UnknownDeadLetter: one of the positions has no dead letter.
         """
         with _broker_problems():
             letters = dead_letters.DeadLetters(self.settings, DeadLetterFilter(None, positions))
-            found, missing = dead_letters.topics_of(letters, positions)
+            found, missing, left_out = dead_letters.topics_of(letters, positions, since)
         if missing:
             raise UnknownDeadLetter(positions=[str(each) for each in missing])
-        return letters, found
+        return letters, found, left_out
 
     async def newest_dead_letters(self, reason: str | None, most: int) -> NewestDeadLetters:
         """The number of dead letters for each reason, and at most this number of the newest ones.
@@ -205,10 +210,10 @@ class Operations:
             with _broker_problems():
                 return await run_in_threadpool(runs.read_runs, self.settings)
 
-    def replay(self, letters: Iterable[DeadLetter], destinations: Iterable[str]) -> int:
-        """Publish the original records again, to these topics. Returns their number."""
+    def replay(self, letters: Iterable[DeadLetter], destinations: Iterable[str], since: int) -> int:
+        """Publish the original records again, to these topics. Returns their number. See ``select`` for ``since``."""
         with _broker_problems():
-            return dead_letters.replay(self.settings, letters, destinations)
+            return dead_letters.replay(self.settings, letters, destinations, since)
 
     def publish_programme(self, text: str, effective_time: int | None) -> Version:
         """Publish the next version.

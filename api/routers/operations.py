@@ -16,7 +16,7 @@ from api.security.permissions import caller_of, needs
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text
 from services.messaging.avro import Record
-from services.messaging.dead_letters import RecordPosition
+from services.messaging.dead_letters import RecordPosition, replayed_since
 
 router = APIRouter(prefix="/v1", tags=["operations"], route_class=JsonRoute)
 
@@ -66,17 +66,21 @@ async def dead_letters(
 def replay(request: Request, order: ReplayOrder, operations: OperationsDep) -> Response:
     """Publish the original keys and values to their original topics again. The dead letters stay in the list.
 
-    An invoice that was already processed is not counted again.
+    Without `older`, the replay leaves out records that became dead letters more than `LOYALTY_REPEAT_HORIZON` (nine
+    days) ago, and a record that was already processed is not counted again.
     """
     wanted = {RecordPosition(*map(int, each.split(":"))) for each in order.positions}
     request.scope["audit_details"] = {
         "positions": " ".join(map(str, sorted(wanted))),
         "dryRun": str(order.dry_run).lower(),
+        "older": str(order.older).lower(),
     }
-    letters, found = operations.select(wanted)
+    since = replayed_since(operations.settings, older=order.older)
+    letters, found, left_out = operations.select(wanted, since)
     body = {
         "selected": found.total(),
-        "published": 0 if order.dry_run else operations.replay(letters, found),
+        "published": 0 if order.dry_run else operations.replay(letters, found, since),
+        "leftOut": left_out,
         "topics": found,
         "dryRun": order.dry_run,
     }

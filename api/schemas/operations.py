@@ -100,6 +100,12 @@ class ReplayOrder(BaseModel):
         min_length=1, max_length=MOST_POSITIONS, examples=[["0:42"]]
     )
     dry_run: bool = Field(default=False, strict=True, description="Only show what would be published.")
+    older: bool = Field(
+        default=False,
+        strict=True,
+        description="Also publish records that became dead letters more than `LOYALTY_REPEAT_HORIZON` ago. First check "
+        "that nobody has replayed them or sent them again, because they can count twice.",
+    )
 
 
 class Replay(BaseModel):
@@ -107,6 +113,7 @@ class Replay(BaseModel):
 
     selected: int
     published: int
+    left_out: int = Field(description="Dead letters that the replay leaves out because they are too old.")
     topics: dict[str, int] = Field(description="Selected records by the topic that they came from.")
     dry_run: bool
 

@@ -9,6 +9,7 @@ from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, seconds_text, stop, table
 from services.messaging import dead_letters
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLetters, RecordPosition
+from services.yaml_files.scalars import in_iso
 
 app = typer.Typer(no_args_is_help=True, help="Records that could not be decoded or are not valid.")
 
@@ -62,11 +63,19 @@ def replay(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what the command would publish, and publish nothing.")
     ] = False,
+    older: Annotated[
+        bool,
+        typer.Option(
+            "--older",
+            help="Also publish records that became dead letters more than LOYALTY_REPEAT_HORIZON ago. First check that "
+            "nobody has replayed them or sent them again, because they can count twice.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Publish the original keys and values to their original topics again.
 
-    The dead letters stay in the list. An invoice that was already processed is not counted again.
+    The dead letters stay in the list. Without --older, a record that was already processed is not counted again.
     """
     positions = [_position(text) for text in offset or ()]
     if select_all == bool(reason is not None or positions):
@@ -78,19 +87,34 @@ def replay(
     letter_filter = DeadLetterFilter(reason, frozenset(positions))
     with clear_errors():
         letters = DeadLetters(settings, letter_filter)
-        found, missing = dead_letters.topics_of(letters, positions)
+        since = dead_letters.replayed_since(settings, older=older)
+        found, missing, left_out = dead_letters.topics_of(letters, positions, since)
         if missing:
             stop(f"there is no dead letter at {', '.join(map(str, missing))}: nothing was published")
         published = 0
         if not dry_run:
-            with audited("loyalty dead-letters replay", settings, selected=f"{found.total()}"):
-                published = dead_letters.replay(settings, letters, found)
+            with audited(
+                "loyalty dead-letters replay", settings, selected=f"{found.total()}", older=str(older).lower()
+            ):
+                published = dead_letters.replay(settings, letters, found, since)
     to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
     text = f"{'would publish' if dry_run else 'published'} {to}"
     if not dry_run and published < found.total():
         text = f"published {published:,} of {to}: the others are duplicates, or the topic no longer has them"
+    if left_out:
+        text += (
+            f"\nleft out {left_out:,} that became dead letters more than {in_iso(settings.repeat_horizon)} ago "
+            "(LOYALTY_REPEAT_HORIZON), because the pipeline may have forgotten whether it has processed them. Check "
+            "that nobody has replayed them or sent them again. Then use --older"
+        )
     report(
-        {"selected": found.total(), "published": published, "topics": dict(found), "dry_run": dry_run},
+        {
+            "selected": found.total(),
+            "published": published,
+            "left_out": left_out,
+            "topics": dict(found),
+            "dry_run": dry_run,
+        },
         text,
         as_json=as_json,
     )

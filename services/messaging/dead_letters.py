@@ -3,10 +3,12 @@
 import asyncio
 import heapq
 import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import NamedTuple, TypeVar, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
@@ -25,6 +27,7 @@ from services.messaging.publishing import (
 )
 from services.messaging.topic_reader import read_range
 from services.settings import Settings
+from services.yaml_files.scalars import in_iso
 
 CLIENT_ID = "loyalty-dead-letters"
 
@@ -78,6 +81,13 @@ class DeadLetter(DeadLetterFacts):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, str | bytes | None], ...] = ()
+
+    @property
+    def first_time(self) -> int:
+        """When the record first became a dead letter. A replayed record can become a dead letter again."""
+        with suppress(KeyError, ValueError):  # A till can send this header with any value.
+            return min(self.time, int(dict(self.headers)[headers.DEAD_LETTER_FIRST_TIME] or ""))
+        return self.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,18 +207,37 @@ def newest_of(letters: Iterable[Facts], most: int) -> tuple[Counter[str], list[F
     return reasons, newest
 
 
+def replayed_since(settings: Settings, *, older: bool) -> int:
+    """Replays leave out records that first became dead letters before this time, in milliseconds since the epoch.
+
+    The record may already count: by an earlier replay, or because the till has sent the corrected invoice. Every query
+    drops duplicates of invoices and commands for at least twice the repeat horizon. The first horizon is for the age
+    of the dead letter. The second one is for the time that a record may wait in its topic.
+
+    Args:
+        older: leave out nothing.
+    """
+    return 0 if older else time.time_ns() // 1_000_000 - settings.repeat_horizon // timedelta(milliseconds=1)
+
+
 def topics_of(
-    letters: Iterable[DeadLetter], positions: Collection[RecordPosition]
-) -> tuple[Counter[str], list[RecordPosition]]:
-    """The number of dead letters for each topic, and the sorted positions that have none.
+    letters: Iterable[DeadLetter], positions: Collection[RecordPosition], since: int
+) -> tuple[Counter[str], list[RecordPosition], int]:
+    """The number of dead letters for each topic, the sorted positions that have none, and the number of those left out.
 
     Raises PublishError if the record of a dead letter cannot be published.
+
+    Args:
+        since: leave out records that first became dead letters before this time (see ``replayed_since``).
     """
-    found, missing = Counter[str](), set(positions)
+    found, missing, left_out = Counter[str](), set(positions), 0
     for letter in letters:
-        found[_destination(letter)] += 1
         missing.discard(letter.position)
-    return found, sorted(missing)
+        if letter.first_time < since:
+            left_out += 1
+        else:
+            found[_destination(letter)] += 1
+    return found, sorted(missing), left_out
 
 
 def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False) -> Iterator[DeadLetter]:
@@ -229,7 +258,7 @@ def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False) -> I
         yield letter
 
 
-def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iterable[str]) -> int:
+def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iterable[str], since: int) -> int:
     """Publish each original record once, with its headers, to the topic it came from. Returns the number of records.
 
     The dead letters stay in their topic. Raises PublishError if a record cannot be delivered, and DeadLettersError if
@@ -237,17 +266,20 @@ def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iter
 
     Args:
         destinations: the topics of the dead letters (see ``topics_of``).
+        since: leave out records that first became dead letters before this time (see ``replayed_since``).
     """
     published = 0
     with Publisher(connected_producer(settings, CLIENT_ID, sorted(destinations))) as publisher:
         try:
             for letter in deduplicated(letters):
-                publisher.publish(_destination(letter), letter.key, letter.value, letter.headers)
-                published += 1
+                if letter.first_time >= since:
+                    first_time = headers.DEAD_LETTER_FIRST_TIME, str(letter.first_time)
+                    publisher.publish(_destination(letter), letter.key, letter.value, [*letter.headers, first_time])
+                    published += 1
         except DeadLettersError as error:
             raise DeadLettersError(
-                f"{error}. {published:,} records were published before. Replay the same dead letters again: invoices "
-                "and commands that were already processed are not counted again"
+                f"{error}. {published:,} records were published before. Replay the same dead letters again within "
+                f"{in_iso(settings.repeat_horizon)}: for this time the pipeline does not count these records again"
             ) from error
     return published
 

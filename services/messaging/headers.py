@@ -15,6 +15,9 @@ DEAD_LETTER_REASON = "dead_letter_reason"
 OF_DEAD_LETTERS = (DEAD_LETTER_TOPIC, DEAD_LETTER_PARTITION, DEAD_LETTER_OFFSET, DEAD_LETTER_REASON)
 """The headers that a dead letter has in addition to those of its original record."""
 
+DEAD_LETTER_FIRST_TIME = "dead_letter_first_time"
+"""A replay adds this header to the record: when the record first became a dead letter, milliseconds since the epoch."""
+
 LARGEST_VALUE = 15 * 2**20
 """Bytes of a value before compression. A dead letter with a larger value may not fit into its topic (16 MiB)."""
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -433,6 +434,16 @@ def test_a_token_that_fits_into_no_cookie_is_refused(guarded: TestClient, secure
 )
 def test_a_missing_broker_is_a_problem_on_the_page(client: TestClient, path: str) -> None:
     assert "Kafka does not answer" in client.get(f"/console/{path}").text
+
+
+def test_a_replay_says_how_many_old_dead_letters_it_leaves_out() -> None:
+    """If it leaves out all of them, there is nothing to confirm."""
+    for selected, left_out in ((1, 0), (1, 2), (0, 2)):
+        body = {"selected": selected, "leftOut": left_out, "topics": {"pos-invoices": selected}, "dryRun": True}
+        answer = SimpleNamespace(is_good=True, body=body)
+        html = bytes(page("replay.html", answer=answer, positions=["0:7"]).body).decode()
+        assert bool(left_out) == ("Left out because of their age: 2." in html)
+        assert bool(selected) == ("The replay publishes 1 to pos-invoices" in html) == ("Confirm" in html)
 
 
 @pytest.mark.parametrize(

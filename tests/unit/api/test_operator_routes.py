@@ -5,6 +5,7 @@ import time
 import tracemalloc
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,8 +69,8 @@ class Kafka:
         self.reads += 1
         return Selected(self.letters, letter_filter)
 
-    def replay(self, _: Settings, letters: Iterable[DeadLetter], __: object) -> int:
-        self.replayed += (letter.position for letter in letters)
+    def replay(self, _: Settings, letters: Iterable[DeadLetter], __: object, since: int) -> int:
+        self.replayed += (letter.position for letter in letters if letter.first_time >= since)
         return len(self.replayed)
 
     def status(self, _: Settings, __: Any, api: Any) -> Status:
@@ -144,7 +145,7 @@ def test_large_dead_letters_are_shown_in_part_and_take_little_memory(client: Tes
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_replay_of_large_dead_letters_takes_little_memory(client: TestClient, kafka: Kafka, *, dry_run: bool) -> None:
     kafka.letters = LargeLetters()
-    order = {"positions": [f"0:{number}" for number in range(32)], "dryRun": dry_run}
+    order = {"positions": [f"0:{number}" for number in range(32)], "dryRun": dry_run, "older": True}
     with memory_below(16 * MIB):
         body = client.post("/v1/dead-letters/replay", json=order).json()
     assert (32, 0 if dry_run else 32) == (body["selected"], body["published"])
@@ -227,8 +228,8 @@ def test_bytes_are_masked_without_their_scope(kafka: Kafka, tmp_path: Path) -> N
 
 def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka) -> None:
     """A dry run publishes nothing, and an unknown position stops everything."""
-    order: dict[str, Any] = {"positions": ["0:0", "0:2"], "dryRun": True}
-    expected = {"selected": 2, "published": 0, "topics": {"pos-invoices": 2}, "dryRun": True}
+    order: dict[str, Any] = {"positions": ["0:0", "0:2"], "dryRun": True, "older": True}
+    expected = {"selected": 2, "published": 0, "leftOut": 0, "topics": {"pos-invoices": 2}, "dryRun": True}
     assert expected == client.post("/v1/dead-letters/replay", json=order).json()
     missing = client.post("/v1/dead-letters/replay", json={"positions": ["0:1", "0:9"]})
     assert ("unknown-dead-letter", ["0:9"]) == (problem_type(missing, 404), missing.json()["positions"])
@@ -243,6 +244,17 @@ def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka)
     assert "unreadable-body" == problem_type(twice, 400)
     for positions in ([], ["1"], ["0:-1"]):
         assert 422 == client.post("/v1/dead-letters/replay", json={"positions": positions}).status_code
+
+
+def test_a_replay_leaves_out_old_dead_letters(client: TestClient, kafka: Kafka) -> None:
+    """The pipeline may have forgotten that it has processed their records."""
+    young = replace(LETTERS[1], time=int(time.time() * 1_000))
+    kafka.letters = [LETTERS[0], young, LETTERS[2]]
+    order = {"positions": ["0:0", "0:1"]}
+    expected = {"selected": 1, "published": 1, "leftOut": 1, "topics": {"pos-invoices": 1}, "dryRun": False}
+    assert expected == client.post("/v1/dead-letters/replay", json=order).json()
+    assert [young.position] == kafka.replayed
+    assert 2 == client.post("/v1/dead-letters/replay", json=order | {"older": True}).json()["selected"]
 
 
 def test_the_audit_trail_says_what_was_replayed_and_published(
@@ -261,7 +273,7 @@ def test_the_audit_trail_says_what_was_replayed_and_published(
     with TestClient(instance.app, headers=bearer(secured.key(*Scope).text)) as client:
         for path, body in (
             ("dead-letters/replay", positions | {"dryRun": True}),
-            ("dead-letters/replay", positions),
+            ("dead-letters/replay", positions | {"older": True}),
             ("dead-letters/replay", {"positions": ["0:9"]}),
             ("programmes/check", programme),
             ("programmes", programme),
@@ -269,9 +281,9 @@ def test_the_audit_trail_says_what_was_replayed_and_published(
             client.post(f"/v1/{path}", json=body)
     replay = "POST /v1/dead-letters/replay"
     assert [
-        (replay, "200", {"positions": "0:0 0:2", "dryRun": "true"}),
-        (replay, "200", {"positions": "0:0 0:2", "dryRun": "false"}),
-        (replay, "404", {"positions": "0:9", "dryRun": "false"}),
+        (replay, "200", {"positions": "0:0 0:2", "dryRun": "true", "older": "false"}),
+        (replay, "200", {"positions": "0:0 0:2", "dryRun": "false", "older": "true"}),
+        (replay, "404", {"positions": "0:9", "dryRun": "false", "older": "false"}),
         ("POST /v1/programmes", "201", {"version": "3"}),
     ] == [(each["Action"], each["Outcome"], details_of(each)) for each in secured.trail.records]
 

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import time
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -40,4 +42,18 @@ def test_a_replay_names_the_positions_without_a_dead_letter() -> None:
 
     assert (1, "") == (result.exit_code, result.stdout)
     assert "there is no dead letter at 0:9, 1:0: nothing was published" in result.stderr
-    assert "would publish 3 to pos-invoices" in loyalty("replay", "--all", "--dry-run").stdout
+    assert "would publish 3 to pos-invoices" in loyalty("replay", "--all", "--dry-run", "--older").stdout
+
+
+def test_a_replay_leaves_out_old_dead_letters_unless_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipeline may have forgotten that it has processed their records, so they could count twice."""
+    young = replace(LETTERS[0], position=RecordPosition(1, 0), time=int(time.time() * 1_000))
+    monkeypatch.setattr(dead_letters, "DeadLetters", lambda *_: [*LETTERS, young])
+
+    result = loyalty("replay", "--all", "--dry-run")
+
+    assert "would publish 1 to pos-invoices" in result.stdout
+    assert "left out 3 that became dead letters more than P9D ago" in result.stdout
+    for options, selected, left_out in (((), 1, 3), (("--older",), 4, 0)):
+        shown = json.loads(loyalty("replay", "--all", "--dry-run", "--json", *options).stdout)
+        assert (selected, left_out) == (shown["selected"], shown["left_out"])

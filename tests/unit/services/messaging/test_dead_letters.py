@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import cast
 
@@ -20,6 +21,7 @@ from services.messaging.dead_letters import (
     deduplicated,
     newest_of,
     replay,
+    replayed_since,
     topics_of,
 )
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError
@@ -58,9 +60,9 @@ def test_all_reasons_are_counted_and_only_the_newest_letters_are_kept() -> None:
 def test_a_selection_is_counted_by_topic_and_its_unknown_positions_are_listed() -> None:
     wanted = [RecordPosition(1, 0), LETTER.position, RecordPosition(0, 9)]
 
-    found = topics_of([LETTER, replace(LETTER, topic="loyalty")], wanted)
+    found = topics_of([LETTER, replace(LETTER, topic="loyalty")], wanted, since=0)
 
-    assert ({"pos-invoices": 1, "loyalty": 1}, [RecordPosition(0, 9), RecordPosition(1, 0)]) == found
+    assert ({"pos-invoices": 1, "loyalty": 1}, [RecordPosition(0, 9), RecordPosition(1, 0)], 0) == found
 
 
 def test_dead_letters_of_different_records_are_kept() -> None:
@@ -88,9 +90,9 @@ def test_a_record_whose_value_was_too_large_is_not_replayed() -> None:
     without_value = replace(LETTER, position=RecordPosition(0, 5), value=None, reason=headers.TOO_LARGE)
 
     with pytest.raises(PublishError, match="dead letter 0:5 has no value, because the value of the record at 1:7"):
-        topics_of([LETTER, without_value], [])
+        topics_of([LETTER, without_value], [], since=0)
     with pytest.raises(PublishError, match="0:4 has no header dead_letter_topic"):
-        topics_of([replace(LETTER, topic=None)], [])
+        topics_of([replace(LETTER, topic=None)], [], since=0)
 
 
 @pytest.fixture
@@ -101,7 +103,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Settings, Producer
 
 
 def test_a_replay_keeps_all_headers(broker: tuple[Settings, Producer]) -> None:
-    """A record can have several headers of one name, for example of two proxies on its way."""
+    """A record can have several headers of one name, for example of two proxies on its way. The replay adds the time
+    at which the record became a dead letter.
+    """
     settings, producer = broker
     pairs = [("via", b"one"), ("via", b"two"), ("empty", None)]
     origin = [(name, b"0") for name in headers.OF_DEAD_LETTERS[1:]]
@@ -109,9 +113,30 @@ def test_a_replay_keeps_all_headers(broker: tuple[Settings, Producer]) -> None:
     producer.flush(10)
     letters = dead_letters.DeadLetters(settings)
 
-    assert 1 == replay(settings, letters, ["pos-invoices"])
+    (letter,) = letters
+    added = ("dead_letter_first_time", str(letter.time).encode())
+
+    assert 1 == replay(settings, letters, ["pos-invoices"], since=0)
     with closing(clients.bounded_consumer(settings, "test")) as consumer:
-        assert [pairs] == [each.headers() for each in read_topic(consumer, "pos-invoices")]
+        assert [[*pairs, added]] == [each.headers() for each in read_topic(consumer, "pos-invoices")]
+
+
+def test_a_replay_leaves_out_what_the_pipeline_may_have_forgotten(broker: tuple[Settings, Producer]) -> None:
+    """The pipeline remembers records for two horizons. A record may wait in its topic for one of them."""
+    settings, producer = broker
+    producer.list_topics("pos-invoices", timeout=10)  # creates it
+    since = replayed_since(settings, older=False)
+    young = replace(LETTER, time=since + 60_000)
+    old = replace(LETTER, time=since - 60_000, position=RecordPosition(0, 5), origin=RecordPosition(1, 8))
+    again = replace(young, origin=RecordPosition(1, 9), headers=(("dead_letter_first_time", f"{old.time}".encode()),))
+    strange = replace(young, origin=RecordPosition(2, 7), headers=(("dead_letter_first_time", b"yesterday"),))
+    letters = [young, old, again, strange]
+
+    assert ({"pos-invoices": 2}, [], 2) == topics_of(letters, [young.position, old.position], since)
+    assert 2 == replay(settings, letters, ["pos-invoices"], since)
+    assert 4 == replay(settings, letters, ["pos-invoices"], replayed_since(settings, older=True))
+    horizon = settings.repeat_horizon // timedelta(milliseconds=1)
+    assert time.time() * 1_000 - horizon == pytest.approx(since, abs=60_000)
 
 
 def test_an_error_within_a_replay_says_how_many_records_were_published(broker: tuple[Settings, Producer]) -> None:
@@ -120,7 +145,7 @@ def test_an_error_within_a_replay_says_how_many_records_were_published(broker: t
         raise DeadLettersError("topic dead-letters: the broker is away")
 
     with pytest.raises(DeadLettersError, match="1 records were published before"):
-        replay(broker[0], letters(), ["pos-invoices"])
+        replay(broker[0], letters(), ["pos-invoices"], since=0)
 
 
 def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +162,7 @@ def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(dead_letters, "connected_producer", lambda *_: None)
     monkeypatch.setattr(dead_letters, "Publisher", lambda _: nullcontext(publisher))
 
-    assert 3 == replay(Settings(), Letters(), ["pos-invoices"])
+    assert 3 == replay(Settings(), Letters(), ["pos-invoices"], since=0)
     assert [step for offset in range(3) for step in (f"read {offset}", f"publish {offset}")] == steps
 
 
