@@ -199,9 +199,15 @@ def _chunks(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _visible(caller: Caller, entry: Entry) -> Entry:
-    """The entry as the caller may see it. A caller that is limited to one card does not see where an account moved."""
-    hides = caller.card is not None and entry.kind in {Kind.MOVED_OUT, Kind.FORWARDED}
-    return replace(entry, counterparty="") if hides else entry
+    """The entry as the caller may see it.
+
+    A caller that is limited to one card does not see where an account moved, and who sent a transfer for its customer.
+    """
+    if caller.card is not None and entry.kind in {Kind.MOVED_OUT, Kind.FORWARDED}:
+        return replace(entry, counterparty="")
+    if caller.card is not None and entry.kind is Kind.RECEIVED:
+        return replace(entry, actor="")
+    return entry
 
 
 def _body(entry: Entry) -> dict[str, Any]:

@@ -25,12 +25,12 @@ from api.security.caller import Caller
 from api.security.issuer_keys import IssuerKeys
 from api.security.problems import Unauthenticated
 from services.api_keys.keys import scopes_of
+from services.domain.entries import BEARER_ACTOR
 from services.domain.formats import LAST_TIME
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA", "Ed25519")
 """Ed25519 is the newer name of EdDSA with that curve (RFC 9864)."""
 
-_PREFIX = "token:"
 _LARGEST_TOKEN = 8 * 1024
 _MOST_KNOWN = 10_000
 _LEEWAY_SECONDS = 5
@@ -131,7 +131,7 @@ def _claims_of(text: str, keys: KeySet) -> dict[str, Any]:
 
 
 def _caller_of(claims: dict[str, Any]) -> Caller:
-    name = _PREFIX + claims["sub"]
+    name = BEARER_ACTOR + claims["sub"]
     scope, stores, card = claims.get("scope", ""), claims.get("store"), claims.get("card")
     scopes = scope.split() if isinstance(scope, str) else scope
     stores = [stores] if isinstance(stores, str) else stores

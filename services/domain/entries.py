@@ -50,6 +50,10 @@ RECEIPT_TOO_OLD = "receipt-too-old"
 """The reason of an entry of kind earned: the receipt is older than the programme allows, so its append time counts."""
 
 
+BEARER_ACTOR = "token:"
+"""The actor of a command from a caller with a token is this text and the claim sub. sub can identify a customer."""
+
+
 class ReturnReason(StrEnum):
     """Why a return took no points. ``return-of-return`` has an entry of kind refused, the others of kind returned.
 

@@ -127,7 +127,7 @@ class Appender:
         self._erased_data_in_log = bool(busy)
 
     def _append(self, connection: Connection, entries: Sequence[CardEntry]) -> Appended:
-        cards = {card for each in entries for card in (each.card, each.entry.counterparty, each.entry.actor) if card}
+        cards = {card for each in entries for card in {each.card, *erasure.named_cards(each.entry)}}
         pseudonyms = {card: self._pseudonyms.of(card) for card in cards}
         keyed = [(AccountKey(pseudonyms[each.card], each.entry.opened_time), each) for each in entries]
         erasures = {key: each for key, each in keyed if each.entry.kind is Kind.ERASED}
@@ -172,7 +172,7 @@ def _row(key: AccountKey, each: CardEntry, accounts: Accounts, pseudonyms: Mappi
     }
     if account.erased_time is not None:
         erasure.hide_in_row(row, each.card, key.pseudonym)
-    for named in {entry.counterparty, entry.actor} - {"", each.card}:
+    for named in erasure.named_cards(entry) - {each.card}:
         if accounts.is_erased(pseudonyms[named], entry.time):
             erasure.hide_in_row(row, named, pseudonyms[named])
     return row

@@ -1,15 +1,24 @@
-"""Removes the cards and free texts of erased customers from entries. Amounts, times, codes and pseudonyms stay."""
+"""Removes the cards and free texts of erased customers from entries. Amounts, times, codes and pseudonyms stay.
+
+A token can have any claim sub: the card, another name of the customer, or the name of an employee. The ledger cannot
+distinguish them. So an entry that loses its free text also loses every sub, and only ``BEARER_ACTOR`` stays.
+"""
 
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, literal, or_, update
+from sqlalchemy import Connection, and_, case, func, literal, or_, update
 
-from services.domain.entries import Kind
+from services.domain.entries import BEARER_ACTOR, Entry, Kind
 from services.ledger.records import storable
 from services.ledger.tables import ENTRY, HAS_ACTOR, actor_prefix
 
 _CODED = (Kind.REFUSED.value, Kind.TIER.value)
 """The reason of these kinds is a code, not a free text."""
+
+
+def named_cards(entry: Entry) -> set[str]:
+    """The cards that the entry can name beside the card of its account."""
+    return {entry.counterparty, entry.actor, entry.actor.removeprefix(BEARER_ACTOR)} - {""}
 
 
 def hide_in_row(row: dict[str, Any], card: str, pseudonym: str) -> None:
@@ -20,6 +29,8 @@ def hide_in_row(row: dict[str, Any], card: str, pseudonym: str) -> None:
     for column in ("actor", "counterparty"):
         if row[column] == card:
             row[column] = pseudonym
+    if row["actor"].startswith(BEARER_ACTOR):
+        row["actor"] = BEARER_ACTOR
 
 
 def hide_in_table(connection: Connection, account_id: int, card: str, pseudonym: str) -> None:
@@ -29,13 +40,16 @@ def hide_in_table(connection: Connection, account_id: int, card: str, pseudonym:
     entry of another account if the customer was its actor, because the customer wrote the reason.
     """
     card = storable(card)
-    is_actor = and_(HAS_ACTOR, actor_prefix(ENTRY.c.actor) == actor_prefix(literal(card)), ENTRY.c.actor == card)
+    actors = (card, BEARER_ACTOR + card)
+    prefixes = [actor_prefix(literal(actor)) for actor in actors]
+    is_actor = and_(HAS_ACTOR, actor_prefix(ENTRY.c.actor).in_(prefixes), ENTRY.c.actor.in_(actors))
+    has_token = func.substr(ENTRY.c.actor, 1, len(BEARER_ACTOR)) == BEARER_ACTOR
     connection.execute(
         update(ENTRY)
         .where(or_(ENTRY.c.account_id == account_id, ENTRY.c.counterparty == card, is_actor))
         .values(
             reason=case((ENTRY.c.kind.in_(_CODED), ENTRY.c.reason), else_=""),
-            actor=case((ENTRY.c.actor == card, pseudonym), else_=ENTRY.c.actor),
+            actor=case((ENTRY.c.actor == card, pseudonym), (has_token, BEARER_ACTOR), else_=ENTRY.c.actor),
             counterparty=case((ENTRY.c.counterparty == card, pseudonym), else_=ENTRY.c.counterparty),
         )
     )

@@ -301,6 +301,19 @@ def test_a_caller_with_one_card_does_not_see_the_new_card_of_its_account(
     assert ["FRIEND", shown] == [row["Counterparty"] for row in statement(client)[1:-1]]
 
 
+@pytest.mark.parametrize(("limit", "shown"), [(CARD, ""), (None, "token:friend")])
+def test_a_caller_with_one_card_does_not_see_who_sent_points(
+    app: FastAPI, ledger: Ledger, limit: str | None, shown: str
+) -> None:
+    """The sender is another customer, and the actor is the subject of its token. The actors of other kinds stay."""
+    received = entry(1, 100, kind=Kind.RECEIVED, opened_time=OPENED, counterparty="FRIEND", actor="token:friend")
+    ledger.append((CARD, received), (CARD, entry(2, kind=Kind.ADJUSTED, opened_time=OPENED, actor="key:1f")))
+    client = client_of(app, limit)
+    entries = client.get(f"/v1/customers/{CARD}/entries").json()["entries"]
+    assert ["key:1f", shown] == [each["Actor"] for each in entries]
+    assert [shown, "key:1f"] == [row["Actor"] for row in statement(client)[1:-1]]
+
+
 def client_of(app: FastAPI, card: str | None) -> TestClient:
     """A client whose caller is limited to a card; None for no limit."""
 

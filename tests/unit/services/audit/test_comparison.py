@@ -295,12 +295,13 @@ def test_a_timer_that_has_not_run_is_found():
     assert "a timer that was due at 2026-09-22T14:13:20+00:00 has not run" == difference.what
 
 
-def test_the_ledger_may_have_pseudonyms():
+@pytest.mark.parametrize(("actor", "hidden_actor"), [(CARD, f"p-{CARD}"), ("token:anna", "token:")])
+def test_the_ledger_may_have_pseudonyms(actor, hidden_actor):
     """Pseudonyms and missing texts of an erased card are no difference. Other amounts are."""
-    gift = Transfer(append_time=START + 9, command_id="C1", points=50, counterparty="4712", reason="a gift", actor=CARD)
+    gift = Transfer(append_time=START + 9, command_id="C1", points=50, counterparty="4712", reason="words", actor=actor)
     history = processed([[Purchase(START + 1, "I1", Decimal(100)), gift]], PROGRAMMES)
     facts = facts_of(history)
-    hidden = {"counterparty": "p-4712", "reason": "", "actor": f"p-{CARD}"}
+    hidden = {"counterparty": "p-4712", "reason": "", "actor": hidden_actor}
     facts.recorded[Source.LEDGER][-1] = replace(history.entries[-1], **hidden)
     assert [] == found(facts)
 

@@ -312,6 +312,23 @@ def test_other_accounts_do_not_name_an_erased_actor(ledger: Ledger, cut: int) ->
     assert "'goodwill', 'clerk'" in found
 
 
+@pytest.mark.parametrize("cut", range(8))
+def test_an_erasure_deletes_the_subjects_of_tokens(ledger: Ledger, cut: int) -> None:
+    """The subject can be the card, or another name of the customer. Entries of other customers keep their actors."""
+    entries = [
+        ("4711", entry(1)),
+        ("4711", entry(2, kind=Kind.RESERVED, points=0, actor="token:Anna")),
+        ("4711", entry(3, kind=Kind.SENT, points=-50, reason=WORDS, counterparty="0815", actor="token:Anna")),
+        ("0815", entry(1, kind=Kind.RECEIVED, points=50, reason=WORDS, counterparty="4711", actor="token:Anna")),
+        ("0815", entry(2, kind=Kind.ADJUSTED, reason=WORDS, actor="token:4711")),
+        ("0815", entry(3, kind=Kind.ADJUSTED, reason="goodwill", actor="token:clerk")),
+        ("4711", erased(4)),
+    ]
+    found = texts_after_erasure(ledger, entries, cut)
+    assert 4 == found.count("'token:'")
+    assert "'goodwill', 'token:clerk'" in found
+
+
 def test_an_actor_who_is_back_is_named_again(ledger: Ledger) -> None:
     """Only entries of the time before the erasure hide the actor."""
     ledger.append(*ACTED, ("4711", entry(1, opened_time=OPENED_AGAIN)))
