@@ -12,7 +12,7 @@ from services.domain.entries import BEARER_ACTOR, Entry, Kind
 from services.ledger.records import storable
 from services.ledger.tables import ENTRY, HAS_ACTOR, actor_prefix
 
-_CODED = (Kind.REFUSED.value, Kind.TIER.value)
+_CODED = tuple(kind.value for kind in (Kind.EARNED, Kind.RETURNED, Kind.EXPIRES_SOON, Kind.TIER, Kind.REFUSED))
 """The reason of these kinds is a code, not a free text."""
 
 

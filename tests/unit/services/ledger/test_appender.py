@@ -258,6 +258,15 @@ def test_an_erasure_deletes_card_and_texts(ledger: Ledger, cut: int) -> None:
     assert all(text in found for text in ("0815", "insufficient-points", "clerk", PSEUDONYMS.of("4711")))
 
 
+@pytest.mark.parametrize("cut", range(5))
+def test_an_erasure_keeps_codes(ledger: Ledger, cut: int) -> None:
+    """The reasons of these kinds are never the words of a command."""
+    codes = {Kind.RETURNED: "purchase-unknown", Kind.EARNED: "card-blocked", Kind.EXPIRES_SOON: "12.00"}
+    coded = [("4711", entry(number, kind=kind, reason=codes[kind])) for number, kind in enumerate(codes, 1)]
+    found = texts_after_erasure(ledger, [*coded, ("4711", erased(4))], cut)
+    assert all(f"'{code}'" in found for code in codes.values())
+
+
 def test_a_replay_after_an_erasure_restores_no_card(ledger: Ledger) -> None:
     """Old records that come again or late do not restore the card."""
     ledger.append(*LIFE[:2], *LIFE[4:])

@@ -381,6 +381,22 @@ def test_an_exchange_belongs_to_the_customer_who_bought(
     assert exchange == own != other
 
 
+def test_a_return_belongs_to_the_customer_who_bought_also_after_an_erasure_of_another(
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+) -> None:
+    """The erased customer has handed back the items. This account is older, and did not know the purchase."""
+    export(tmp_path / "export", line("INV1", "CHAIR", 9.0), line("R", "CHAIR", -9.0, LineKind="return"))
+    ledger.append(("other", entry(1, invoice_number="INV0")), (CARD, entry(1, invoice_number="INV1")))
+    returned = {"kind": Kind.RETURNED, "invoice_number": "R"}
+    ledger.append(("other", entry(2, 0, reason="purchase-unknown", **returned)), (CARD, entry(2, -100, **returned)))
+    ledger.append(("other", entry(3, -100, kind=Kind.ERASED, total=0)))
+    statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
+
+    [(bought,), (handed_back,)] = rows(opened(customer_key_file=tmp_path / "customer.key"), statement)
+
+    assert bought == handed_back is not None
+
+
 @pytest.mark.parametrize("late", [-3, 0, 30])
 def test_a_number_that_is_used_again_keeps_its_customers_apart(
     opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, late: int
