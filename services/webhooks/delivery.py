@@ -22,8 +22,6 @@ log = structlog.get_logger(__name__)
 # The client must read a response completely before it can use the connection again. After more bytes, it closes the
 # connection.
 _MAX_RESPONSE_BYTES = 64 * 1024
-# The reason becomes a header of a dead letter.
-_MAX_REASON_PHRASE = 200
 _RETRIED_STATUSES = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 
@@ -122,7 +120,8 @@ def _check_status(response: httpx.Response) -> None:
     if response.is_success:
         return
     status = response.status_code
-    reason = f"answer {status} {response.reason_phrase[:_MAX_REASON_PHRASE]}".rstrip()
+    # The receiver's own phrase can contain a card, and analysts read the reasons of dead letters.
+    reason = f"answer {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
     if status in _RETRIED_STATUSES or response.is_server_error:
         raise UndeliveredError(reason, retry_after=_retry_after(response.headers.get("retry-after")))
     raise UndeliveredError(reason, final=True)

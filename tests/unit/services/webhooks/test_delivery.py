@@ -105,7 +105,7 @@ def test_a_refused_connection_is_no_answer() -> None:
 @pytest.mark.parametrize("status", [b"301 Moved", b"400 Bad", b"401 No", b"404 Not Found", b"410 Gone", b"422 No"])
 def test_other_answers_are_not_tried_again(status: bytes) -> None:
     """There is one attempt, and the reason names the answer."""
-    with pytest.raises(UndeliveredError, match=f"^answer {status.decode()} after 1$"):
+    with pytest.raises(UndeliveredError, match=f"^answer {status[:3].decode()} [A-Z][A-Za-z ]+ after 1$"):
         delivered([b"HTTP/1.1 " + status + b"\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n"])
 
 
@@ -114,7 +114,7 @@ def test_these_answers_are_tried_again(status: bytes) -> None:
     """Attempts follow until another answer comes, or until the last attempt."""
     again = b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n"
     assert 3 == delivered([again, again, OK])[0]
-    with pytest.raises(UndeliveredError, match=f"^answer {status.decode()} after 3$"):
+    with pytest.raises(UndeliveredError, match=f"^answer {status[:3].decode()}( [A-Z][A-Za-z ]+)? after 3$"):
         delivered([again])
 
 
@@ -252,13 +252,12 @@ def test_a_receiver_gets_no_more_requests_at_once_than_it_allows() -> None:
     assert (3, 10) == (most, answered)
 
 
-def test_a_reason_phrase_is_cut() -> None:
-    """The phrase becomes part of a dead letter, whose headers must stay small."""
-    answer = b"HTTP/1.1 400 " + b"x" * 50_000 + b"\r\nContent-Length: 0\r\n\r\n"
-    with pytest.raises(UndeliveredError) as caught:
+@pytest.mark.parametrize(("status", "known"), [(b"422", " Unprocessable Entity"), (b"499", "")])
+def test_the_words_of_a_receiver_become_no_reason(status: bytes, known: str) -> None:
+    """They can be long and can contain a card. The reason goes into logs, dead letters and a table for analysts."""
+    answer = b"HTTP/1.1 " + status + b" no customer with card 9265846829\r\nContent-Length: 0\r\n\r\n"
+    with pytest.raises(UndeliveredError, match=f"^answer {status.decode()}{known} after 1$"):
         delivered([answer])
-    is_short = len(str(caught.value)) < 300
-    assert is_short
 
 
 def test_cookies_are_not_kept() -> None:
