@@ -127,16 +127,19 @@ LOYALTY_ENTRIES = Table(
         Column("Pending", POINTS, "Part of the total that can be spent later, in points."),
         Column("Reserved", POINTS, "Part of the total that is reserved, in points."),
         Column("Tier", "VARCHAR", "Tier after the change. Empty: none."),
-        Column("InvoiceNumber", "VARCHAR", "The invoice of the points. Empty: none."),
+        Column("InvoiceNumber", "VARCHAR", "The invoice of the points. Empty: none, or an erased account."),
         Column("Amount", "DOUBLE", "Total of the invoice, in money. 0 without an invoice."),
         Column("Expires", "TIMESTAMP", "Time in UTC at which the points expire. Null: never."),
         Column("ProgrammeVersion", "BIGINT", "Version of the programme that decided."),
     ),
     """
+    WITH erased AS (SELECT id FROM ledger_account WHERE erased_time IS NOT NULL)
     SELECT account_id AS Account, sequence AS Sequence, time_of(time) AS Time, kind AS Kind, points(points) AS Points,
         points(total) AS Total, points(available) AS Available, points(pending) AS Pending,
-        points(reserved) AS Reserved, tier AS Tier, invoice_number AS InvoiceNumber, total_amount AS Amount,
-        time_of(nullif(expires_time, 0)) AS Expires, programme_version AS ProgrammeVersion
+        points(reserved) AS Reserved, tier AS Tier,
+        -- An invoice number would connect an erased account with the basket in line_items.
+        CASE WHEN account_id IN (FROM erased) THEN '' ELSE invoice_number END AS InvoiceNumber,
+        total_amount AS Amount, time_of(nullif(expires_time, 0)) AS Expires, programme_version AS ProgrammeVersion
     FROM ledger_entry
     """,
 )

@@ -365,6 +365,15 @@ def test_customer_keys_end_with_the_account(opened: Callable[..., Database], led
     assert [(None,)] * 3 == rows(keyed, statement)
 
 
+def test_entries_of_an_erased_account_have_no_invoices(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """With an invoice number, analysts could find the basket in the line items. Amounts stay."""
+    ledger.append((CARD, entry(1)), ("other", entry(1, invoice_number="INV7")))
+    statement = "SELECT Account, InvoiceNumber, Amount FROM loyalty_entries WHERE Sequence = 1 ORDER BY Account"
+    assert [(1, "INV1", 50.5), (2, "INV7", 50.5)] == rows(opened(), statement)
+    ledger.append((CARD, entry(2, -100, kind=Kind.ERASED, total=0)))
+    assert [(1, "", 50.5), (2, "INV7", 50.5)] == rows(opened(), statement)
+
+
 def test_an_exchange_belongs_to_the_customer_who_bought(
     opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
 ) -> None:
