@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from services.audit.facts import Facts, Source
-from services.audit.missing_entries import MissingEntries, find_missing
+from services.audit.missing_entries import MissingEntries, find_missing, without_repeated
 from services.codecs.events import ARCHIVED
 from services.codecs.records import balance_record
 from services.domain.account.memory import forget
@@ -98,10 +98,13 @@ def compare(
     Args:
         pseudonym: turns a card into its pseudonym, and returns a pseudonym unchanged.
     """
+    has_ledger = Source.LEDGER in coverage.compared
+    if not has_ledger:
+        facts = without_repeated(facts, coverage.topic_from)
     record = in_order(facts.record)
     recomputed = recompute(card, _as_sent(facts.events, record, pseudonym), record, programmes, coverage.record_from)
     missing = MissingEntries()
-    if Source.LEDGER in coverage.compared:  # without it, ``record_from`` says which entries may be missing
+    if has_ledger:  # without it, ``record_from`` says which entries may be missing
         missing = find_missing(facts, record, recomputed.late.entries, coverage.topic_from)
     has_events = _has_events(recomputed, record, coverage)
     complete = has_events and not missing

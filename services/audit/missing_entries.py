@@ -5,11 +5,12 @@ account.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from services.audit.facts import Facts
+from services.audit.facts import Facts, Source
 from services.domain.entries import AccountVersion, Entry, Kind
+from services.domain.recomputation import in_order
 
 
 class Gap(NamedTuple):
@@ -65,6 +66,32 @@ def find_missing(facts: Facts, record: Sequence[Entry], late: Iterable[Entry], t
     before = min([topic_from, *(entry.opened_time for entry in record[-1:])])
     of_erased = any(entry.kind is Kind.ERASED and entry.time < before for entry in late)
     return MissingEntries([*_gaps(record)], at_end, of_erased)
+
+
+def without_repeated(facts: Facts, topic_from: int) -> Facts:
+    """Leave out the entries that are in the topic again, because a dead letter of a webhook was replayed.
+
+    Kafka has deleted the entries after them. So without a ledger nobody knows which events came after them.
+
+    Args:
+        topic_from: as in ``find_missing``.
+    """
+    kept: list[Entry] = []
+    for entry in in_order(facts.record):
+        if kept and kept[-1].time < topic_from and not _can_follow(entry, kept[-1]):
+            kept.clear()
+        kept.append(entry)
+    # No served version means that the topic has deleted the erasure, if its entry is not here.
+    if kept and kept[-1].time < topic_from and all(version > kept[-1].version for version, _ in facts.served_versions):
+        kept.clear()
+    return replace(facts, recorded={Source.LOYALTY: kept})
+
+
+def _can_follow(entry: Entry, before: Entry) -> bool:
+    """Whether no entry is missing between these two. Both can have the same version."""
+    if entry.opened_time == before.opened_time:
+        return entry.sequence <= before.sequence + 1
+    return entry.sequence == 1 and before.kind is Kind.ERASED
 
 
 def _gaps(record: Iterable[Entry]) -> Iterator[Gap]:

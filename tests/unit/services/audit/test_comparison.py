@@ -14,7 +14,7 @@ from services.codecs.events import ARCHIVED
 from services.codecs.records import balance_record, entry_from_notification, notification_record
 from services.domain.account.model import PastPurchase
 from services.domain.entries import Kind
-from services.domain.events import Adjust, Line, Purchase, Replace, Transfer, Unreadable
+from services.domain.events import Adjust, Capture, Erase, Line, Purchase, Replace, Reserve, Transfer, Unreadable
 from services.domain.programme import DAY, Programme, Programmes
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -366,6 +366,37 @@ def test_accounts_without_their_old_events_are_not_recomputed():
     facts.balance = {**facts.balance, "TotalLoyaltyPoints": "99.00"}
     seen, _ = compare(CARD, facts, PROGRAMMES, gone, pseudonymize)
     assert [Source.BALANCE] == [each.where for each in seen.differences]
+
+
+@pytest.mark.parametrize("later", [[], [Purchase(START + 20 * DAY, "I5", Decimal(100))]])
+@pytest.mark.parametrize(
+    "deleted",
+    [
+        [
+            Reserve(append_time=START + 3, command_id="r", points=9_000),
+            Capture(append_time=START + 4, command_id="c", redemption_id="r"),
+        ],
+        [Erase(append_time=START + 3, command_id="e")],
+        [Erase(append_time=START + 3, command_id="e"), Purchase(START + 4, "I3", Decimal(100))],
+    ],
+    ids=["redeemed", "erased", "opened again"],
+)
+@pytest.mark.parametrize("events_from", [0, START + 10 * DAY])
+def test_an_entry_that_was_sent_again_changes_nothing_without_a_ledger(events_from, deleted, later):
+    """A replay of a webhook's dead letter brings the entry back after Kafka has deleted the entries after it."""
+    before = [Purchase(START + 1, "I1", Decimal(100)), Purchase(START + 2, "I2", Decimal(5_000))]
+    history = processed([[event] for event in (*before, *deleted, *later)], PROGRAMMES)
+    facts = facts_of(history)
+    facts.events = [event for event in facts.events if event.append_time >= events_from]
+    recent = [entry for entry in history.entries if entry.time >= START + 10 * DAY]
+    coverage = Coverage(
+        frozenset(Source) - {Source.LEDGER}, events_from, START + 10 * DAY, START + 10 * DAY, START + 21 * DAY
+    )
+    results = []
+    for repeated in ([], [history.entries[1]]):
+        facts.recorded = {Source.LOYALTY: [*recent, *repeated]}
+        results.append(compare(CARD, facts, PROGRAMMES, coverage, pseudonymize))
+    assert results[0] == results[1]
 
 
 def test_totals_of_entries_with_a_gap_between_them_are_no_difference():
