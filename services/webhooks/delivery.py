@@ -75,7 +75,6 @@ class Delivery:
                     log.warning(
                         "an attempt to deliver a notification failed",
                         endpoint=endpoint.name,
-                        webhook_id=message.identity,
                         attempt=attempt.num,
                         reason=str(error),
                     )

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
+from structlog.contextvars import bound_contextvars
 
 from schemas import topics
 from services import tracing
@@ -227,7 +228,11 @@ class EndpointDispatcher:
         if message.kind not in self._endpoint.kinds:
             return
         try:
-            with tracing.span("deliver a notification", "client", record.headers(), endpoint=name):
+            with (
+                tracing.span("deliver a notification", "client", record.headers(), endpoint=name),
+                # The log has the position, because whoever reads a webhook-id can find the card by trial.
+                bound_contextvars(**_position_of(record)._asdict()),
+            ):
                 await self._deliver(message)
         except UndeliveredError as error:
             await self._write_dead_letter(record, str(error))

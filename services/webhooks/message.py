@@ -26,8 +26,8 @@ class Message:
     """A notification in the form in which it is sent. Equal notifications give equal messages.
 
     Attributes:
-        identity: the header webhook-id. It does not show the card. It has no full stop, because full stops separate the
-            signed parts.
+        identity: the header webhook-id. It does not show the card. But whoever reads it can find the card by trial, so
+            no log has it. It has no full stop, because full stops separate the signed parts.
         kind: the kind of the notification; a text if this version does not know the kind.
     """
 
