@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable
 from contextlib import closing
 from typing import NamedTuple
 
-from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.files import Files
@@ -13,7 +12,7 @@ from pipelines.checkpoints.reader import CheckpointReader
 from schemas.topics import Topic
 from services.messaging.administration import topic_ids
 from services.messaging.clients import consumer
-from services.messaging.publishing import BROKER_TIMEOUT
+from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
 
 _LOST_RECORDS = "lost-records.json"
@@ -88,9 +87,10 @@ def _lost_records(
     positions = reader.positions() or reader.first_positions()
     lost = []
     with closing(consumer(settings, "loyalty-pipeline")) as client:
-        for topic in map(settings.name_of, sources):
-            for partition, position in positions.get(topic, {}).items():
-                begin, end = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
+        for topic in filter(positions.get, map(settings.name_of, sources)):
+            # A topic that was created again can lack partitions of the checkpoint. Spark reads new ones from offset 0.
+            for partition, (begin, end) in watermarks_of(client, topic).items():
+                position = positions[topic].get(partition, 0)
                 if topic in replaced and begin < min(position, end):
                     lost.append(LostRecords(topic, partition, begin, min(position, end)))
                 elif position < begin:

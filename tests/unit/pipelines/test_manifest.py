@@ -2,8 +2,10 @@
 
 import json
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from pipelines.accounts.state_layout import STATE_VERSION
 from pipelines.checkpoints import manifest, retention
@@ -103,12 +105,14 @@ class Log:
     """The partition 0 of pos-invoices, and how far a checkpoint has read it.
 
     Attributes:
+        partition: another one if the topic lacks the partition 0.
         is_committed: before the first commit the checkpoint has only the offsets at which the query began.
         topic_id: another one after the topic was deleted and created again.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, position: int, begin: int) -> None:
         self.position, self.begin, self.end = position, begin, 10_000
+        self.partition = 0
         self.is_committed = True
         self.topic_id = "monday"
         monkeypatch.setattr(retention, "CheckpointReader", lambda *_: self)
@@ -121,7 +125,12 @@ class Log:
     def first_positions(self) -> dict[str, dict[int, int]]:
         return {"pos-invoices": {0: self.position}}
 
-    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+    def list_topics(self, topic: str, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions=[self.partition])})
+
+    def get_watermark_offsets(self, place: TopicPartition, **_: object) -> tuple[int, int]:
+        if place.partition != self.partition:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
         return self.begin, self.end
 
     def close(self) -> None:
@@ -151,6 +160,26 @@ def test_a_topic_that_was_created_again_is_refused(monkeypatch: pytest.MonkeyPat
     assert [("pos-invoices", 0, 0, skipped)] * bool(skipped) == recorded_losses()
     log.position = end
     check_with(Settings())
+
+
+@pytest.mark.usefixtures("files")
+def test_a_topic_that_was_created_again_with_fewer_partitions_can_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker refuses a question for the offsets of a partition that no longer exists."""
+    log = Log(monkeypatch, position=3_000, begin=0)
+    check_with(Settings())
+    log.topic_id, log.partition = "tuesday", 1
+    with pytest.raises(RecordsLostError, match="pos-invoices was created again"):
+        check_with(Settings())
+    check_with(Settings(accept_data_loss=True))
+    assert [] == recorded_losses()
+
+
+@pytest.mark.usefixtures("files")
+def test_retention_in_a_partition_that_was_added_during_a_stop_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch, position=3_000, begin=200)
+    log.partition = 1
+    with pytest.raises(RecordsLostError, match=r"retention has deleted .* pos-invoices 1 from offset 0 to 199"):
+        check_with(Settings())
 
 
 @pytest.mark.usefixtures("files")
