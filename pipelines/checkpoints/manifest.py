@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -51,9 +52,19 @@ def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], re
 
 def read(spark: SparkSession, checkpoint: str) -> dict[str, str]:
     """The manifest, empty if there is none. Raises CheckpointMismatchError if it is damaged."""
+    made_with: dict[str, str] = read_json(spark, checkpoint, MANIFEST)
+    return made_with
+
+
+def read_json(spark: SparkSession, checkpoint: str, name: str) -> Any:
+    """The value of a file in the checkpoint, ``{}`` if there is no file.
+
+    Raises CheckpointMismatchError if the file is damaged.
+    """
     files = Files(spark, checkpoint)
     try:
-        made_with: dict[str, str] = json.loads(files.read(MANIFEST)) if files.exists(MANIFEST) else {}
+        return json.loads(files.read(name)) if files.exists(name) else {}
     except ValueError as error:
-        raise CheckpointMismatchError(f"{checkpoint}/{MANIFEST} cannot be read: {error}") from error
-    return made_with
+        raise CheckpointMismatchError(
+            f"{checkpoint}/{name} is damaged: {error}; see docs/how-to/manage-checkpoints.md#a-file-is-damaged"
+        ) from error

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.manifest import read_json
 from pipelines.checkpoints.reader import CheckpointReader
 from schemas.topics import Topic
 from services.messaging.administration import topic_ids
@@ -43,13 +44,13 @@ def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], sett
     Also raise it if a topic was created again: the offsets of the checkpoint then belong to other records. If the
     settings accept the loss, write the list of lost records into the checkpoint instead.
     """
-    files = Files(spark, checkpoint)
-    ids_before = json.loads(files.read(_TOPIC_IDS)) if files.exists(_TOPIC_IDS) else {}
+    ids_before = read_json(spark, checkpoint, _TOPIC_IDS)
     ids = topic_ids(sources, settings)
     replaced = [name for name, topic_id in ids.items() if ids_before.get(name, topic_id) != topic_id]
     lost = _lost_records(spark, checkpoint, sources, replaced, settings)
     if (lost or replaced) and not settings.accept_data_loss:
         raise RecordsLostError(_explain(checkpoint, lost, replaced))
+    files = Files(spark, checkpoint)
     if lost:
         # A restart can find the same loss again, with a later end. If the topic was created again, the new loss can be
         # shorter. Keep the longer one.
@@ -75,8 +76,7 @@ def _explain(checkpoint: str, lost: Iterable[LostRecords], replaced: Collection[
 
 def accepted_losses(spark: SparkSession, checkpoint: str) -> list[LostRecords]:
     """The records that the query has skipped so far, because the settings accepted their loss."""
-    files = Files(spark, checkpoint)
-    return [LostRecords(*each) for each in json.loads(files.read(_LOST_RECORDS))] if files.exists(_LOST_RECORDS) else []
+    return [LostRecords(*each) for each in read_json(spark, checkpoint, _LOST_RECORDS)]
 
 
 def _lost_records(

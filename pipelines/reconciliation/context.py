@@ -9,6 +9,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.runtime.session import spark_session
 from pipelines.sinks.foreach_batch import summarize_java_error
 from services.audit.extent import NoTopicError
@@ -67,7 +68,14 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
             spark.stop()
     except (CertificateError, PseudonymKeyError, StartUpError) as error:
         stop(str(error), MISUSED)
-    except (ArchiveError, NoTopicError, PublishError, ProgrammeError, SchemaRegistryUnavailableError) as error:
+    except (
+        ArchiveError,
+        CheckpointMismatchError,
+        NoTopicError,
+        PublishError,
+        ProgrammeError,
+        SchemaRegistryUnavailableError,
+    ) as error:
         stop(str(error), failed)
     except (Py4JJavaError, PySparkException) as error:
         stop(f"Spark: {one_line(error)}", failed)

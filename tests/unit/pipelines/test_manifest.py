@@ -202,6 +202,21 @@ def test_a_checkpoint_of_an_older_release_learns_the_ids_of_its_topics(
     assert {"pos-invoices": "monday"} == json.loads(files["topic-ids.json"])
 
 
+@pytest.mark.parametrize("name", [MANIFEST, "topic-ids.json", "lost-records.json"])
+def test_a_damaged_file_is_named(files: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A power failure can leave an empty file."""
+    Log(monkeypatch, position=3_000, begin=5_000)
+    claim_archive()
+    files[name] = ""
+
+    def start() -> None:
+        claim_archive()
+        check_with(Settings(accept_data_loss=True))
+
+    with pytest.raises(CheckpointMismatchError, match=f"checkpoint/{name} is damaged"):
+        start()
+
+
 def test_every_accepted_loss_is_recorded(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """After an accepted loss the archive has a gap for ever, though its last position is beyond it.
 
