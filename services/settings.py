@@ -146,8 +146,8 @@ class Settings(BaseSettings):
     )
     accept_data_loss: bool = Field(
         default=False,
-        description="Whether a query starts although retention has deleted records that it has not read, or although "
-        "its topic was created again.",
+        description="Whether a query starts although retention has deleted records that it has not read, although its "
+        "topic was created again, or although Kafka has lost the newest records of a partition.",
     )
     trigger_interval: Duration = Field(
         timedelta(milliseconds=200),

@@ -36,13 +36,13 @@ class CheckpointReader:
         """The numbers of the committed micro-batches in order. With ``log="offsets"``: of the planned ones."""
         return sorted(int(name) for name in self._files.names(log) if name.isdigit())
 
-    def positions(self) -> Positions:
-        """The positions after the last committed micro-batch. Empty if there is none."""
-        return _offsets(self._committed())
+    def positions(self, log: str = "commits") -> Positions:
+        """The positions after the last committed micro-batch. Empty if there is none. For ``log`` see ``batches``."""
+        return _offsets(self._last(log))
 
     def clock_time(self) -> int:
         """The time of the clock in the last committed micro-batch, milliseconds since the epoch. 0 if there is none."""
-        return max((line.get(READ_UNTIL, 0) for line in self._committed()), default=0)
+        return max((line.get(READ_UNTIL, 0) for line in self._last("commits")), default=0)
 
     def first_positions(self) -> Positions:
         """The positions at which the query began."""
@@ -68,9 +68,9 @@ class CheckpointReader:
         """Delete the checkpoint."""
         self._files.delete()
 
-    def _committed(self) -> list[dict[str, Any]]:
-        committed = self.batches()
-        return self._lines(f"offsets/{committed[-1]}") if committed else []
+    def _last(self, log: str) -> list[dict[str, Any]]:
+        batches = self.batches(log)
+        return self._lines(f"offsets/{batches[-1]}") if batches else []
 
     def _lines(self, file: str) -> list[dict[str, Any]]:
         """The JSON lines of an offset file: the metadata of a micro-batch, and the offsets of each source."""

@@ -1,7 +1,10 @@
-"""Finds records that a stopped query can never read: retention deleted them, or their topic was created again."""
+"""Finds records that a query would never read.
+
+Retention has deleted them, their topic was created again, or they get the offsets of records that Kafka has lost.
+"""
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
@@ -23,7 +26,7 @@ _TOPIC_IDS = "topic-ids.json"
 
 
 class RecordsLostError(RuntimeError):
-    """The query would skip records, because retention has deleted them, or their topic was created again."""
+    """The query would skip records. The message names them and says why."""
 
 
 class LostRecords(NamedTuple):
@@ -37,12 +40,18 @@ class LostRecords(NamedTuple):
     def __str__(self) -> str:
         return f"{self.topic} {self.partition} from offset {self.start} to {self.end - 1}"
 
+    def covers(self, other: "LostRecords") -> bool:
+        return self[:2] == other[:2] and self.start <= other.start and other.end <= self.end
+
 
 def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], settings: Settings) -> None:
-    """Raise RecordsLostError if a topic begins after the offset at which the checkpoint continues.
+    """Raise RecordsLostError if a topic begins after the offset at which the checkpoint continues, or ends before it.
 
     Also raise it if a topic was created again: the offsets of the checkpoint then belong to other records. If the
     settings accept the loss, write the list of lost records into the checkpoint instead.
+
+    Limit: a partition that has lost its newest records can have new ones up to the offset at which the checkpoint
+    continues. Then it looks as if nothing was lost.
     """
     ids_before = read_json(spark, checkpoint, _TOPIC_IDS)
     ids = topic_ids(sources, settings)
@@ -52,25 +61,25 @@ def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], sett
         raise RecordsLostError(_explain(checkpoint, lost, replaced))
     files = Files(spark, checkpoint)
     if lost:
-        # A restart can find the same loss again, with a later end. If the topic was created again, the new loss can be
-        # shorter. Keep the longer one.
-        ends = {each[:3]: each.end for each in sorted((*accepted_losses(spark, checkpoint), *lost))}
-        files.write(_LOST_RECORDS, json.dumps([[*key, end] for key, end in ends.items()]))
+        # A restart can find the same loss again, with a later end. It can also find only a part of it.
+        losses = {*accepted_losses(spark, checkpoint), *lost}
+        longest = [each for each in losses if not any(other.covers(each) for other in losses - {each})]
+        files.write(_LOST_RECORDS, json.dumps(sorted(longest)))
     if ids != ids_before:
         files.write(_TOPIC_IDS, json.dumps(ids))
 
 
-def _explain(checkpoint: str, lost: Iterable[LostRecords], replaced: Collection[str]) -> str:
-    records = "; ".join(map(str, lost)) or "no record"
+def _explain(checkpoint: str, lost: Mapping[LostRecords, str], replaced: Collection[str]) -> str:
     if replaced:
         return (
             f"{', '.join(replaced)} was created again, so the offsets of {checkpoint} belong to other records. With "
             f"LOYALTY_ACCEPT_DATA_LOSS=true the query continues at these offsets, or at the end of a shorter "
-            f"partition, and skips {records}; see docs/how-to/manage-checkpoints.md"
+            f"partition, and skips {'; '.join(map(str, lost)) or 'no record'}; see docs/how-to/manage-checkpoints.md"
         )
+    reasons = "; ".join(f"{why} {records}" for records, why in lost.items())
     return (
-        f"retention has deleted records that {checkpoint} had not read: {records}. With "
-        "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; see docs/how-to/manage-checkpoints.md"
+        f"the query with the checkpoint {checkpoint} would skip records: {reasons}. With "
+        "LOYALTY_ACCEPT_DATA_LOSS=true the query continues without them; see docs/how-to/manage-checkpoints.md"
     )
 
 
@@ -81,18 +90,25 @@ def accepted_losses(spark: SparkSession, checkpoint: str) -> list[LostRecords]:
 
 def _lost_records(
     spark: SparkSession, checkpoint: str, sources: Iterable[Topic], replaced: Collection[str], settings: Settings
-) -> list[LostRecords]:
+) -> dict[LostRecords, str]:
+    """The records that the query would skip, each with the reason."""
     reader = CheckpointReader(spark, checkpoint)
     # Before its first commit a query continues where it began.
     positions = reader.positions() or reader.first_positions()
-    lost = []
+    planned = reader.positions("offsets")
+    lost = {}
     with closing(consumer(settings, "loyalty-pipeline")) as client:
         for topic in filter(positions.get, map(settings.name_of, sources)):
             # A topic that was created again can lack partitions of the checkpoint. Spark reads new ones from offset 0.
             for partition, (begin, end) in watermarks_of(client, topic).items():
                 position = positions[topic].get(partition, 0)
+                # A planned micro-batch can have read records, although it is not committed.
+                read = max(position, planned.get(topic, {}).get(partition, 0))
                 if topic in replaced and begin < min(position, end):
-                    lost.append(LostRecords(topic, partition, begin, min(position, end)))
+                    lost[LostRecords(topic, partition, begin, min(position, end))] = "the topic was created again:"
                 elif position < begin:
-                    lost.append(LostRecords(topic, partition, position, begin))
+                    lost[LostRecords(topic, partition, position, begin)] = "retention has deleted"
+                elif end < read and topic not in replaced:
+                    why = "Kafka has lost the newest records of a partition, and new records get their offsets:"
+                    lost[LostRecords(topic, partition, end, read)] = why
     return lost
