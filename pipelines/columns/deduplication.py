@@ -15,13 +15,21 @@ from services.settings import Settings
 
 
 def record_position() -> Column:
-    """Topic, partition and offset of a record as one text, which identifies the record."""
+    """Topic, partition and offset of a record as one text."""
     return F.concat_ws("/", "topic", "partition", "offset")
 
 
+def invalid_identity() -> Column:
+    """The position of an invalid record and its append time.
+
+    A topic that was created again has other records at the same positions.
+    """
+    return F.concat_ws("/", record_position(), F.unix_millis("timestamp"))
+
+
 def invoice_identity() -> Column:
-    """The invoice number of a judged invoice. An invalid record has only its position."""
-    return F.coalesce(F.concat(F.lit("#"), "invoice_number"), record_position())
+    """The invoice number of a judged invoice, or the identity of an invalid record."""
+    return F.coalesce(F.concat(F.lit("#"), "invoice_number"), invalid_identity())
 
 
 def event_id() -> Column:

@@ -13,7 +13,7 @@ from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns.decoding import judge, read_bodies
-from pipelines.columns.deduplication import deduplicate, record_position
+from pipelines.columns.deduplication import deduplicate, invalid_identity, record_position
 from pipelines.queries.branches import dead_letters
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.runtime.query_metrics import DEAD_LETTERS, ROWS
@@ -91,7 +91,7 @@ def _line_identity() -> Column:
     """
     event_ids = F.filter("headers", lambda header: header.getField("key") == "ce_id")
     event_id = F.try_validate_utf8(F.get(event_ids, F.lit(0)).getField("value").cast("string"))
-    return F.when(F.col("reason").isNull(), F.coalesce(event_id, record_position())).otherwise(record_position())
+    return F.when(F.col("reason").isNull(), F.coalesce(event_id, record_position())).otherwise(invalid_identity())
 
 
 def _write(context: QueryContext, write_rows: WriteRows, batch: DataFrame, batch_id: int) -> None:
