@@ -30,7 +30,10 @@ class RecordsLostError(RuntimeError):
 
 
 class LostRecords(NamedTuple):
-    """Records of a partition that a query has not read, from ``start`` (inclusive) to ``end`` (exclusive)."""
+    """Records of a partition that a query can have skipped, from ``start`` (inclusive) to ``end`` (exclusive).
+
+    The list is complete. But the partition may have been shorter, so the query may read some of these records later.
+    """
 
     topic: str
     partition: int
@@ -74,7 +77,7 @@ def _explain(checkpoint: str, lost: Mapping[LostRecords, str], replaced: Collect
         return (
             f"{', '.join(replaced)} was created again, so the offsets of {checkpoint} belong to other records. With "
             f"LOYALTY_ACCEPT_DATA_LOSS=true the query continues at these offsets, or at the end of a shorter "
-            f"partition, and skips {'; '.join(map(str, lost)) or 'no record'}; see docs/how-to/manage-checkpoints.md"
+            f"partition, and can skip {'; '.join(map(str, lost)) or 'no record'}; see docs/how-to/manage-checkpoints.md"
         )
     reasons = "; ".join(f"{why} {records}" for records, why in lost.items())
     return (
@@ -84,7 +87,7 @@ def _explain(checkpoint: str, lost: Mapping[LostRecords, str], replaced: Collect
 
 
 def accepted_losses(spark: SparkSession, checkpoint: str) -> list[LostRecords]:
-    """The records that the query has skipped so far, because the settings accepted their loss."""
+    """The records that the query can have skipped so far, because the settings accepted their loss."""
     return [LostRecords(*each) for each in read_json(spark, checkpoint, _LOST_RECORDS)]
 
 
@@ -104,11 +107,12 @@ def _lost_records(
                 position = positions[topic].get(partition, 0)
                 # A planned micro-batch can have read records, although it is not committed.
                 read = max(position, planned.get(topic, {}).get(partition, 0))
-                if topic in replaced and begin < min(position, end):
-                    lost[LostRecords(topic, partition, begin, min(position, end))] = "the topic was created again:"
+                if topic in replaced and begin < read:
+                    # A shorter partition still grows until Spark asks for its end, and Spark continues there.
+                    lost[LostRecords(topic, partition, begin, read)] = "the topic was created again:"
                 elif position < begin:
                     lost[LostRecords(topic, partition, position, begin)] = "retention has deleted"
-                elif end < read and topic not in replaced:
+                elif end < read:
                     why = "Kafka has lost the newest records of a partition, and new records get their offsets:"
                     lost[LostRecords(topic, partition, end, read)] = why
     return lost

@@ -41,7 +41,7 @@ class Events:
         extents: by topic, the offsets that were read.
         complete_from: earlier events may be missing (milliseconds since the epoch). 0 if none is missing.
         notes: what is missing, in words.
-        lost_records: records that the archive query has skipped, because retention had deleted them.
+        lost_records: records that the archive query can have skipped, because the settings accepted their loss.
     """
 
     records: DataFrame
@@ -86,7 +86,7 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
         f"{settings.name_of(topic)}: records of before {format_time(time)} are {where}"
         for topic, time in incomplete_before.items()
         if time
-    ] + [f"the archive lacks {lost_records}" for lost_records in lost]
+    ] + [f"the archive can lack {lost_records}" for lost_records in lost]
     return Events(records, extents, max(incomplete_before.values()), notes, lost)
 
 

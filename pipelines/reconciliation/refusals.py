@@ -19,8 +19,9 @@ def check_archive(snapshot: Snapshot, settings: Settings) -> None:
     """Refuse an archive that lacks events."""
     if lost := snapshot.events.lost_records:
         raise RebuildError(
-            f"the archive {settings.archive_dir} lacks {'; '.join(map(str, lost))}, which retention deleted: "
-            "accounts would miss these events. Restore the checkpoint, or an archive without the gap, from a backup"
+            f"the archive {settings.archive_dir} can lack {'; '.join(map(str, lost))}, which its query was allowed to "
+            "skip: accounts would miss these events. Restore the checkpoint, or an archive without the gap, from a "
+            "backup"
         )
 
 

@@ -150,18 +150,21 @@ def recorded_losses() -> list[LostRecords]:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(("end", "skipped"), [(10_000, 3_000), (700, 700), (0, 0)])
-def test_a_topic_that_was_created_again_is_refused(monkeypatch: pytest.MonkeyPatch, end: int, skipped: int) -> None:
-    """The query would skip the first records of the new topic, and nobody would know."""
+@pytest.mark.parametrize("end", [10_000, 700, 0])
+def test_a_topic_that_was_created_again_is_refused(monkeypatch: pytest.MonkeyPatch, end: int) -> None:
+    """The query would skip the first records of the new topic, and nobody would know.
+
+    A shorter topic can grow up to the old position before Spark looks for its end.
+    """
     log = Log(monkeypatch, position=3_000, begin=0)
     check_with(Settings())
     log.topic_id, log.end = "tuesday", end
-    records = f"pos-invoices 0 from offset 0 to {skipped - 1}" if skipped else "no record"
+    records = "pos-invoices 0 from offset 0 to 2999"
     for _ in range(2):
-        with pytest.raises(RecordsLostError, match=f"pos-invoices was created again, .* skips {records};"):
+        with pytest.raises(RecordsLostError, match=f"pos-invoices was created again, .* can skip {records};"):
             check_with(Settings())
     check_with(Settings(accept_data_loss=True))
-    assert [("pos-invoices", 0, 0, skipped)] * bool(skipped) == recorded_losses()
+    assert [("pos-invoices", 0, 0, 3_000)] == recorded_losses()
     log.position = end
     check_with(Settings())
 
@@ -214,7 +217,7 @@ def test_a_topic_that_was_created_once_more_hides_no_earlier_loss(monkeypatch: p
     for log.topic_id, log.end in ("tuesday", 700), ("wednesday", 20):
         check_with(Settings(accept_data_loss=True))
         log.position = log.end
-    assert [("pos-invoices", 0, 0, 700)] == recorded_losses()
+    assert [("pos-invoices", 0, 0, 3_000)] == recorded_losses()
 
 
 def test_a_checkpoint_of_an_older_release_learns_the_ids_of_its_topics(
