@@ -8,11 +8,11 @@ import random
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from http import HTTPStatus
-from itertools import count
+from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -74,17 +74,24 @@ class Flows:
 
     def balance(self, card: str) -> Flow[Balance]:
         """The balance, never older than what this client has seen of the card."""
-        opened, sequence = seen = self._seen.get(card, _NOTHING)
-        params = {"minSequence": sequence, "openedTime": opened} if sequence else {}
+        opened, sequence = _NOTHING
+
+        def calls() -> Iterator[Call]:
+            nonlocal opened, sequence
+            while True:
+                # Another task of this client can see a newer version before the next attempt.
+                opened, sequence = self._seen.get(card, _NOTHING)
+                params = {"minSequence": sequence, "openedTime": opened} if sequence else {}
+                yield Call("GET", f"{_customer(card)}/balance", params)
 
         def read(body: bytes) -> Balance:
             balance = _read_any_balance(body)
-            if _version(balance) < seen:
-                raise msgspec.ValidationError("the instance has not read the erasure of the customer yet")
+            if _version(balance) < self._seen.get(card, _NOTHING):
+                raise msgspec.ValidationError("the balance is older than what this client has seen of the card")
             return balance
 
         try:
-            _, balance = yield from self._answer(Call("GET", f"{_customer(card)}/balance", params), read)
+            _, balance = yield from self._answer(calls(), read)
         except ProblemError as problem:
             if problem.type == "unknown-customer" and sequence:
                 self._remember(card, _after_erasure(opened))
@@ -94,7 +101,8 @@ class Flows:
 
     def entries(self, card: str, cursor: str | None, limit: int) -> Flow[EntryPage]:
         params: dict[str, Any] = {"limit": limit} | ({"cursor": cursor} if cursor else {})
-        _, page = yield from self._answer(Call("GET", f"{_customer(card)}/entries", params), _read_entries)
+        call = Call("GET", f"{_customer(card)}/entries", params)
+        _, page = yield from self._answer(repeat(call), _read_entries)
         return page
 
     def redeem(self, card: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
@@ -136,14 +144,14 @@ class Flows:
 
     def _decision(self, call: Call, key: str) -> Flow[Command]:
         deadline = time.monotonic() + self._seconds
-        response, command = yield from self._answer(call, _read_command, deadline, key)
+        response, command = yield from self._answer(repeat(call), _read_command, deadline, key)
         while response.status_code == HTTPStatus.ACCEPTED:
             if time.monotonic() >= deadline:
                 raise UnavailableError("the command is accepted, and not decided or not visible yet", key)
             yield Pause(float(response.headers.get("Retry-After", 1)))
             # The decision on an erasure names no card. Only the same request waits until reads show it.
             again = call if call.method == "DELETE" else Call("GET", response.headers["Location"], {})
-            response, command = yield from self._answer(again, _read_command, deadline, key)
+            response, command = yield from self._answer(repeat(again), _read_command, deadline, key)
         if command.status not in _ENDED:
             raise ProblemError(HTTPStatus.CONFLICT, {"type": command.reason, "detail": "The command is refused."})
         if command.card and command.account_sequence:
@@ -151,18 +159,19 @@ class Flows:
         return command
 
     def _answer(
-        self, call: Call, read: Callable[[bytes], T], deadline: float | None = None, key: str | None = None
+        self, calls: Iterable[Call], read: Callable[[bytes], T], deadline: float | None = None, key: str | None = None
     ) -> Flow[tuple[httpx.Response, T]]:
-        """Repeat a call until its answer is final. Raises ProblemError, UnavailableError and ValueError.
+        """Make one call after the other until an answer is final. Raises ProblemError, UnavailableError and ValueError.
 
         The pauses grow and are random, so that clients that fail at the same time do not repeat at the same time.
 
         Args:
+            calls: the call of each attempt, without an end.
             read: makes the result from the body of a success. Raises ValueError if the answer is not final, for example
                 because a proxy has sent a page of its own.
         """
         deadline = deadline or time.monotonic() + self._seconds
-        for attempt in count():
+        for attempt, call in enumerate(calls):
             left = max(deadline - time.monotonic(), 0)
             wait = min(left, LONGEST_WAIT_SECONDS) if key or call.params.get("minSequence") else None
             timed = call if wait is None else call._replace(params={**call.params, "timeout": round(wait, 3)})
@@ -190,7 +199,7 @@ class Flows:
             if time.monotonic() + pause >= deadline:
                 raise UnavailableError(cause, key)
             yield Pause(pause)
-        raise AssertionError  # count() does not end
+        raise AssertionError  # the calls do not end
 
     def _remember(self, card: str, version: Version) -> None:
         self._seen[card] = max(version, self._seen.pop(card, version))

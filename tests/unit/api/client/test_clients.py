@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -18,6 +18,7 @@ from api.client import flows
 from api.client.clients import AsyncLoyaltyClient, LoyaltyClient
 from api.client.errors import ProblemError, UnavailableError
 
+T = TypeVar("T")
 CARD = "50/03"
 OPENED = "2026-01-31T09:30:00.000Z"
 OPENED_MS = 1_769_851_800_000
@@ -72,6 +73,20 @@ class Api:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+
+def finish(flow: flows.Flow[T], response: httpx.Response) -> T:
+    """Send the last response to a flow that waits for it. Returns the result of the flow."""
+    with pytest.raises(StopIteration) as end:
+        flow.send(response)
+    found: T = end.value.value
+    return found
+
+
+def run_flow(flow: flows.Flow[T], response: httpx.Response) -> T:
+    """Run a flow that makes one call."""
+    next(flow)
+    return finish(flow, response)
 
 
 Run = Callable[..., list[Any]]
@@ -291,6 +306,38 @@ def test_a_balance_is_never_older_than_the_last_command_or_read(run: Run) -> Non
     assert str(OPENED_MS) == api.requests[1].url.params["openedTime"]
 
 
+def test_a_balance_is_never_older_than_one_that_another_task_has_seen() -> None:
+    """The other task gets its balance during the request of this task, or in the pause before its next request."""
+    client = flows.Flows(seconds=30)
+    fourth, fifth = (httpx.Response(200, json=BALANCE | {"Sequence": sequence}) for sequence in (4, 5))
+    flow = client.balance(CARD)
+    asked = [next(flow)]
+    assert 4 == run_flow(client.balance(CARD), fourth).sequence
+    assert isinstance(flow.send(httpx.Response(200, json=BALANCE)), flows.Pause)
+    asked += [next(flow)]
+    assert isinstance(flow.send(problem(503, "rebalancing")), flows.Pause)
+    run_flow(client.balance(CARD), fifth)
+    asked += [next(flow)]
+    assert 5 == finish(flow, fifth).sequence
+    assert [None, 4, 5] == [step.params.get("minSequence") for step in asked if isinstance(step, flows.Call)]
+
+
+def test_a_task_does_not_return_an_account_that_another_task_has_erased() -> None:
+    """A 404 says only that the account is gone that the request has named. It says nothing about a later account."""
+    client = flows.Flows(seconds=30)
+    run_flow(client.balance(CARD), httpx.Response(200, json=BALANCE))
+    flow, slow = client.balance(CARD), client.balance(CARD)
+    next(flow)
+    next(slow)
+    run_flow(client.erase(CARD, None), httpx.Response(200, json=ERASURE))
+    assert isinstance(flow.send(httpx.Response(200, json=BALANCE)), flows.Pause)
+    next(flow)
+    assert 1 == finish(flow, httpx.Response(200, json=NEXT_ACCOUNT)).sequence
+    with pytest.raises(ProblemError, match="unknown-customer"):
+        slow.send(problem(404, "unknown-customer"))
+    assert 1 == run_flow(client.balance(CARD), httpx.Response(200, json=NEXT_ACCOUNT)).sequence
+
+
 def test_a_balance_is_never_that_of_an_account_that_the_client_has_erased(run: Run) -> None:
     """A standby that lags still has the account. The client demands no sequence, so it gets the 404 without a wait."""
     lagging = httpx.Response(200, json=BALANCE)
@@ -305,7 +352,7 @@ def test_a_balance_is_never_that_of_an_account_that_the_client_has_erased(run: R
         assert [1, 1] == [each.sequence for each in run(api, ("erase", CARD), *[("balance", CARD)] * 2)[1:]]
         assert ["1", str(OPENED_MS + 1)] == [api.requests[3].url.params[name] for name in ("minSequence", "openedTime")]
 
-    with pytest.raises(UnavailableError, match="the instance has not read the erasure of the customer yet"):
+    with pytest.raises(UnavailableError, match="the balance is older than what this client has seen of the card"):
         run(Api(httpx.Response(200, json=ERASURE), lagging), ("erase", CARD), ("balance", CARD), seconds=0)
 
 
