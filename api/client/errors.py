@@ -27,15 +27,23 @@ class ProblemError(LoyaltyError):
         type: the name of the problem, for example ``insufficient-points``. docs/reference/problems.md lists all.
         members: all members of the problem.
         retry_after: after how many seconds a repetition is useful.
+        headers: the headers of the response.
         idempotency_key: the key of the command. Unless ``status`` is 409, an earlier attempt may have been executed:
             repeat the command with this key to find out. None: the request was a read.
     """
 
-    def __init__(self, status: int, members: Mapping[str, Any], retry_after: float = 0) -> None:
+    def __init__(
+        self,
+        status: int,
+        members: Mapping[str, Any],
+        retry_after: float = 0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.status = status
         self.type = str(members.get("type", "")).removeprefix(_PREFIX)
         self.members = members
         self.retry_after = retry_after
+        self.headers = headers or {}
         self.idempotency_key: str | None = None
         text = members.get("detail") or members.get("title") or "the response has no problem document"
         super().__init__(f"{status} {self.type}: {text}")
@@ -51,6 +59,7 @@ class ProblemError(LoyaltyError):
             response.status_code,
             members if isinstance(members, dict) else {},
             float(seconds) if seconds.isdecimal() else 0,
+            response.headers,
         )
 
     @property

@@ -5,6 +5,7 @@ runs the flows with a sync and an async HTTP client, so both have the same rules
 """
 
 import random
+import re
 import time
 import uuid
 from collections import OrderedDict
@@ -30,6 +31,7 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _MOST_VERSIONS = 10_000
 _DONE = "done"
 _ENDED = (_DONE, "pending")
+_ETAG = re.compile(r'"((?P<opened>\d+)\.)?(?P<sequence>\d+)"', re.ASCII)
 _read_any_balance = msgspec.json.Decoder(Balance).decode
 _read_command = msgspec.json.Decoder(Command).decode
 _read_entries = msgspec.json.Decoder(EntryPage).decode
@@ -95,6 +97,8 @@ class Flows:
         except ProblemError as problem:
             if problem.type == "unknown-customer" and sequence:
                 self._remember(card, _after_erasure(opened))
+            elif problem.type == "card-replaced" and (tag := _ETAG.search(problem.headers.get("ETag", ""))):
+                self._remember(card, (int(tag["opened"] or 0), int(tag["sequence"])))
             raise
         self._remember(card, _version(balance))
         return balance

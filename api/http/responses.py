@@ -97,12 +97,18 @@ class LocalRead(NamedTuple):
 
         Raises:
             not_found: there is no entry.
+            Problem: ``body`` has raised it. It gets the headers of this read, and the entity tag of the entry.
         """
         if self.value is None:
             raise self.with_freshness(not_found())
-        # Make the body first, because it may raise a problem. Then If-None-Match does not count (RFC 9110, 13.2.1).
-        content = body(self.value)
         etag = etag_of(self.value)
+        # Make the body first, because it may raise a problem. Then If-None-Match does not count (RFC 9110, 13.2.1).
+        try:
+            content = body(self.value)
+        except Problem as problem:
+            # With the entity tag, the client can demand this version from a copy that lags.
+            self.with_freshness(problem).headers["etag"] = etag
+            raise
         headers = [(b"etag", etag.encode()), _CACHING]
         if if_none_match is not None and matches(if_none_match, etag):
             return EncodedResponse(304, headers + self.freshness())

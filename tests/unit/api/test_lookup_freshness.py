@@ -51,6 +51,21 @@ def test_max_lag_bounds_the_lag_of_a_standby() -> None:
     run(group, steps)
 
 
+def test_a_replaced_card_says_how_new_its_entry_is() -> None:
+    """The client can demand this version of a standby that has not read the replacement yet."""
+    group = three()
+    group.write([(LOYALTY_BALANCES, CARD, {**balance(CARD, "0.00", 2)[2], "OpenedTime": 1, "MovedTo": "new"})])
+
+    async def steps(callers: Callers) -> None:
+        for expected in (("1", "active", "false"), ("2", "standby", "true")):
+            gone = await callers.get(0, PATH)
+            assert (410, *expected) == summary(gone)
+            assert ('"1.2"', "2") == (gone.headers["etag"], gone.headers["loyalty-sequence"])
+            group.dead.add(URLS[1])
+
+    run(group, steps)
+
+
 def test_an_owner_without_its_lease_serves_as_a_standby() -> None:
     """The group may have replaced it. Its answers are stale, and too stale for a client with maxLag=0."""
     group = three(standbys=False)

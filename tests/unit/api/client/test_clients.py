@@ -369,6 +369,31 @@ def test_an_account_that_another_client_has_erased_is_forgotten() -> None:
     assert ["3", None, None, None] == [request.url.params.get("minSequence") for request in api.requests[1:]]
 
 
+@pytest.mark.parametrize(
+    ("etag", "opened", "sequence"),
+    [
+        (f'"{OPENED_MS}.4"', str(OPENED_MS), "4"),
+        (f'W/"{OPENED_MS}.4"', str(OPENED_MS), "4"),
+        ('"4"', "0", "4"),
+        ("", None, None),
+        ('"of-a-proxy"', None, None),
+    ],
+)
+def test_a_balance_is_never_older_than_the_replacement_of_its_card(
+    etag: str, opened: str | None, sequence: str | None
+) -> None:
+    """The entity tag of the problem has the version. Otherwise a standby that lags shows the points as unmoved."""
+    moved = problem(410, "card-replaced")
+    moved.headers["ETag"] = etag
+    api = Api(moved, moved)
+    with LoyaltyClient("http://api", transport=httpx.MockTransport(api)) as client:
+        for _ in range(2):
+            with pytest.raises(ProblemError, match="card-replaced"):
+                client.balance(CARD)
+    asked = api.requests[1].url.params
+    assert (opened, sequence) == (asked.get("openedTime"), asked.get("minSequence"))
+
+
 def test_a_client_that_repeats_for_hours_keeps_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python cannot convert 2 to the power of 1,025 to a float."""
     flow = flows.Flows(seconds=1e9).redeem(CARD, Decimal(1), "", "till-7")
