@@ -3,6 +3,7 @@
 Every copy applies the same changelog, so each copy can continue the stream of another. ``Last-Event-ID`` is the last
 revision that the client has received. A stream never sends this revision or an older one.
 
+the copy may be behind the client             ──► ask Kafka for the end of the changelog, then decide
 the copy has this revision, or an older one   ──► nothing was missed: wait for the next records
 the changelog still has this revision          ──► send the records after it. Compaction has not cleaned this part of
                                                     the changelog yet, so all of them are there
@@ -11,6 +12,7 @@ the read of the changelog would take too long  ──► ``gap``, and the curren
 """
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +32,7 @@ from api.routing.peer_messages import FORWARDED_TO, PeerError, PeerRequest, Peer
 from api.routing.problems import ANOTHER_MAY_ANSWER, UnknownCustomer
 from api.security.caller import Caller
 from api.security.permissions import caller_of, visible
+from services.boot_clock import boot_seconds
 from services.interactive_queries.local import LocalInstance
 from services.messaging.avro import UndecodableError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
@@ -242,25 +245,26 @@ class BalanceEvents:
                         await self._streams.step(follower.woken.wait())
                     except TimeoutError:
                         yield HEARTBEAT
-            except (NotServingError, StoreError, KafkaException, SchemaRegistryUnavailableError):
+            except (NotServingError, StoreError, KafkaException, SchemaRegistryUnavailableError, TimeoutError):
                 return  # The client connects again. Then it gets another copy, or this one if it serves again.
 
     async def _missed(
         self, revisions: _Revisions, task: StoreTask, key: bytes, last: EventId | None
     ) -> Sequence[Event]:
-        """The events that the client has not received yet. Raises KafkaException."""
+        """The events that the client has not received yet. Raises KafkaException and TimeoutError."""
+        if last is not None and last.offset is not None:
+            await self._wait_for_end(task, key, last.offset)
         position, value = task.progress.position, task.get(key)
         if last is None:
             return [revisions.current(value, position)]
         gap = Event("gap", orjson.dumps({"after": str(last)}))
-        is_older = value is not None and value.version < last.version  # Then the end offset can be old, too.
-        if last.offset is not None and (is_older or last.offset < task.progress.end_offset):
+        if last.offset is not None and last.offset < task.progress.end_offset:
             revisions.skip_to(last.offset)
             if last.offset >= position:
                 # This copy is behind the client. The follower delivers what the client has not received yet.
                 return []
         elif last.offset is not None and value is None:
-            # This copy may be behind the client too, so it cannot say that the account is erased.
+            # The topic was created again. This copy may be behind it, so it cannot say that the account is erased.
             return [gap]
         if value is not None and revisions.has(value):
             revisions.skip_to(value.offset)
@@ -271,6 +275,18 @@ class BalanceEvents:
                 return [event for record in records[1:] if (event := revisions.of(record))]
         knows_erasure = value is None and last.is_of_erasure
         return [] if knows_erasure else [gap, revisions.current(value, position)]
+
+    async def _wait_for_end(self, task: StoreTask, key: bytes, offset: int) -> None:
+        """Wait until it is known whether the changelog has this offset. Raises TimeoutError if Kafka does not answer.
+
+        An older end offset does not say whether this copy is behind the client, or the topic was created again.
+        """
+        progress, now = task.progress, boot_seconds()
+
+        def is_known() -> bool:
+            return progress.end_offset > offset or progress.end_asked_at > now
+
+        await self._streams.step(self._local.stores.waiters.wait(key, is_known, bool, math.inf))
 
     async def _read_history(self, task: StoreTask, key: bytes, span: range) -> Sequence[ChangelogRecord]:
         """The records of the key in these offsets. Raises KafkaException.

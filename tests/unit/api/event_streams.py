@@ -10,6 +10,7 @@ import httpx
 import orjson
 
 from schemas.topics import LOYALTY_BALANCES
+from services.boot_clock import boot_seconds
 from services.messaging.avro import encoder
 from services.state_stores.definition import StoreDefinition
 from services.state_stores.task import ChangelogRecord
@@ -104,6 +105,13 @@ class Client:
         url = self.group.instances[number].url + PATH
         async with self.http.stream("GET", url, headers=all_headers) as response:
             yield Stream(response)
+
+    def report_end(self, offset: int, number: int = 0) -> None:
+        """Let the broker report this end offset of the card's partition to an instance."""
+        instance = self.group.instances[number]
+        store = instance.stores["customer-balances"]
+        store.serving(store.partition_of(CARD.encode())).note_end_offset(offset, boot_seconds() + 60, 0)
+        instance.waiters.notify([CARD.encode()])
 
     async def erasure_after(self, last: str) -> str:
         """The id of the event ``erased``, which must be the first one after this event."""

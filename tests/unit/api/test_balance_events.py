@@ -44,6 +44,7 @@ def test_a_client_gets_all_revisions_after_its_last_one(step_seconds: Callable[[
             changelog.write(balance(4))
             assert 4 == await stream.sequence()
         step_seconds(0.01)
+        client.report_end(6)
         async with client.stream(last=f"{OPENED}.4.3") as stream, client.stream(last=f"{OPENED}.6.5") as ahead:
             await asyncio.gather(stream.heartbeat(), ahead.heartbeat())
             changelog.write(*map(balance, (5, 6, 7)))
@@ -155,39 +156,70 @@ def test_a_store_that_is_built_again_repeats_no_old_erasure(step_seconds: Callab
     run(scenario)
 
 
-def test_a_copy_that_does_not_know_how_far_it_is_behind_repeats_no_erasure(
-    step_seconds: Callable[[float], None],
-) -> None:
-    """The client has the erasure at offset 1 and two balances of the next account. The copy knows only offset 0."""
+@pytest.mark.parametrize("known", [0, 1])
+def test_a_copy_that_does_not_know_how_far_it_is_behind_repeats_no_erasure(known: int) -> None:
+    """The client has the erasure at offset 1 and two balances of the next account. The copy does not have them yet.
+
+    It asks the broker for the end of the changelog before it says anything.
+    """
+    later = OPENED + 1_000
+    records = [balance(1), None, *(balance(sequence, later) for sequence in (1, 2, 3))]
 
     async def scenario(client: Client, changelog: Changelog) -> None:
-        later = OPENED + 1_000
-        changelog.write(balance(1))
-        step_seconds(0.01)
+        changelog.write(*records[:known])
         async with client.stream(last=f"{later}.2.3") as stream:
+            first = asyncio.create_task(stream.sequence())
+            assert not (await asyncio.wait([first], timeout=0.1))[0]
+            client.report_end(4)
+            changelog.write(*records[known:])
+            assert 3 == await first
+
+    run(scenario)
+
+
+def test_a_client_of_a_topic_that_was_created_again_gets_the_next_balance(
+    step_seconds: Callable[[float], None],
+) -> None:
+    """The new topic ends before the offset that the client has. A copy without the account cannot say that nothing was
+    missed.
+    """
+    step_seconds(0.01)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        last = f"{OPENED}.2.7"
+        client.report_end(0)
+        async with client.stream(last=last) as stream:
+            assert "gap" == (await stream.next())[0]
+            changelog.write(balance(1))
+        async with client.stream(last=last) as stream:
             await stream.heartbeat()
-            changelog.write(None, balance(1, later), balance(2, later), balance(3, later))
+            changelog.write(balance(3))
             assert 3 == await stream.sequence()
 
     run(scenario)
 
 
-@pytest.mark.parametrize("end_offset", [0, 1])
-def test_a_standby_behind_the_client_does_not_say_that_the_account_is_erased(end_offset: int) -> None:
-    """The client has the first balance of an account, and the standby does not have it yet.
+def test_a_stream_ends_if_the_broker_does_not_report_the_end_of_the_changelog(
+    step_seconds: Callable[[float], None],
+) -> None:
+    """The copy may be behind the client. Another copy may know more."""
+    step_seconds(0.01)
 
-    Without a newer end offset the standby cannot know whether the topic was created again, so it says ``gap``.
-    """
+    async def scenario(client: Client, _: Changelog) -> None:
+        async with client.stream(last=f"{OPENED}.1.0") as stream:
+            with pytest.raises(AssertionError, match="the stream has ended"):
+                await stream.next()
+
+    run(scenario)
+
+
+def test_a_standby_behind_the_client_does_not_say_that_the_account_is_erased() -> None:
+    """The client has the first balance of an account, and the standby does not have it yet."""
 
     async def scenario(client: Client, changelog: Changelog) -> None:
-        group = client.group
-        standby, owner = group.instances
-        group.dead.add(owner.url)
-        store = standby.stores["customer-balances"]
-        store.serving(store.partition_of(CARD.encode())).progress.end_offset = end_offset
-        async with client.stream(0, last=f"{OPENED}.1.0") as stream:
-            if end_offset == 0:
-                assert "gap" == (await stream.next())[0]
+        client.group.dead.add(client.group.instances[1].url)
+        client.report_end(1)
+        async with client.stream(last=f"{OPENED}.1.0") as stream:
             changelog.write(balance(1), balance(2))
             assert 2 == await stream.sequence()
 
