@@ -214,9 +214,9 @@ def test_a_thread_parses_a_new_version(client: TestClient, instance: Instance, m
     threads: list[str] = []
     whole = current_programme.parse_programme
 
-    def parse(text: str) -> Any:
+    def parse(text: str, *, is_published: bool) -> Any:
         threads.append(threading.current_thread().name)
-        return whole(text)
+        return whole(text, is_published=is_published)
 
     monkeypatch.setattr(current_programme, "parse_programme", parse)
     publish(instance, 1, NOW - 1000)
