@@ -90,10 +90,8 @@ def remember(
     fresh = _first_of_each(hashes, order)
     for content in contents.values():
         fresh = fresh[~_contains(content, hashes[:, fresh])]
-    # A broker's clock may be ahead of ours. Such a time would keep a segment for longer. Our clock may also be behind.
-    # Then the newest time that the memory has is the limit. A lower limit would forget an identity too early.
-    newest = max((segment.newest for segment in live), default=int(order[0].max(initial=0)))
-    times = np.minimum(order[0][fresh], max(now, newest))
+    # A broker's clock may be ahead of ours. Such a time would keep a segment for longer.
+    times = np.minimum(order[0][fresh], now)
     slices = times // (keep // SLICES)
     for part in np.unique(slices):
         is_in_part = slices == part

@@ -133,19 +133,9 @@ def test_a_clock_of_the_driver_ahead_forgets_nothing() -> None:
     assert [] == bucket.take(rows, now=KEEP + 2)
 
 
-@pytest.mark.parametrize("known", [[], [(0, 0, 0)]])
-def test_a_clock_of_the_driver_behind_forgets_nothing_when_it_is_corrected(known: list[Row]) -> None:
-    """A machine can start with a date in an earlier year. Points of a repeated invoice still count once."""
-    bucket, rows = Bucket(), [(1, 1, 0)]
-    bucket.take(known, now=10 * KEEP)
-    assert rows == bucket.take(rows, now=0, time=10 * KEEP + 1)
-    assert [] == bucket.take(rows, now=11 * KEEP)
-
-
 def test_a_clock_ahead_does_not_keep_identities_for_longer() -> None:
     """A broker whose clock is years ahead does not keep its identities in memory for years."""
     bucket = Bucket()
-    bucket.take([(0, 0, 0)], now=0)
     bucket.take([(1, 1, 0)], now=0, time=10**15)
     assert [(2, 2, 0)] == bucket.take([(2, 2, 0)], now=KEEP + 1)
     assert [1] == [segment.size for segment in bucket.segments]
