@@ -106,7 +106,7 @@ def compare(
     missing = MissingEntries()
     if has_ledger:  # without it, ``record_from`` says which entries may be missing
         missing = find_missing(facts, record, recomputed.late.entries, coverage.topic_from)
-    has_events = _has_events(recomputed, record, coverage)
+    has_events = _has_events(recomputed, record, facts, coverage)
     complete = has_events and not missing
     expected = recomputed.settled.entries if complete else record
     differences = [Difference(Source.LOYALTY, str(gap)) for gap in missing.gaps if gap.after >= coverage.topic_from]
@@ -146,15 +146,19 @@ def latest_version(facts: Facts) -> AccountVersion | None:
     return max(versions, default=None)
 
 
-def _has_events(recomputed: Recomputed, record: list[Entry], coverage: Coverage) -> bool:
+def _has_events(recomputed: Recomputed, record: list[Entry], facts: Facts, coverage: Coverage) -> bool:
     """Whether the sources have all events of the account. Retention and a topic that was created again lose events."""
     for entry in recomputed.without_event:
         first = coverage.first_invoice if entry.event_id == entry.invoice_number else coverage.first_command
         if entry.time < max(coverage.events_from, first):
             return False
-    if not record or not coverage.events_from or record[0].sequence == 1:
+    if not coverage.events_from or (record and record[0].sequence == 1):
         return True
-    return any(entry.version == record[0].version for entry in recomputed.settled.entries)
+    if record:
+        return any(entry.version == record[0].version for entry in recomputed.settled.entries)
+    # Without a recorded entry, the events must lead to what is served.
+    versions = {entry.version for entry in (*recomputed.settled.entries, *recomputed.late.entries)}
+    return versions.issuperset(version for version, _ in facts.served_versions)
 
 
 def _compare_recorded_events(recomputed: Recomputed) -> Iterator[Difference]:

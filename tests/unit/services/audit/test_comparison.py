@@ -153,6 +153,24 @@ def test_a_balance_that_is_newer_than_the_entries_does_not_show_lost_entries():
     assert (False, True, []) == judged(facts, PROGRAMMES, coverage)
 
 
+@pytest.mark.parametrize(("balance_of", "is_recomputed"), [(2, True), (3, False)])
+def test_an_account_without_entries_needs_all_events_of_its_balance(balance_of, is_recomputed):
+    """Retention has deleted all entries and the first events. The events that are left do not give the balance."""
+    history = three()
+    facts = facts_of(history)
+    facts.recorded, facts.state = {}, None
+    facts.balance = balance(history.entries[balance_of - 1])
+    facts.events = facts.events[:2]
+    coverage = replace(
+        EVERYTHING,
+        compared=frozenset({Source.LOYALTY}),
+        topic_from=EVERYTHING.now,
+        events_from=START + 1,
+        record_from=EVERYTHING.now,
+    )
+    assert is_recomputed == judged(facts, PROGRAMMES, coverage)[0]
+
+
 def test_an_entry_without_an_event_is_found_although_entries_are_missing():
     """A forged entry has a sequence number that is too high. The events show that it has none."""
     history = three()
