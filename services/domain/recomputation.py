@@ -61,7 +61,7 @@ def recompute(
         elif (entry.event_id, entry.time) not in applied:  # an event can have several entries
             applied.add((entry.event_id, entry.time))
             if event := copies.take(entry):
-                if isinstance(event, Absorb):
+                if isinstance(event, Absorb) and entry.kind is Kind.MOVED_IN:
                     absorbed += [(number, entry) for number in event.part.returns]
                 if isinstance(event, Replace):
                     state, time = settled.state, event.append_time

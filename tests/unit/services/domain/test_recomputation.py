@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.domain.account.memory import forget
+from services.domain.account.model import Account, PastReturn
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase, Replace
@@ -238,6 +239,17 @@ def test_a_message_about_a_return_that_came_with_another_account_is_not_a_lost_e
     with_return = absorbed(bought(1, 0), BACK)
 
     assert_nothing_is_late([with_return], [messages_of(BACK)[message]], [bought(3, 150 * DAY)])
+
+
+def test_a_message_about_a_return_of_a_refused_part_is_a_lost_event():
+    """The account has refused the part, for example because of its unknown version, so it does not know the return."""
+    part = Account(START, returns={BACK.invoice_number: PastReturn(START, programme_version=7)})
+    arrived = [bought(1, 0), Absorb(append_time=START + 1, command_id="m/0/moved", counterparty="old", part=part)]
+    lost = messages_of(BACK)[0]
+
+    recomputed = recompute(CARD, [*arrived, lost], entries_of(arrived), PROGRAMMES)
+
+    assert [lost.event_id] == recomputed.not_processed
 
 
 @pytest.mark.parametrize(
