@@ -155,7 +155,7 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
         raise PublishError(f"topic {topic}: {error.args[0].str()}; nothing was published") from error
     try:
         _await_visible(version, settings)
-    except (PublishError, SchemaRegistryUnavailableError) as error:
+    except (ProgrammeError, PublishError, SchemaRegistryUnavailableError) as error:
         raise UncertainPublicationError(
             f"version {version.number} is committed, but readers do not get it: {error}; `loyalty programme show` "
             "shows it as soon as they do"
