@@ -201,13 +201,14 @@ def _chunks(lines: Iterator[str]) -> Iterator[str]:
 def _visible(caller: Caller, entry: Entry) -> Entry:
     """The entry as the caller may see it.
 
-    A caller that is limited to one card does not see where an account moved, and who sent a transfer for its customer.
+    A caller that is limited to one card does not see where an account moved, and who sent a transfer to its customer.
     """
-    if caller.card is not None and entry.kind in {Kind.MOVED_OUT, Kind.FORWARDED}:
+    if caller.card is None:
+        return entry
+    if entry.kind in {Kind.MOVED_OUT, Kind.FORWARDED}:
         return replace(entry, counterparty="")
-    if caller.card is not None and entry.kind is Kind.RECEIVED:
-        return replace(entry, actor="")
-    return entry
+    is_of_sender = entry.kind in {Kind.RECEIVED, Kind.REFUSED} and entry.counterparty
+    return replace(entry, actor="") if is_of_sender else entry
 
 
 def _body(entry: Entry) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -307,11 +308,13 @@ def test_a_caller_with_one_card_does_not_see_who_sent_points(
 ) -> None:
     """The sender is another customer, and the actor is the subject of its token. The actors of other kinds stay."""
     received = entry(1, 100, kind=Kind.RECEIVED, opened_time=OPENED, counterparty="FRIEND", actor="token:friend")
-    ledger.append((CARD, received), (CARD, entry(2, kind=Kind.ADJUSTED, opened_time=OPENED, actor="key:1f")))
+    refused = replace(received, sequence=2, kind=Kind.REFUSED, points=0)
+    adjusted = entry(3, kind=Kind.ADJUSTED, opened_time=OPENED, actor="key:1f")
+    ledger.append(*((CARD, each) for each in (received, refused, adjusted)))
     client = client_of(app, limit)
     entries = client.get(f"/v1/customers/{CARD}/entries").json()["entries"]
-    assert ["key:1f", shown] == [each["Actor"] for each in entries]
-    assert [shown, "key:1f"] == [row["Actor"] for row in statement(client)[1:-1]]
+    assert ["key:1f", shown, shown] == [each["Actor"] for each in entries]
+    assert [shown, shown, "key:1f"] == [row["Actor"] for row in statement(client)[1:-1]]
 
 
 def client_of(app: FastAPI, card: str | None) -> TestClient:
