@@ -140,10 +140,11 @@ function isOfUser(event) {
 
 /** Say that a request of htmx has failed. A form stays on the page with its Idempotency-Key.
  *
- * A part that loads by itself shows the message in its place. A part that an event of the stream refreshes shows no
- * message, because the next event refreshes it again. */
+ * A part that loads once by itself shows the message in its place. A part that loads again, every few seconds or after
+ * an event of the stream, keeps its content. */
 function showFailure(event, reason) {
-  if (!event.detail.requestConfig.triggeringEvent) event.detail.elt.textContent = `${reason} Load the page again.`;
+  const loadsOnce = !event.detail.requestConfig.triggeringEvent && !event.detail.elt.matches('[hx-trigger*="every"]');
+  if (loadsOnce) event.detail.elt.textContent = `${reason} Load the page again.`;
   if (!isOfUser(event)) return;
   const alert = document.createElement("p");
   Object.assign(alert, { id: "beside-form", className: "problem", role: "alert" });
