@@ -444,6 +444,19 @@ def test_a_repeated_visit_under_the_same_number_counts(
     assert [("S1", 1, 1, 100.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
 
 
+@pytest.mark.parametrize("between", [100 * 86_400_000, 60_000])
+def test_a_number_of_two_stores_is_a_visit_to_one_of_them(
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, between: int
+) -> None:
+    """Each store has one member, also if the invoices are of the same day."""
+    for number, (card, store) in enumerate([(CARD, "S1"), ("other", "S2")]):
+        time_ = MARCH + number * between
+        day = datetime.fromtimestamp(time_ / 1000, UTC).date()
+        export(tmp_path / "export", line("X", "A", 1.0, StoreID=store, CreatedTime=time_), batch=number, day=day)
+        ledger.append((card, entry(1, invoice_number="X", time=time_ + 1_000)))
+    assert [("S1", 1, 0, 0.0), ("S2", 1, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
+
+
 def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
     """There are twelve questions with different names. Each one about files and the ledger gives a row here."""
     export(tmp_path / "export", line("INV1", "A", 50.5, City="Pune", DeliveryType="Home-Delivery"))
