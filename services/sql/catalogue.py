@@ -91,22 +91,26 @@ CUSTOMER_LINE_ITEMS = Table(
     ),
     """
     WITH sold AS (
-        SELECT InvoiceNumber, CreatedTime, epoch_ms(min(date)) AS day
-        FROM line_items GROUP BY InvoiceNumber, CreatedTime
+        SELECT InvoiceNumber, StoreID, CreatedTime, epoch_ms(min(date)) AS day
+        FROM line_items GROUP BY InvoiceNumber, StoreID, CreatedTime
     ), entries AS (
-        -- A till can use a number again. An entry belongs to the invoice with the nearest date.
-        SELECT InvoiceNumber, CreatedTime, account_id, kind, reason
+        -- A till can use a number again. An entry belongs to the invoice with the nearest date, then time.
+        SELECT InvoiceNumber, StoreID, CreatedTime, account_id, kind, reason
         FROM ledger_entry JOIN sold ON InvoiceNumber = invoice_number
         WHERE kind IN ('earned', 'returned') AND invoice_number <> ''
-        QUALIFY abs(time - day) = min(abs(time - day)) OVER (PARTITION BY account_id, sequence)
+        QUALIFY 1 = row_number() OVER (
+            PARTITION BY account_id, sequence
+            ORDER BY abs(time - day), abs(time - epoch_ms(time_of(CreatedTime))) NULLS LAST, StoreID, CreatedTime
+        )
     ), owners AS (
         -- An exchange can have entries of two customers: of the buyer, and of the buyer of the returned items.
-        SELECT InvoiceNumber, CreatedTime,
+        SELECT InvoiceNumber, StoreID, CreatedTime,
             arg_min(account_id, (kind <> 'earned', reason = 'purchase-unknown', account_id)) AS account_id
-        FROM entries GROUP BY InvoiceNumber, CreatedTime
+        FROM entries GROUP BY InvoiceNumber, StoreID, CreatedTime
     )
     SELECT customer_key AS CustomerKey, line_items.*
     FROM line_items LEFT JOIN owners ON line_items.InvoiceNumber = owners.InvoiceNumber
+        AND line_items.StoreID IS NOT DISTINCT FROM owners.StoreID
         AND line_items.CreatedTime IS NOT DISTINCT FROM owners.CreatedTime
         LEFT JOIN customer_keys USING (account_id)
     """,

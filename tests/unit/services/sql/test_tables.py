@@ -436,6 +436,26 @@ def test_an_entry_of_an_invoice_without_a_usable_clock_has_its_lines(
     assert first == second is not None
 
 
+@pytest.mark.parametrize("days", [0, 100])
+@pytest.mark.parametrize("clock", [True, False])
+def test_a_number_of_two_stores_gives_each_basket_to_its_customer(
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, *, days: int, clock: bool
+) -> None:
+    """The stores sell a minute apart, or a hundred days. An entry has one basket, also if nothing tells which one."""
+    for number, (card, store) in enumerate([(CARD, "S1"), ("other", "S2")]):
+        time_ = MARCH + number * (60_000 + days * 86_400_000)
+        day = datetime.fromtimestamp(time_ / 1000, UTC).date()
+        created = time_ if clock else None
+        export(tmp_path / "export", line("X", "A", 1.0, StoreID=store, CreatedTime=created), batch=number, day=day)
+        ledger.append((card, entry(1, invoice_number="X", time=time_ + 1_000)))
+    keyed = opened(customer_key_file=tmp_path / "customer.key")
+    ids = dict(rows(keyed, "SELECT customer_key, account_id FROM customer_keys"))
+
+    found = rows(keyed, "SELECT CustomerKey FROM customer_line_items ORDER BY StoreID")
+
+    assert ([1, 2] if clock or days else [1, None]) == [ids.get(key) for (key,) in found]
+
+
 def test_a_repeated_visit_under_the_same_number_counts(
     opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
 ) -> None:
