@@ -271,11 +271,13 @@ def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iter
     published = 0
     with Publisher(connected_producer(settings, CLIENT_ID, sorted(destinations))) as publisher:
         try:
-            for letter in deduplicated(letters):
-                if letter.first_time >= since:
-                    first_time = headers.DEAD_LETTER_FIRST_TIME, str(letter.first_time)
-                    publisher.publish(_destination(letter), letter.key, letter.value, [*letter.headers, first_time])
-                    published += 1
+            # Leave out the old letters first, as topics_of does: a young letter may have the same origin as an old one.
+            for letter in deduplicated(letter for letter in letters if letter.first_time >= since):
+                # An earlier replay has added this header too.
+                others = (each for each in letter.headers if each[0] != headers.DEAD_LETTER_FIRST_TIME)
+                first_time = headers.DEAD_LETTER_FIRST_TIME, str(letter.first_time)
+                publisher.publish(_destination(letter), letter.key, letter.value, [*others, first_time])
+                published += 1
         except DeadLettersError as error:
             raise DeadLettersError(
                 f"{error}. {published:,} records were published before. Replay the same dead letters again within "

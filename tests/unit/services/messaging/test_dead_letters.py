@@ -139,6 +139,36 @@ def test_a_replay_leaves_out_what_the_pipeline_may_have_forgotten(broker: tuple[
     assert time.time() * 1_000 - horizon == pytest.approx(since, abs=60_000)
 
 
+def test_a_replay_publishes_a_young_letter_of_a_record_that_also_has_an_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A dry run counts the young letter. The replay publishes it once."""
+    published = published_by(monkeypatch)
+    young = replace(LETTER, time=1_000, position=RecordPosition(0, 5))
+
+    assert ({"pos-invoices": 1}, [], 1) == topics_of([LETTER, young], [], since=500)
+    assert 1 == replay(Settings(), [LETTER, young], ["pos-invoices"], since=500)
+    assert [[("dead_letter_first_time", "1000")]] == published
+
+
+def test_a_record_that_is_replayed_again_has_one_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first replay has added the header. The other headers keep their order."""
+    published = published_by(monkeypatch)
+    replayed = (("via", b"one"), ("dead_letter_first_time", b"5"), ("via", b"two"))
+
+    assert 1 == replay(Settings(), [replace(LETTER, time=9, headers=replayed)], ["pos-invoices"], since=0)
+    assert [[("via", b"one"), ("via", b"two"), ("dead_letter_first_time", "5")]] == published
+
+
+def published_by(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The headers of each record that a replay publishes from now on, without a broker."""
+    published: list[object] = []
+    publisher = SimpleNamespace(publish=lambda *record: published.append(record[3]))
+    monkeypatch.setattr(dead_letters, "connected_producer", lambda *_: None)
+    monkeypatch.setattr(dead_letters, "Publisher", lambda _: nullcontext(publisher))
+    return published
+
+
 def test_an_error_within_a_replay_says_how_many_records_were_published(broker: tuple[Settings, Producer]) -> None:
     def letters() -> Iterator[DeadLetter]:
         yield LETTER
