@@ -38,7 +38,7 @@ def test_all_problems_of_a_bad_file_are_listed(command: str, tmp_path: Path) -> 
     assert (2, "") == (result.exit_code, result.stdout)
     assert [
         f"{file}: line 1: loyalty-factor: 'much' is not a decimal number such as 0.02",
-        f"{file}: line 3: time-zone: 'Mars' is not a time zone of this machine, such as Asia/Kolkata or UTC",
+        f"{file}: line 3: time-zone: 'Mars' is not a time zone of the package tzdata, such as Asia/Kolkata or UTC",
         f"error: {file} has 2 problems: correct them and try again",
     ] == result.stderr.splitlines()
 
