@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -47,7 +46,7 @@ from services.commands.identity import keyed_hash, possible_hashes
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
 from services.domain.account.model import EVENT_MEMORY
 from services.domain.events import Adjust, Block, Capture, Command, Merge, Replace, Reserve, Transfer, Unblock, Void
-from services.domain.formats import to_milliseconds
+from services.domain.formats import from_time_text
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.state_stores import catalogue
@@ -225,7 +224,7 @@ class CommandService:
         if decision["Status"] != DONE or card is None:
             return Outcome(decision, is_visible=True)
         erased = decision["Kind"] == ERASE
-        opened_time = _milliseconds(decision["OpenedTime"])
+        opened_time = from_time_text(decision["OpenedTime"])
         changed = ReadConsistency(decision["AccountSequence"] or 0, opened_time, erased)
         for _ in range(_MOST_READS):
             seconds = deadline + _GRACE_SECONDS - time.monotonic()
@@ -438,14 +437,9 @@ def location_of(command_id: str) -> str:
     return f"/v1/commands/{quote(command_id, safe='')}"
 
 
-def _milliseconds(time_text: str | None) -> int:
-    """The time in milliseconds since the epoch; 0 for None."""
-    return to_milliseconds(datetime.fromisoformat(time_text)) if time_text else 0
-
-
 def _age(decision: Decision) -> int:
     """The milliseconds since Kafka stored the command of a decision."""
-    return time.time_ns() // 1_000_000 - _milliseconds(decision["UpdatedTime"])
+    return time.time_ns() // 1_000_000 - from_time_text(decision["UpdatedTime"])
 
 
 def _needs_account(command: Command) -> bool:

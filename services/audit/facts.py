@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -15,7 +14,7 @@ from services.codecs.state import decode_account
 from services.domain.account.model import Account
 from services.domain.entries import AccountVersion, Entry
 from services.domain.events import Event, Replace, Transfer
-from services.domain.formats import to_milliseconds
+from services.domain.formats import from_time_text
 from services.messaging.avro import decoder
 from services.messaging.schema_ids import SchemaIds
 from services.state_stores.catalogue import balance_body
@@ -63,11 +62,8 @@ class Facts:
         """The versions of the served balance and of Spark's account, each with the time of its last entry."""
         found = []
         if self.balance:
-            opened, updated = (
-                to_milliseconds(datetime.fromisoformat(text)) if text else 0
-                for text in (self.balance.get("OpenedTime"), self.balance["UpdatedTime"])
-            )
-            found.append((AccountVersion(opened, self.balance["Sequence"]), updated))
+            version = AccountVersion(from_time_text(self.balance.get("OpenedTime")), self.balance["Sequence"])
+            found.append((version, from_time_text(self.balance["UpdatedTime"])))
         if self.state:
             found.append((AccountVersion(self.state.opened_time, self.state.sequence), self.state.updated_time))
         return found

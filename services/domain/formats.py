@@ -37,6 +37,11 @@ def to_milliseconds(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
+def from_time_text(text: str | None) -> int:
+    """Returns the milliseconds since the epoch of a time in ISO 8601 with a time zone; 0 for no text."""
+    return to_milliseconds(datetime.fromisoformat(text)) if text else 0
+
+
 def time_text(milliseconds: int) -> str:
     """Returns the time as ISO 8601 in UTC with milliseconds. Raises OverflowError outside of the years 1 to 9999."""
     return to_datetime(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
