@@ -154,6 +154,13 @@ def test_maintenance_has_the_folders_and_settings_of_the_pipeline(compose: dict[
     assert variables <= pipeline["environment"].keys()
 
 
+def test_all_services_count_with_the_values_of_the_pipeline(compose: dict[str, Any]) -> None:
+    """The API simulates with the factor of the pipeline. It and `loyalty dead-letters` replay within its horizon."""
+    shared = {"LOYALTY_LOYALTY_FACTOR", "LOYALTY_REPEAT_HORIZON"}
+    for name in ("pipeline", "api", "keys", "audit", "maintenance"):
+        assert shared <= compose["services"][name]["environment"].keys(), name
+
+
 def test_the_guide_adds_the_webhooks_to_the_status(compose: dict[str, Any]) -> None:
     """A profile cannot change the other services. So a variable adds the part, with the port of its health check."""
     guide = (ROOT / "docs" / "how-to" / "run-webhooks.md").read_text(encoding="utf-8")
