@@ -5,9 +5,11 @@ import tempfile
 from pathlib import Path
 
 
-def create(file: Path, secret: bytes) -> None:
-    """Create a file that only its owner can read. It keeps an existing file, even if another process has just created
-    it. Raises OSError.
+def create(file: Path, secret: bytes) -> bool:
+    """Create a file that only its owner can read, and return whether it is new.
+
+    An existing file stays, even if another process has just created it. After an error there is no file, not an empty
+    one. Raises OSError.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     # mkstemp creates a file that only its owner can read. The link then makes the whole content visible at once, and
@@ -20,9 +22,10 @@ def create(file: Path, secret: bytes) -> None:
             os.fsync(temporary.fileno())
         os.link(name, file)
     except FileExistsError:
-        return
+        return False
     finally:
         Path(name).unlink()
+    return True
 
 
 def lines_of(file: Path) -> list[bytes]:

@@ -13,6 +13,7 @@ from services.messaging.avro import decoder, encoder
 from services.messaging.publishing import connected_producer
 from services.messaging.schema_ids import schema_ids
 from services.messaging.topic_reader import values_of
+from services.secret_files import create
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-keys"
@@ -51,10 +52,9 @@ def write_key(made: NewKey, file: Path, settings: Settings) -> None:
 
     Raises FileExistsError, other OSErrors and PublishError.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
     # Write the file first. If the write failed after the publication, the topic would have a key that nobody knows.
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
-        out.write(made.text + "\n")
+    if not create(file, f"{made.text}\n".encode()):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
     publish_key(made.key, settings)
 
 
@@ -71,7 +71,7 @@ def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
         text = file.read_text(encoding="ascii", errors="replace").strip()
         key_id = key_id_of(text)
         if key_id is None:
-            raise FileExistsError(errno.EEXIST, "has no API key, so it is not replaced: choose another file", str(file))
+            raise FileExistsError(errno.EEXIST, "has no API key: delete it or choose another file", str(file))
         known = read_keys(settings).get(key_id)
         until = made.key.created_time + timedelta(days=REST_DAYS) // timedelta(milliseconds=1)
         if known and known.matches(text) and known.allows_the_same(made.key) and known.is_valid_at(until):

@@ -1,5 +1,6 @@
 """API keys, and `loyalty keys` with wrong input. tests/integration/test_store_queries.py has the tests with Kafka."""
 
+import resource
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,20 @@ def test_the_old_key_stays_if_the_new_one_cannot_be_published(tmp_path: Path, mo
     assert 0 == loyalty(*ensure).exit_code
     assert topic.keys() == {key_id_of(first.strip()), key_id_of(file.read_text().strip())}
     assert [file] == list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An empty file would block each later start, because it has no key."""
+    monkeypatch.setattr("services.api_keys.topic.publish_key", lambda *_: None)
+    ensure = ("ensure", "operator", str(tmp_path / "key"), "--scope", "operate")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        assert 1 == loyalty(*ensure).exit_code
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [] == list(tmp_path.iterdir())
+    assert 0 == loyalty(*ensure).exit_code
 
 
 def test_keys_are_revoked_together(monkeypatch: pytest.MonkeyPatch):
