@@ -16,8 +16,7 @@ from infra.local.interruption import InterruptedBySignalError, interrupt_on_sign
 from infra.local.java import JavaNotFoundError
 from infra.local.processes import ManagedProcess, ProcessFailedError
 from infra.local.stack import LocalStack
-from services.cli.output import AsJson, print_json
-from services.messaging.administration import TopicMismatchError
+from services.cli.output import AsJson, clear_errors, print_json
 from services.settings import SettingsError, read_settings
 from services.start_up import StartUpError
 
@@ -36,7 +35,6 @@ Folder = Annotated[
 _KNOWN_ERRORS = (
     StartUpError,
     ProcessFailedError,
-    TopicMismatchError,
     ValueError,
     JavaNotFoundError,
     jars.JarsError,
@@ -52,8 +50,9 @@ def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
     stack = _stack(directory)
     jars.provide(console.print)
     console.print("Starting the stack. The first start takes about a minute.")
-    stack.start(on_part=lambda name: console.print(f"  {name} …"))
-    stack.ensure_key()
+    with clear_errors():
+        stack.start(on_part=lambda name: console.print(f"  {name} …"))
+        stack.ensure_key()
     if as_json:
         print_json({"parts": parts_of(stack), "api_key_file": str(stack.key_file)})
         return
@@ -70,7 +69,8 @@ def kafka(directory: Folder = None) -> None:
     """Start Kafka alone, for example for `loyalty rebuild` after a lost checkpoint."""
     stack = _stack(directory)
     jars.provide(console.print)
-    stack.start(on_part=lambda name: console.print(f"  {name} …"), services=[])
+    with clear_errors():
+        stack.start(on_part=lambda name: console.print(f"  {name} …"), services=[])
     _show(stack)
 
 

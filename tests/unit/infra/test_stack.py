@@ -13,9 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from typer.testing import CliRunner
 
+from infra.local import jars
 from infra.local import stack as stack_module
-from infra.local.__main__ import parts_of
+from infra.local.__main__ import app, parts_of
 from infra.local.broker import LocalBroker
 from infra.local.ports import HOST
 from infra.local.stack import LocalStack, Service, environment_of, private_settings
@@ -159,6 +162,33 @@ def test_down_says_as_json_what_it_has_stopped(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("loyalty")), "down", "--dir", str(tmp_path), "--json"]
     done = subprocess.run(command, env=environment_of(private_settings(tmp_path)), capture_output=True, check=True)
     assert {"stopped": []} == json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (None, "api.key: has no API key"),
+        (KafkaException(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, "only 1 broker")), "only 1 broker"),
+    ],
+)
+def test_up_shows_an_error_of_kafka_or_of_the_key_file_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None, message: str
+) -> None:
+    """A file that has no key stays. With LOYALTY_REPLICATION_FACTOR=3, the broker makes no topics."""
+
+    def start(*_: object, **__: object) -> None:
+        if error:
+            raise error
+
+    monkeypatch.chdir(tmp_path)  # the command changes the folder
+    monkeypatch.setattr(jars, "provide", lambda _: None)
+    monkeypatch.setattr(LocalStack, "start", start)
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "api.key").write_text("precious")
+    result = CliRunner().invoke(app, ["up", "--dir", str(tmp_path)])
+    assert 1 == result.exit_code
+    assert message in result.stderr
+    assert "precious" == (tmp_path / "var" / "api.key").read_text()
 
 
 def test_the_parts_of_a_stack_have_their_addresses_and_logs(tmp_path: Path) -> None:
