@@ -30,7 +30,7 @@ _TASK_ATTEMPTS = 4
 
 
 class ArchiveError(RuntimeError):
-    """The archive cannot be used. The message says why."""
+    """The settings name another archive or another key. The message says what to set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,9 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:
             spark.stop()
-    except (CertificateError, PseudonymKeyError, StartUpError) as error:
+    except (ArchiveError, CertificateError, PseudonymKeyError, StartUpError) as error:
         stop(str(error), MISUSED)
     except (
-        ArchiveError,
         CheckpointMismatchError,
         NoTopicError,
         PublishError,

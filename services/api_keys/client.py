@@ -1,6 +1,5 @@
 """Sends requests with a key to the processes of the system."""
 
-import os
 from pathlib import Path
 from ssl import SSLContext
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
@@ -9,11 +8,11 @@ from services.secret_files import lines_of
 
 
 def authorization(key_file: Path | None) -> dict[str, str]:
-    """The header with the key in the first line of a file. Empty if the file cannot be read or has no key."""
-    if key_file is None or not os.access(key_file, os.R_OK):
+    """The header with the key in the first line of a file. Empty if the file cannot be read or has no key in ASCII."""
+    try:
+        return {"Authorization": f"Bearer {lines_of(key_file)[0].decode('ascii')}"} if key_file else {}
+    except (OSError, IndexError, UnicodeDecodeError):
         return {}
-    keys = lines_of(key_file)
-    return {"Authorization": f"Bearer {keys[0].decode()}"} if keys else {}
 
 
 def opener(key_file: Path | None, tls: SSLContext | None = None) -> OpenerDirector:

@@ -1,6 +1,7 @@
 """`loyalty dead-letters`: list dead letters, and publish their records again."""
 
 import base64
+import re
 from typing import Annotated, Any
 
 import typer
@@ -121,10 +122,10 @@ def replay(
 
 
 def _position(text: str) -> RecordPosition:
-    partition, _, offset = text.partition(":")
-    if not (partition.isdecimal() and offset.isdecimal()):
+    numbers = re.fullmatch(r"(\d{1,10}):(\d{1,19})", text)
+    if numbers is None:
         stop(f"--offset {text!r} is not PARTITION:OFFSET: use for example 0:42", MISUSED)
-    return RecordPosition(int(partition), int(offset))
+    return RecordPosition(int(numbers[1]), int(numbers[2]))
 
 
 def _json(letter: DeadLetter) -> dict[str, Any]:

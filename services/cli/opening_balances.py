@@ -49,6 +49,9 @@ def import_balances(
             f"--name and --actor must have 1 to {LONGEST_TEXT} characters, and --reason at most {LONGEST_REASON}",
             MISUSED,
         )
+    texts = name + reason + actor
+    if texts.encode(errors="ignore").decode() != texts:
+        stop("--name, --reason and --actor must be UTF-8, and one of them has other bytes: write it again", MISUSED)
     settings, now = read_settings(), time.time_ns() // 1_000_000
     with clear_errors():
         try:

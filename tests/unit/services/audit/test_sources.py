@@ -80,6 +80,16 @@ def test_the_api_key_is_sent_and_never_shown(tmp_path):
     assert "lk_secret" not in str(refused.value)
 
 
+def test_a_file_that_has_no_key_is_not_sent(tmp_path):
+    """A folder, and a file in UTF-16. The API then says that it needs a key, and the audit can say so."""
+    file, credentials = tmp_path / "key", []
+    file.write_text("lk_secret", encoding="utf-16")
+    with answering([page("A")], credentials) as url:
+        assert [["A"]] * 2 == [[fact.card for fact in served_balances(url, each)] for each in (file, tmp_path)]
+
+    assert [None] * 2 == credentials
+
+
 @pytest.mark.parametrize("answer", [(403, {}), page(partial=True)])
 def test_no_error_shows_a_card(monkeypatch, answer):
     """The cursor of a page contains the last card of the page before it."""

@@ -66,6 +66,8 @@ def test_an_output_that_cannot_be_written_is_one_clear_line(options: list[str]) 
         (["dead-letters", "replay", "--reason", ""], "--reason is blank, which would select every dead letter"),
         (["dead-letters", "replay", "--reason", " ", "--offset", "0:7"], "--reason is blank"),
         (["dead-letters", "replay", "--offset", "7"], "--offset '7' is not PARTITION:OFFSET"),
+        (["dead-letters", "replay", "--offset", "0:" + "7" * 5000], "is not PARTITION:OFFSET: use for example 0:42"),
+        (["import", "--name", "opening \udcff", "b.csv"], "--name, --reason and --actor must be UTF-8"),
     ],
 )
 def test_wrong_options_are_one_clear_line(command: list[str], says: str) -> None:
