@@ -1,4 +1,4 @@
-"""The commands of the local stack: ``make up``, ``kafka``, ``down`` and ``status``; ``loyalty up`` and ``down``.
+"""The local stack: ``make up``, ``kafka``, ``down`` and ``status``; ``loyalty up``, ``kafka`` and ``down``.
 
 The data of the stack is in the folder ``var`` of the folder that ``infra.local.folders`` chooses.
 """
@@ -65,12 +65,16 @@ def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def kafka(directory: Folder = None) -> None:
+def kafka(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Start Kafka alone, for example for `loyalty rebuild` after a lost checkpoint."""
+    console.stderr = as_json
     stack = _stack(directory)
     jars.provide(console.print)
     with clear_errors():
         stack.start(on_part=lambda name: console.print(f"  {name} …"), services=[])
+    if as_json:
+        print_json({"parts": parts_of(stack)})
+        return
     _show(stack)
 
 

@@ -53,8 +53,13 @@ def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
     replace_process("infra.local", ["up", *_options(directory, as_json=as_json)])
 
 
+def kafka(directory: Folder = None, *, as_json: AsJson = False) -> None:
+    """Start Kafka alone on this machine, for `loyalty rebuild` or `loyalty export backfill`."""
+    replace_process("infra.local", ["kafka", *_options(directory, as_json=as_json)])
+
+
 def down(directory: Folder = None, *, as_json: AsJson = False) -> None:
-    """Stop what `loyalty up` has started. The data stays."""
+    """Stop what `loyalty up` or `loyalty kafka` has started. The data stays."""
     replace_process("infra.local", ["down", *_options(directory, as_json=as_json)])
 
 

@@ -156,6 +156,16 @@ def test_the_local_stack_refuses_another_kafka(tmp_path: Path, servers: str) -> 
         LocalStack(tmp_path, Settings(kafka_bootstrap_servers=servers))
 
 
+def test_kafka_starts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output has all parts, and those that do not run have no process."""
+    started: list[object] = []
+    monkeypatch.chdir(tmp_path)  # the command changes the folder
+    monkeypatch.setattr(jars, "provide", lambda _: None)
+    monkeypatch.setattr(LocalStack, "start", lambda _, on_part, services: started.append(services))
+    result = CliRunner().invoke(app, ["kafka", "--dir", str(tmp_path), "--json"])
+    assert ([[]], "kafka") == (started, json.loads(result.stdout)["parts"][0]["name"])
+
+
 @pytest.mark.program
 def test_down_says_as_json_what_it_has_stopped(tmp_path: Path) -> None:
     """With --json stdout has one object, also if nothing runs. The folder is that of --dir."""

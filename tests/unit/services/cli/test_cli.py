@@ -233,6 +233,15 @@ def test_a_backfill_checks_its_tables_before_it_starts(
     assert 1 == len(started)
 
 
+@pytest.mark.parametrize("command", ["up", "kafka", "down"])
+def test_the_local_stack_needs_no_checkout(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel has no Makefile. Kafka alone is for a rebuild and a backfill."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(processes.os, "execv", lambda _, arguments: started.append(arguments))
+    loyalty(command, "--dir", "data", "--json")
+    assert [["-m", "infra.local", command, "--dir=data", "--json"]] == [each[1:] for each in started]
+
+
 def commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """All commands with their words."""
     found = found or typer.main.get_command(app)
