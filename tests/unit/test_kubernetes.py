@@ -232,6 +232,16 @@ def test_the_guide_waits_for_the_secret_of_each_api_pod() -> None:
     assert api["spec"]["selector"]["matchLabels"] == labels
 
 
+def test_callers_have_their_keys_before_an_upgrade_replaces_the_api() -> None:
+    """Pods of release 0.1 need no credentials. Without keys, the callers get 401 from the new pods."""
+    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    upgrade = guide.partition("\n## Upgrade\n")[2]
+    made = upgrade.index("loyalty keys create")
+    (selector,) = re.findall(r"apply -k \S+ -l '(.*)'", upgrade[:made])
+    assert "app.kubernetes.io/name notin (api, ledger, webhooks)" == selector
+    assert made < upgrade.index("rollout status statefulset/api")
+
+
 def test_the_key_of_prometheus_is_valid_for_a_year() -> None:
     """With an expired key, no alert on the metrics of the API can fire, except a wrong one."""
     guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
