@@ -136,6 +136,15 @@ def test_the_service_finds_the_driver_of_executors() -> None:
     assert f"prometheus.io/port={container['ports'][0]['containerPort']}" in guide
 
 
+def test_the_driver_of_executors_gets_no_other_secret() -> None:
+    """Spark mounts a whole secret. Those of the stack also have the secret of instances and the URL of the ledger."""
+    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    ((name, folder),) = re.findall(r"spark\.kubernetes\.driver\.secrets\.(\S+)=(\S+)", guide)
+    (created,) = re.findall(rf"create secret generic {name} (.*)", guide)
+    files = re.findall(rf"LOYALTY_\w+_KEY_FILE={folder}/(\S+)", guide)
+    assert ["metrics.key", "pseudonym.key"] == files == re.findall(r"--from-file=(\S+)", created)
+
+
 def test_no_second_driver_starts_beside_the_first() -> None:
     """The API server refuses a second pod with the same name. A supervisor deletes only a pod that has ended."""
     guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
