@@ -134,7 +134,7 @@ class ContainerStack:
         """Copy the keys that the service `keys` has made from the containers."""
         scraper = self.directory / "prometheus.key"
         self.directory.mkdir(parents=True, exist_ok=True)
-        engine("cp", f"{self.project.container('api').id}:/data/keys/operator.key", str(self.key_file))
+        engine("cp", f"{self.project.container('api').id}:/data/access/operator.key", str(self.key_file))
         engine("cp", f"{self.project.container('pipeline').id}:/data/scrape/prometheus.key", str(scraper))
         self.settings = self.settings.model_copy(update={"metrics_key_file": scraper})
 

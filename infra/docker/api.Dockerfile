@@ -33,7 +33,7 @@ RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 RUN useradd --system --uid 10001 --no-create-home --home-dir /data loyalty \
-    && mkdir -p /data/state /data/keys /data/scrape && chown -R loyalty /data
+    && mkdir -p /data/state /data/keys /data/access /data/scrape && chown -R loyalty /data
 COPY --from=build /app/.venv /app/.venv
 WORKDIR /app
 COPY schemas schemas

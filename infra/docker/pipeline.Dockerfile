@@ -50,7 +50,7 @@ RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 RUN useradd --system --uid 10001 --no-create-home --home-dir /data loyalty \
-    && mkdir -p /data/checkpoints /data/parquet /data/archive /data/keys /data/scrape && chown -R loyalty /data \
+    && mkdir -p /data/checkpoints /data/parquet /data/archive /data/keys /data/access /data/scrape && chown -R loyalty /data \
     && ln -s /app/infra/docker/spark.sh /usr/local/bin/driver && ln -s /app/infra/docker/spark.sh /usr/local/bin/executor
 COPY --from=build /app/.venv /app/.venv
 COPY --from=jars /app/var/jars/spark /app/jars

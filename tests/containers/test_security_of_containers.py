@@ -134,7 +134,7 @@ def test_an_instance_with_mutual_tls_is_healthy_and_renews_its_certificate(
     for plain, context in ((True, certificates.context()), (False, certificates.context(shows_certificate=False))):
         with pytest.raises(httpx.TransportError):
             httpx.get(url.copy_with(scheme="http") if plain else url, verify=context, trust_env=False)
-    key = engine("exec", container.id, "cat", "/data/keys/operator.key").strip()
+    key = engine("exec", container.id, "cat", "/data/access/operator.key").strip()
     with httpx.Client(base_url=url, verify=certificates.context(), trust_env=False) as client:
         assert 401 == client.get("/v1/instances").status_code
         answer = client.get("/v1/instances", headers={"Authorization": f"Bearer {key}"})

@@ -148,7 +148,7 @@ def test_nothing_is_published_beyond_this_machine(compose: dict[str, Any], built
 def test_maintenance_has_the_folders_and_settings_of_the_pipeline(compose: dict[str, Any]) -> None:
     """A rebuild and a backfill write where the pipeline writes. A cluster gets the memory and cores that users set."""
     pipeline, maintenance = (compose["services"][name] for name in ("pipeline", "maintenance"))
-    assert {*pipeline["volumes"], "archive:/data/archive"} == {*maintenance["volumes"]}
+    assert {*pipeline["volumes"], "archive:/data/archive", "access:/data/access:ro"} == {*maintenance["volumes"]}
     variables = set(re.findall(r"\$\{(SPARK_EXECUTOR_\w+)", (ROOT / "infra" / "docker" / "pipeline.sh").read_text()))
     assert {"SPARK_EXECUTOR_MEMORY", "SPARK_EXECUTOR_CORES"} == variables
     assert variables <= pipeline["environment"].keys()
@@ -182,7 +182,8 @@ def test_the_api_can_be_scaled(compose: dict[str, Any]) -> None:
     api = compose["services"]["api"]
     assert "container_name" not in api
     assert all(re.search(r":\d+-\d+:\d+$", port) for port in api["ports"])
-    assert ["keys:/data/keys", "scrape:/data/scrape:ro"] == [volume for volume in api["volumes"] if ":" in volume]
+    shared = ["keys:/data/keys", "access:/data/access", "scrape:/data/scrape:ro"]
+    assert shared == [volume for volume in api["volumes"] if ":" in volume]
 
 
 def test_named_volumes_are_declared_and_owned(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
@@ -331,7 +332,10 @@ def test_containers_demand_credentials(compose: dict[str, Any], built: dict[str,
     assert {*serving, "api", "audit", "maintenance", "prometheus"} == readers
     pseudonyms = {name for name, environment in variables.items() if "LOYALTY_PSEUDONYM_KEY_FILE" in environment}
     assert {"pipeline", "api", "ledger", "audit", "maintenance"} == pseudonyms
-    assert pseudonyms < {name for name, service in services.items() if "keys:/data/keys" in service.get("volumes", ())}
+    assert pseudonyms == {name for name, service in services.items() if "keys:/data/keys" in service.get("volumes", ())}
+    # With the secret of the instances, a process could send requests in the name of any caller.
+    accessing = {name for name, each in services.items() if "access:" in " ".join(each.get("volumes", ()))}
+    assert {"keys", "api", "audit", "maintenance"} == accessing
     (script,) = services["keys"]["command"]
     assert {*key, services["audit"]["environment"]["LOYALTY_API_KEY_FILE"]} == set(
         re.findall(r" (/\S+\.key) --", script)
