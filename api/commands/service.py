@@ -36,7 +36,7 @@ from api.commands.problems import (
     UnknownTarget,
 )
 from api.http.problems import Problem
-from api.routing.lookup import KeyValue, Lookup
+from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_messages import PeerResponse, seconds_left
 from api.routing.problems import OwnerTimeout, Rebalancing, SequenceNotReached, UnknownCustomer
@@ -299,21 +299,23 @@ class CommandService:
     async def _require_accounts(self, command: Command, card: str, deadline: float) -> None:
         """Raise Problem for a command that needs an account that does not exist, or a new card that has an account."""
         if _needs_account(command):
-            await self._require_customer(card, deadline)
+            await self._require_customer(command, card, deadline)
         if isinstance(command, Replace) and command.counterparty != card:
             await self._require_target(command, deadline)
 
-    async def _require_customer(self, card: str, deadline: float) -> None:
-        """Raise UnknownCustomer if the card has no balance.
+    async def _require_customer(self, command: Command, card: str, deadline: float) -> None:
+        """Raise UnknownCustomer if the card has no balance. Otherwise the loyalty query would open an account for it.
 
-        Otherwise the loyalty query would open an account for the card. If the balance cannot be read, the command is
-        sent, and the loyalty query refuses it if there are not enough points.
+        If no instance can say whether the card has a balance, a command that takes points is sent. The loyalty query
+        refuses it if there are not enough points. It does not refuse other commands, so they raise Problem.
         """
         try:
-            balance, stale = await self._balance(card, deadline)
+            balance = await self._balance(card, deadline)
         except Problem:
-            return
-        if balance is None and not stale:
+            if _takes_points(command):
+                return
+            raise
+        if balance is None:
             raise UnknownCustomer
 
     async def _require_target(self, command: Replace, deadline: float) -> None:
@@ -321,18 +323,19 @@ class CommandService:
 
         The loyalty query accepts both cases, because the target may get an account at any moment.
         """
-        balance, stale = await self._balance(command.counterparty, deadline)
+        balance = await self._balance(command.counterparty, deadline)
         if balance and balance.get("MovedTo"):
             raise TargetReplaced(newCard=balance["MovedTo"])
-        if balance is None and stale:
-            raise Rebalancing(partition=self._balances.partition_of(command.counterparty.encode()))
         if isinstance(command, Merge) != (balance is not None):
             raise CardInUse if balance else UnknownTarget
 
-    async def _balance(self, card: str, deadline: float) -> KeyValue:
-        """The balance of a card. Raises Problem."""
+    async def _balance(self, card: str, deadline: float) -> dict[str, Any] | None:
+        """The balance of a card; None if the card has none. Raises Problem if no instance knows."""
         async with _at_most(deadline + _LOOKUP_SECONDS - time.monotonic(), self._balances, card):
-            return await self._lookup.value_of(catalogue.BALANCES, card)
+            balance, stale = await self._lookup.value_of(catalogue.BALANCES, card)
+        if balance is None and stale:
+            raise Rebalancing(partition=self._balances.partition_of(card.encode()))
+        return balance
 
     async def _card_of_redemption(self, request: Request, command: Command, deadline: float) -> str:
         """The customer of the redemption that a command ends. Raises Problem."""
@@ -442,7 +445,12 @@ def _age(decision: Decision) -> int:
     return time.time_ns() // 1_000_000 - from_time_text(decision["UpdatedTime"])
 
 
-def _needs_account(command: Command) -> bool:
-    """Whether the loyalty query would refuse the command for a card without an account."""
+def _takes_points(command: Command) -> bool:
+    """Whether the loyalty query refuses the command if the card has not enough points."""
     takes = isinstance(command, Adjust) and command.points < 0 and not command.allow_negative
-    return takes or isinstance(command, Reserve | Transfer | Block | Unblock | Replace)
+    return takes or isinstance(command, Reserve | Transfer)
+
+
+def _needs_account(command: Command) -> bool:
+    """Whether the API refuses the command for a card without an account."""
+    return _takes_points(command) or isinstance(command, Block | Unblock | Replace)

@@ -187,6 +187,31 @@ def test_a_standby_does_not_prove_that_something_is_unknown() -> None:
     play(steps, size=2)
 
 
+@pytest.mark.parametrize("has_standby", [True, False])
+@pytest.mark.parametrize("change", ["block", "unblock", "replacement", "merge"])
+def test_a_card_changes_only_while_an_instance_knows_its_account(change: str, *, has_standby: bool) -> None:
+    """The loyalty query would execute the command for a card that nobody has. So it is not sent without the owner."""
+
+    async def steps(scene: Scene) -> None:
+        if has_standby:
+            scene.group.share(lambda place: place[1] % 2, lambda place: (place[1] + 1) % 2)
+        partition_of = scene.group.instances[0].stores["customer-balances"].partition_of
+        here, away = (next(card for card in "abcdefgh" if partition_of(card.encode()) % 2 == each) for each in (0, 1))
+        body = {"reason": "lost", "actor": "clerk 7"}
+        if change == "replacement":
+            body["newCard"] = here
+        elif change == "merge":
+            scene.earn("1.00", here)
+            body["into"] = here
+        scene.group.dead.add(scene.group.instances[1].url)
+        path = f"/v1/customers/{away}/{change}?timeout=0"
+        answers = [await scene.ask("POST", path, body, key) for key in "abcdefgh"]
+        assert ({502, 503} if has_standby else {502}) == {each.status_code for each in answers}
+        assert [] == scene.sent
+
+    play(steps, size=2)
+
+
 def test_a_suspect_is_asked_for_a_report_before_it_gets_a_command() -> None:
     """A command to a dead owner would use up the whole time of the client."""
 
