@@ -100,7 +100,9 @@ class InsufficientPoints(CommandRefused, code="insufficient-points", title="Not 
 
 
 class RedemptionNotOpen(CommandRefused, code="unknown-redemption", title="The redemption is not open"):
-    """The redemption was captured or voided before, or it has lapsed. Start a new redemption."""
+    """The redemption was captured or voided before, or it has lapsed. Before you start a new redemption, check whether
+    this one was captured: repeat its capture with the Idempotency-Key of that capture, or look for the entry redeemed.
+    """
 
 
 class TooManyPoints(CommandRefused, code="too-many-points", title="Too many points"):

@@ -76,6 +76,7 @@ def test_a_redemption_is_captured_or_made_void() -> None:
             captured.json()[name] for name in ("Kind", "Points", "RedemptionID")
         )
         assert "unknown-redemption" == problem_type(late, 409)
+        assert "check whether this one was captured" in late.json()["detail"]
         assert ["unknown-redemption"] * 2 == [problem_type(unknown, 404), problem_type(no_redemption, 404)]
         balance = await scene.balance()
         assert ("15.00", "15.00", "0.00") == tuple(
