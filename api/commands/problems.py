@@ -26,8 +26,8 @@ class CommandInFlight(
     title="The command is in progress",
     example={"retry_after": 1, "headers": {"Location": f"/v1/commands/{_EXAMPLE_COMMAND}"}},
 ):
-    """The command was sent and has no decision yet. Repeat the request later with the same Idempotency-Key: the command
-    is executed once. If the response has a Location, you can also read the state of the command there.
+    """The command has no decision yet. Repeat the request later with the same Idempotency-Key: the command is executed
+    once. If the response has a Location, you can also read the state of the command there.
     """
 
 
@@ -48,8 +48,8 @@ class KafkaUnavailable(Unavailable, code="kafka-unavailable", title="Kafka is un
 
 
 class TooManyCommands(Unavailable, code="too-many-commands", title="Too many commands at the same time"):
-    """This instance has reached its limit of commands that wait for a decision. It did not send this command. Repeat
-    the request later.
+    """This instance has reached its limit of commands that wait for a decision. Repeat the request later with the same
+    Idempotency-Key: the command is executed once.
     """
 
 

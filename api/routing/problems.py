@@ -89,8 +89,9 @@ class OwnerInDoubt(
     title="The owner cannot see all earlier commands",
     example={"partition": 2},
 ):
-    """The owner of partition {partition} has no recent contact with Kafka, or has not read all records. The command was
-    not sent. Repeat the request later.
+    """The owner of partition {partition} has no recent contact with Kafka, or has not read all records. So it does not
+    know whether an earlier request sent the command. Repeat the request later with the same Idempotency-Key: the
+    command is executed once.
     """
 
 

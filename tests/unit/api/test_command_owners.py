@@ -72,6 +72,7 @@ def test_no_standby_replaces_the_owner() -> None:
         in_doubt = await scene.redeem("0.01", mine)
         assert "owner-in-doubt" == problem_type(in_doubt, 503)
         assert "1" == in_doubt.headers["retry-after"]
+        assert "the command is executed once" in in_doubt.json()["detail"], "an earlier request has sent it"
         assert sent == len(scene.sent)
 
     play(steps, size=3)
