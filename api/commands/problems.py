@@ -58,7 +58,9 @@ class UnknownCommand(NotFound, code="unknown-command", title="No such command"):
 
 
 class UnknownRedemption(NotFound, code="unknown-redemption", title="No such redemption"):
-    """No redemption with this id was made in the last 20 days. Use the RedemptionID that the reservation returned."""
+    """No redemption with this id was made in the last 20 days, or its customer is erased. Use the RedemptionID that the
+    reservation returned.
+    """
 
 
 class RedemptionPending(Conflict, code="redemption-pending", title="The redemption is not decided yet", retry_after=1):
