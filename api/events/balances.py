@@ -252,19 +252,19 @@ class BalanceEvents:
         self, revisions: _Revisions, task: StoreTask, key: bytes, last: EventId | None
     ) -> Sequence[Event]:
         """The events that the client has not received yet. Raises KafkaException and TimeoutError."""
-        if last is not None and last.offset is not None:
+        if last is not None and (last.offset is not None or task.get(key) is None):
             await self._wait_for_end(task, key, last.offset)
-        position, value = task.progress.position, task.get(key)
+        position, value, end = task.progress.position, task.get(key), task.progress.end_offset
         if last is None:
             return [revisions.current(value, position)]
         gap = Event("gap", orjson.dumps({"after": str(last)}))
-        if last.offset is not None and last.offset < task.progress.end_offset:
+        if last.offset is not None and last.offset < end:
             revisions.skip_to(last.offset)
             if last.offset >= position:
                 # This copy is behind the client. The follower delivers what the client has not received yet.
                 return []
-        elif last.offset is not None and value is None:
-            # The topic was created again. This copy may be behind it, so it cannot say that the account is erased.
+        elif value is None and (last.offset is not None or not 0 < end <= position):
+            # The topic was created again, or this copy is behind it. So it cannot say that the account is erased.
             return [gap]
         if value is not None and revisions.has(value):
             revisions.skip_to(value.offset)
@@ -276,15 +276,16 @@ class BalanceEvents:
         knows_erasure = value is None and last.is_of_erasure
         return [] if knows_erasure else [gap, revisions.current(value, position)]
 
-    async def _wait_for_end(self, task: StoreTask, key: bytes, offset: int) -> None:
-        """Wait until it is known whether the changelog has this offset. Raises TimeoutError if Kafka does not answer.
+    async def _wait_for_end(self, task: StoreTask, key: bytes, offset: int | None) -> None:
+        """Wait until it is known whether the changelog has this offset. None: wait for the next report of the end.
 
-        An older end offset does not say whether this copy is behind the client, or the topic was created again.
+        An older end offset does not say whether this copy is behind the client, or the topic was created again. Raises
+        TimeoutError if Kafka does not answer.
         """
         progress, now = task.progress, boot_seconds()
 
         def is_known() -> bool:
-            return progress.end_offset > offset or progress.end_asked_at > now
+            return (offset is not None and progress.end_offset > offset) or progress.end_asked_at > now
 
         await self._streams.step(self._local.stores.waiters.wait(key, is_known, bool, math.inf))
 

@@ -96,6 +96,9 @@ def test_an_erasure_that_the_client_missed_is_an_event(step_seconds: Callable[[f
         changelog.write(balance(1), None)
         event_id = await client.erasure_after(f"{OPENED}.1.0")
         assert "unknown-customer" == problem_type(await client.refusal(), 404)
+        client.report_end(2)
+        async with client.stream(last=f"{OPENED}.1") as stream:
+            assert ["gap", "erased"] == [(await stream.next())[0] for _ in range(2)]
         step_seconds(0.01)
         async with client.stream(last=event_id) as stream:
             await stream.heartbeat()
@@ -213,13 +216,19 @@ def test_a_stream_ends_if_the_broker_does_not_report_the_end_of_the_changelog(
     run(scenario)
 
 
-def test_a_standby_behind_the_client_does_not_say_that_the_account_is_erased() -> None:
-    """The client has the first balance of an account, and the standby does not have it yet."""
+@pytest.mark.parametrize("last", [f"{OPENED}.1.0", f"{OPENED}.1"])
+def test_a_standby_behind_the_client_does_not_say_that_the_account_is_erased(last: str) -> None:
+    """The client has the first balance of an account, and the standby does not have it yet.
+
+    The standby does not know whether a client without an offset has missed something. So this client gets ``gap``.
+    """
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         client.group.dead.add(client.group.instances[1].url)
         client.report_end(1)
-        async with client.stream(last=f"{OPENED}.1.0") as stream:
+        async with client.stream(last=last) as stream:
+            if last == f"{OPENED}.1":
+                assert "gap" == (await stream.next())[0]
             changelog.write(balance(1), balance(2))
             assert 2 == await stream.sequence()
 
