@@ -31,7 +31,7 @@ from api.routing.peer_client import PeerClient
 from api.routing.peer_messages import FORWARDED_TO, PeerError, PeerRequest, PeerResponse, no_answer, received
 from api.routing.problems import ANOTHER_MAY_ANSWER, UnknownCustomer
 from api.security.caller import Caller
-from api.security.permissions import caller_of, visible
+from api.security.permissions import MOVED, caller_of, moved
 from services.boot_clock import boot_seconds
 from services.interactive_queries.local import LocalInstance
 from services.messaging.avro import UndecodableError
@@ -137,9 +137,11 @@ class _Revisions:
     def _balance(self, value: VersionedValue) -> Event:
         self._version, self._erased_at = value.version, None
         self.skip_to(value.offset)
-        return Event(
-            "balance", visible(self._caller, value.body), str(EventId(value.opened_time, value.sequence, value.offset))
-        )
+        name, data = "balance", value.body
+        if MOVED in data:
+            problem = moved(self._caller, orjson.loads(data)["MovedTo"])
+            name, data = problem.code, orjson.dumps(problem.members)
+        return Event(name, data, str(EventId(value.opened_time, value.sequence, value.offset)))
 
     def _erased(self, offset: int) -> Event:
         self.skip_to(offset)

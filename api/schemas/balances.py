@@ -30,7 +30,7 @@ class Balance(BaseModel):
     )
     Blocked: bool | None = Field(description="Whether the card is blocked.", examples=[False])
     MovedTo: str | None = Field(
-        description="The card to which the account has moved. Only lists of balances show it. A read of such a "
+        description="The card to which the account has moved. Only requests of stores show it. A read of such a "
         "balance is 410.",
         examples=[None],
     )

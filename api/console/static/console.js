@@ -30,7 +30,7 @@ function follow(element, onEvent) {
     if (element.isConnected) onEvent(event);
     else stop();
   };
-  for (const name of ["balance", "erased", "gap", "status"]) source.addEventListener(name, handle);
+  for (const name of ["balance", "card-replaced", "erased", "gap", "status"]) source.addEventListener(name, handle);
   source.addEventListener("ended", () => {
     stop();
     connected("The live connection has ended. Load the page again.");

@@ -162,6 +162,22 @@ def test_streams_need_the_scope_the_card_and_a_place(tmp_path: Path) -> None:
     run(scenario, group=group, owner=1)
 
 
+@pytest.mark.parametrize("limit", [{}, {"card": CARD}])
+def test_a_stream_says_that_the_card_was_replaced(tmp_path: Path, limit: dict[str, str]) -> None:
+    """The 0.00 points of the old card are no balance. A caller with one card does not see the new card."""
+    secured = SecuredGroup(tmp_path)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1), {**balance(2), "MovedTo": "NEW-CARD"}, balance(1, OPENED + 1))
+        own = bearer(secured.issuer.token(scope=Scope.BALANCE_READ, **limit))
+        async with client.stream(last=f"{OPENED}.1.0", **own) as stream:
+            new_card = {} if limit else {"newCard": "NEW-CARD"}
+            assert ("card-replaced", f"{OPENED}.2.1", new_card) == await stream.next()
+            assert 1 == await stream.sequence()
+
+    run(scenario, group=Group.of(1, secured.security))
+
+
 @pytest.mark.parametrize("owner", [0, 1], ids=["local", "forwarded"])
 def test_streams_that_open_at_once_get_no_more_places(owner: int) -> None:
     """The check takes the place, also before a refusal. Ended streams leave nothing behind."""
