@@ -7,11 +7,11 @@ from typing import Any, Self
 
 import httpx
 
-from api.client.flows import LONGEST_WAIT_SECONDS, Call, Flow, Flows, Pause, T
+from api.client.flows import Call, Flow, Flows, Pause, T
 from api.client.models import Balance, Command, EntryPage
 
-# The server responds at most one second after LONGEST_WAIT_SECONDS. The rest is for the network.
-_TIMEOUT = httpx.Timeout(LONGEST_WAIT_SECONDS + 5, connect=5)
+_GRACE_SECONDS = 5
+"""The server responds at most one second after the wait of a call. The rest is for the network."""
 
 
 class LoyaltyClient:
@@ -21,7 +21,8 @@ class LoyaltyClient:
         base_url: any instance of the API, or a load balancer in front of all. It begins with http:// or https://.
         credentials: an API key or a bearer token. The client removes blanks around it. None: the API needs no
             credentials.
-        seconds: how long the client repeats a request before it raises UnavailableError.
+        seconds: how long the client repeats a request before it raises UnavailableError. The last attempt may take five
+            seconds longer, or more if the server sends its response slowly.
         transport: replaces the connection, for tests and proxies.
 
     Every command takes an ``idempotency_key``. Give the key of an earlier process to repeat its command. Without a key
@@ -38,9 +39,7 @@ class LoyaltyClient:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._flows = Flows(seconds)
-        self._http = httpx.Client(
-            base_url=_checked(base_url), headers=_headers(credentials), timeout=_TIMEOUT, transport=transport
-        )
+        self._http = httpx.Client(base_url=_checked(base_url), headers=_headers(credentials), transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -119,9 +118,7 @@ class AsyncLoyaltyClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._flows = Flows(seconds)
-        self._http = httpx.AsyncClient(
-            base_url=_checked(base_url), headers=_headers(credentials), timeout=_TIMEOUT, transport=transport
-        )
+        self._http = httpx.AsyncClient(base_url=_checked(base_url), headers=_headers(credentials), transport=transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -206,4 +203,11 @@ def _headers(credentials: str | None) -> dict[str, str]:
 
 
 def _arguments(call: Call) -> dict[str, Any]:
-    return {"method": call.method, "url": call.path, "params": call.params, "headers": call.headers, "json": call.json}
+    return {
+        "method": call.method,
+        "url": call.path,
+        "params": call.params,
+        "headers": call.headers,
+        "json": call.json,
+        "timeout": httpx.Timeout(call.wait_seconds + _GRACE_SECONDS, connect=_GRACE_SECONDS),
+    }

@@ -43,13 +43,18 @@ _NOTHING: Version = (0, 0)
 
 
 class Call(NamedTuple):
-    """One HTTP request."""
+    """One HTTP request.
+
+    Attributes:
+        wait_seconds: how long the server may wait before it answers.
+    """
 
     method: str
     path: str
     params: Mapping[str, Any]
     headers: Mapping[str, str] = {}
     json: Mapping[str, Any] | None = None
+    wait_seconds: float = 0
 
 
 class Pause(NamedTuple):
@@ -177,8 +182,9 @@ class Flows:
         deadline = deadline or time.monotonic() + self._seconds
         for attempt, call in enumerate(calls):
             left = max(deadline - time.monotonic(), 0)
-            wait = min(left, LONGEST_WAIT_SECONDS) if key or call.params.get("minSequence") else None
-            timed = call if wait is None else call._replace(params={**call.params, "timeout": round(wait, 3)})
+            wait = min(left, LONGEST_WAIT_SECONDS)
+            timeout = {"timeout": round(wait, 3)} if key or call.params.get("minSequence") else {}
+            timed = call._replace(params={**call.params, **timeout}, wait_seconds=wait)
             retry_after, cause = 0.0, ""
             try:
                 response = yield timed
