@@ -30,7 +30,6 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _MOST_VERSIONS = 10_000
 _DONE = "done"
-_ENDED = (_DONE, "pending")
 _ETAG = re.compile(r'"((?P<opened>\d+)\.)?(?P<sequence>\d+)"', re.ASCII)
 _read_any_balance = msgspec.json.Decoder(Balance).decode
 _read_command = msgspec.json.Decoder(Command).decode
@@ -161,8 +160,9 @@ class Flows:
             # The decision on an erasure names no card. Only the same request waits until reads show it.
             again = call if call.method == "DELETE" else Call("GET", response.headers["Location"], {})
             response, command = yield from self._answer(repeat(again), _read_command, deadline, key)
-        if command.status not in _ENDED:
-            raise ProblemError(HTTPStatus.CONFLICT, {"type": command.reason, "detail": "The command is refused."})
+        if command.status != _DONE:
+            # Only the response to the command itself has all members of the problem.
+            _, command = yield from self._answer(repeat(call), _read_command, deadline, key)
         if command.card and command.account_sequence:
             self._remember(command.card, (_milliseconds(command.opened_time), command.account_sequence))
         return command

@@ -238,10 +238,11 @@ def test_an_accepted_erasure_is_repeated(run: Run) -> None:
 def test_a_refusal_is_a_problem_at_once_and_at_its_location(run: Run) -> None:
     refused = DECISION | {"Status": "refused", "Reason": "insufficient-points"}
     accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
-    for answers in ([problem(409, "insufficient-points")], [accepted, httpx.Response(200, json=refused)]):
-        with pytest.raises(ProblemError) as raised:
+    refusal = problem(409, "insufficient-points")
+    for answers in ([refusal], [accepted, httpx.Response(200, json=refused), refusal]):
+        with pytest.raises(ProblemError, match="It is insufficient-points") as raised:
             run(Api(*answers), ("redeem", CARD, 1))
-        assert (409, "insufficient-points") == (raised.value.status, raised.value.type)
+        assert (409, refusal.json()) == (raised.value.status, raised.value.members)
 
 
 def test_the_error_of_a_command_without_an_answer_has_its_key(run: Run) -> None:
