@@ -103,7 +103,7 @@ def _routes() -> list[BaseRoute]:
     request.
     """
     all_routes = APIRouter()
-    refusals = problems.responses(problems.UnreadableRequest, problems.InvalidParameters)
+    refusals = problems.responses(problems.InvalidParameters)
     for router in (
         balances.router,
         events.router,

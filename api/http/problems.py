@@ -116,8 +116,9 @@ class OtherProblem(Problem):
 
 
 def responses(*kinds: type[Problem]) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI responses for these problems, with an example of each."""
+    """OpenAPI responses for these problems, with an example of each. Every request can be unreadable."""
     described: dict[int | str, dict[str, Any]] = {}
+    kinds = (UnreadableRequest, *kinds)
     for kind in kinds:
         response = described.setdefault(
             kind.status.value,

@@ -101,6 +101,14 @@ def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
     assert b"urn:problem-type:loyalty:unreadable-request" in body
 
 
+def test_the_document_has_this_problem_for_each_request(client: TestClient) -> None:
+    """Also for requests with another problem of status 400."""
+    paths = client.get("/openapi.json").json()["paths"]
+    operations = [each for path, item in paths.items() if path.startswith("/v1/") for each in item.values()]
+    problems = [each["responses"]["400"]["content"]["application/problem+json"]["examples"] for each in operations]
+    assert all("unreadable-request" in each for each in problems)
+
+
 WINDOWS = "/v1/stores/store-sales/windows/S1"
 _NO_TIME = "must be a time with a time zone, for example 2026-01-31T09:30:00Z, or milliseconds since 1970"
 _RETURN = "must be missing: returns and exchanges cannot be simulated"
