@@ -211,8 +211,9 @@ async def adjust(card: Annotated[NamedCard, NoBlanksAround], body: Adjustment, c
 async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     """Move available points from one card to another. They keep the time at which they expire.
 
-    When the transfer is done, the points have left the sender. The receiver always gets them, a moment later. A sender
-    without a balance is unknown, and gets no account.
+    When the transfer is done, the points have left the sender. The receiver gets them a moment later. If the receiver's
+    total would be above 10^15 points, they go back to the sender. A sender without a balance is unknown, and gets no
+    account.
     """
     fields = body.normalized()
     own = {"points": fields["points"], "counterparty": body.to_card}
@@ -243,8 +244,9 @@ async def unblock(card: NamedCard, body: CardChange, command: CommandOfRequest) 
 async def replacement(card: NamedCard, body: Replacement, command: CommandOfRequest) -> Response:
     """Move everything from a card, for example a lost one, to a new card that has no account.
 
-    When it is done, the account has left the old card, and its balance is 410. The new card always gets points, tier,
-    reservations and returnable purchases, a moment later. Late invoices of the old card follow.
+    When it is done, the account has left the old card, and its balance is 410. The new card gets points, tier,
+    reservations and returnable purchases, a moment later. Late invoices of the old card follow. If the total of the new
+    card would be above 10^15 points, the account goes back to the old card.
     """
     caller_of(command.request).require_card(body.new_card)
     return await command.response(events.Replace, card, body.normalized(), counterparty=body.new_card)
