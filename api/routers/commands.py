@@ -281,7 +281,10 @@ async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
 async def command(
     request: Request, command: CommandId, commands: CommandsDep, timeout_seconds: Timeout = 0
 ) -> Response:
-    """200 with the decision, done or refused. 202 while there is no decision or the balance does not show it."""
+    """200 with the decision, done or refused. 202 while there is no decision or the balance does not show it.
+
+    An erasure gets 200 as soon as it is decided. Repeat the DELETE to wait until the balance is gone.
+    """
     seconds = wait_seconds(request, timeout_seconds)
     deadline = time.monotonic() + seconds
     decision = await commands.find(request, command, seconds)
