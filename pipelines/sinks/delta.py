@@ -23,6 +23,11 @@ def is_table(spark: SparkSession, directory: str) -> bool:
     return Files(spark, directory).exists(_LOG)
 
 
+def _has_version(spark: SparkSession, directory: str) -> bool:
+    """Whether the table can be read. If the first write of a table is interrupted, its log has no version."""
+    return any(name[0].isdigit() for name in Files(spark, f"{directory}/{_LOG}").names())
+
+
 class DeltaSink:
     """Appends micro-batches to a table, each once.
 
@@ -35,7 +40,7 @@ class DeltaSink:
         self._spark = spark
         self._directory = directory
         self._checkpoint = CheckpointReader(spark, checkpoint)
-        self._older = OlderRows(spark, checkpoint, [key], lambda: int(is_table(spark, directory)))
+        self._older = OlderRows(spark, checkpoint, [key], lambda: int(_has_version(spark, directory)))
 
     def append(self, rows: DataFrame, batch_id: int, *order: str) -> None:
         """Append the rows of a micro-batch, with folders by ``date`` and each file sorted by date and ``order``.
