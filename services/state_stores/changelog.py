@@ -1,4 +1,4 @@
-"""Asks the broker about changelogs: their origin, their offsets, and how long they keep tombstones."""
+"""Asks the broker about changelogs: their origin, their offsets, and how long they keep records and tombstones."""
 
 import time
 from collections.abc import Collection, Iterator
@@ -33,27 +33,29 @@ class Changelog:
         origin: identifies the topic, also after it was deleted and created again, and the format of stored values.
         partitions: the number of partitions.
         tombstone_retention: how long a deletion can be read after the log was compacted.
+        retention: how long it keeps a record, in milliseconds; -1 for ever.
     """
 
     origin: str
     partitions: int
     tombstone_retention: timedelta
+    retention: int = -1
 
 
 def describe_changelogs(admin: AdminClient, topics: Collection[str]) -> dict[str, Changelog]:
     """Describe topics by name. Raises KafkaException, also for a topic that does not exist."""
     descriptions = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_BROKER_SECONDS)
     resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-    configs = admin.describe_configs(resources, request_timeout=_BROKER_SECONDS)
-    retentions = {
-        resource.name: timedelta(milliseconds=int(future.result()["delete.retention.ms"].value))
-        for resource, future in configs.items()
-    }
+    answers = admin.describe_configs(resources, request_timeout=_BROKER_SECONDS)
+    configs = {resource.name: future for resource, future in answers.items()}
     changelogs = {}
     for topic, future in descriptions.items():
         description = future.result()
         origin = f"format {FORMAT} of topic {description.topic_id}"
-        changelogs[topic] = Changelog(origin, len(description.partitions), retentions[topic])
+        config = {name: entry.value for name, entry in configs[topic].result().items()}
+        tombstone_retention = timedelta(milliseconds=int(config["delete.retention.ms"]))
+        retention = int(config["retention.ms"]) if "delete" in config["cleanup.policy"] else -1
+        changelogs[topic] = Changelog(origin, len(description.partitions), tombstone_retention, retention)
     return changelogs
 
 

@@ -289,10 +289,11 @@ class Materialiser:
             for task in self._tasks(end.partition):
                 task.note_end_offset(end.offset, end.asked_at, end.asked_time)
         for partition in self._roles:
-            retention = self._changelogs[partition[0]].tombstone_retention
+            changelog = self._changelogs[partition[0]]
             for task in self._tasks(partition):
-                task.expire()
-                if task.store.checkpoint and (reason := why_incomplete(task.caught_up_time, retention)):
+                task.expire(changelog.retention)
+                reason = why_incomplete(task.caught_up_time, changelog.tombstone_retention)
+                if reason and task.store.checkpoint:
                     # The next connect rebuilds the store.
                     raise StoreCorruptError(f"{task.definition.name} {partition[1]}: {reason}")
         if time.monotonic() >= self._next_description_time:
@@ -322,6 +323,7 @@ class Materialiser:
         for topic, changelog in found.items():
             if changelog.origin != self._changelogs[topic].origin:
                 raise StoreCorruptError(f"topic {topic} was created again")
+        self._changelogs = found  # an operator may have changed a retention
 
     def _apply_batch(self) -> None:
         batch = self._reader.read(_BATCH_RECORDS, _POLL_SECONDS)

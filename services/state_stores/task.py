@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import NamedTuple
 
 import structlog
@@ -278,16 +277,18 @@ class StoreTask:
         writes[record.key] = value if passes else None
         self.progress.applied += 1
 
-    def expire(self) -> None:
+    def expire(self, retention: int) -> None:
         """Delete values that are older than the topic's retention, because a newly restored store does not have them.
 
         Each call searches one page, and the next call searches the next page. After the last page, the search pauses.
+
+        Args:
+            retention: see ``Changelog``.
         """
-        retention = self.definition.changelog.retention
         # Nobody reads the store before the restore ends, and the search would slow the restore down.
-        if retention is None or not self.progress.restored or time.monotonic() < self._next_expiry:
+        if retention < 0 or not self.progress.restored or time.monotonic() < self._next_expiry:
             return
-        oldest = _now() - retention // timedelta(milliseconds=1)
+        oldest = _now() - retention
         page = self.store.scan(self._expiry_start, None, _EXPIRY_PAGE)
         expired = {key: None for key, stored in page if VersionedValue.unpack(stored).append_time < oldest}
         if expired:

@@ -141,9 +141,9 @@ class Scene:
         monkeypatch.setattr("services.messaging.clients.admin", lambda *_: self.broker)
         self.materialiser._connect()
 
-    def describes(self, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
-        """Let the broker describe a changelog of this origin."""
-        changelogs = {TOPIC: Changelog(origin, 3, RETENTION)}
+    def describes(self, monkeypatch: pytest.MonkeyPatch, origin: str, retention: int = -1) -> None:
+        """Let the broker describe a changelog of this origin and with this retention."""
+        changelogs = {TOPIC: Changelog(origin, 3, RETENTION, retention)}
         monkeypatch.setattr("services.state_stores.materialiser.describe_changelogs", lambda *_: changelogs)
 
     def maintain(self) -> None:

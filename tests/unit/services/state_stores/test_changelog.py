@@ -1,13 +1,15 @@
-"""The questions to the broker where changelogs end, and its answers that are late or missing."""
+"""The questions to the broker about changelogs, and its answers that are late or missing."""
 
-from typing import cast
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from services.messaging.clients import LOST_SECONDS
-from services.state_stores.changelog import EndOffsets
+from services.state_stores.changelog import EndOffsets, describe_changelogs
 from tests.unit.services.state_stores.materialisers import TOPIC, Broker
 
 
@@ -34,3 +36,39 @@ def test_an_admin_client_without_answers_is_replaced(monkeypatch: pytest.MonkeyP
     now[0] += 1
     with pytest.raises(KafkaException, match="does not report the end offsets"):
         list(ends.poll([(TOPIC, 0)]))
+
+
+@pytest.mark.parametrize(
+    ("cleanup_policy", "retention_ms", "retention"),
+    [
+        ("compact,delete", "2851200000", 2_851_200_000),
+        ("compact,delete", "-1", -1),
+        ("compact", "604800000", -1),  # the default of the broker, which does not count
+    ],
+)
+def test_the_retention_is_that_of_the_topic(cleanup_policy: str, retention_ms: str, retention: int) -> None:
+    configuration = {
+        "cleanup.policy": cleanup_policy,
+        "retention.ms": retention_ms,
+        "delete.retention.ms": "86400000",
+    }
+
+    class Admin:
+        def describe_topics(self, *_: object, **__: object) -> dict[str, "Future[Any]"]:
+            return {TOPIC: done(SimpleNamespace(topic_id="id", partitions=[0, 1, 2]))}
+
+        def describe_configs(self, resources: list[Any], **_: object) -> dict[Any, "Future[Any]"]:
+            return {
+                each: done({name: SimpleNamespace(value=configuration[name]) for name in configuration})
+                for each in resources
+            }
+
+    changelog = describe_changelogs(cast(AdminClient, Admin()), [TOPIC])[TOPIC]
+
+    assert (3, retention) == (changelog.partitions, changelog.retention)
+
+
+def done(result: object) -> "Future[Any]":
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future

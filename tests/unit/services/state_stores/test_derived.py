@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -189,7 +188,8 @@ def test_a_derived_store_without_its_source_is_refused() -> None:
 
 SALES = state_stores(catalogue.stores(IDS))[catalogue.STORE_SALES].definition
 ENCODE_SALE = encoder(SALES.changelog, IDS)
-OLDEST = time.time_ns() // 1_000_000 - int((SALES.changelog.retention or timedelta()).total_seconds() * 1000)
+RETENTION = 7 * 86_400_000
+OLDEST = time.time_ns() // 1_000_000 - RETENTION
 
 
 def sales_task(store: StorePartition, target: int = 0) -> StoreTask:
@@ -215,7 +215,7 @@ def test_a_windowed_store_deletes_expired_values() -> None:
     task = sales_task(MemoryStorePartition())
     task.apply([sale(0, 101, expired=True), sale(1, 102)])
 
-    task.expire()
+    task.expire(RETENTION)
 
     assert [102] == minutes(task)
     checkpoint = task.store.checkpoint
@@ -241,7 +241,7 @@ def test_each_search_for_expired_values_reads_one_page(open_store: Open, monkeyp
         with monkeypatch.context() as patched:
             patched.setattr(task.store, "scan", counting_scan)
             task.apply(records)
-            task.expire()
+            task.expire(RETENTION)
         return minutes(task)
 
     first = [sale(minute, minute, expired=minute % 2 == 1) for minute in range(100, 110)]
@@ -269,10 +269,10 @@ def test_a_restore_does_not_search_for_expired_values() -> None:
     """The first search comes after the restore."""
     task = sales_task(MemoryStorePartition(), target=2)
     task.apply([sale(0, 101, expired=True)])
-    task.expire()
+    task.expire(RETENTION)
     assert [101] == minutes(task)
 
     task.apply([sale(1, 102)])
-    task.expire()
+    task.expire(RETENTION)
 
     assert [102] == minutes(task)

@@ -9,9 +9,12 @@ from confluent_kafka import KafkaError, KafkaException
 
 from services.messaging.log_reader import Batch
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
+from services.state_stores.definition import VersionedValue
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import NotServingError
 from tests.unit.services.state_stores.materialisers import DEFINITION, RETENTION, TOPIC, Scene, made_of, stored
+
+DAY = 86_400_000
 
 
 @pytest.mark.parametrize(
@@ -90,6 +93,26 @@ def test_a_changelog_that_was_created_again_is_found_without_an_error(monkeypatc
         scene.maintain()
     scene.connect(monkeypatch, "there")
     assert {0: 0} == scene.broker.reads
+
+
+@pytest.mark.parametrize(("days", "keys"), [(33, [b"C1"]), (20, []), (-1, [b"C1"])])
+def test_a_value_stays_as_long_as_the_topic_keeps_records_now(
+    monkeypatch: pytest.MonkeyPatch, days: int, keys: list[bytes]
+) -> None:
+    """The retention of the catalogue does not matter: an operator can set another one while the instance runs."""
+    scene = Scene(MemoryStorePartition())
+    scene.take(0)
+    task = scene.store.tasks[0]
+    value = VersionedValue(1, 0, time.time_ns() // 1_000_000 - 21 * DAY, b"{}")
+    task.store.apply({b"C1": value.pack()}, Checkpoint(task.origin, 1, task.caught_up_time))
+    scene.describes(monkeypatch, "here", days * DAY)
+    scene.materialiser._next_description_time = 0.0
+    scene.maintain()
+    task._next_expiry = 0.0
+
+    scene.maintain()
+
+    assert keys == [key for key, _ in task.store.scan(b"", None, 9)]
 
 
 def test_an_instance_continues_while_no_broker_describes_a_changelog(monkeypatch: pytest.MonkeyPatch) -> None:
