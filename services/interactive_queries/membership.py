@@ -38,7 +38,8 @@ class GroupMembership:
     session timeout. This process may not notice, because it may be paused or disconnected. So this instance counts as
     the owner only for half of the session timeout after the last request in whose answer the coordinator listed it as a
     member. The other half is for the age of its last heartbeat, which is up to a quarter of the session timeout, and
-    for responses that are on their way.
+    for responses that are on their way. Heartbeats have another connection than these requests. If only the heartbeats
+    fail, the lease ends with the first answer that does not list this member.
 
     Attributes:
         owned: the partitions that the group has given to this instance, as far as it knows.
@@ -167,11 +168,8 @@ class GroupMembership:
         if not self._described:
             log.info("the coordinator describes the group again")
         self._described = True
-        if view.has(member_id):
-            self._confirmed_at = asked_at
-        elif view.stable:
-            # The group has removed this member, so another one may own its partitions already.
-            self._confirmed_at = float("-inf")
+        # If the group has removed this member, another one may own its partitions already.
+        self._confirmed_at = asked_at if view.has(member_id) else float("-inf")
         self.member_id = member_id
         changed = self.view is None or (view.members, view.stable) != (self.view.members, self.view.stable)
         self.view = view

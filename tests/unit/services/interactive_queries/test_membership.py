@@ -81,13 +81,23 @@ def test_other_answers_do_not_renew_the_lease(membership: GroupMembership, clock
     assert not membership.lease_holds
 
 
-def test_the_lease_ends_when_the_group_has_removed_the_member(membership: GroupMembership, clock: Clock) -> None:
-    """Another member may own its partitions already."""
+@pytest.mark.parametrize("stable", [True, False])
+def test_the_lease_ends_when_the_group_has_removed_the_member(
+    membership: GroupMembership, clock: Clock, *, stable: bool
+) -> None:
+    """Another member may own its partitions already, or may own them before the next description."""
     membership._update_view(clock.now, answer(description(member(URL, [PLACE]))), f"{URL}-1")
 
-    membership._update_view(clock.now, answer(description(member(OTHER, [PLACE]))), f"{URL}-1")
+    membership._update_view(clock.now, answer(description(member(OTHER, [PLACE]), stable=stable)), f"{URL}-1")
 
     assert not membership.lease_holds
+
+
+def test_a_rebalance_does_not_end_the_lease_of_a_member(membership: GroupMembership, clock: Clock) -> None:
+    """During a rebalance the coordinator lists the members without their partitions."""
+    membership._update_view(clock.now, answer(description(member(URL, []), stable=False)), f"{URL}-1")
+
+    assert membership.lease_holds
 
 
 class Group:
