@@ -162,7 +162,8 @@ class DeadLetters:
 
     A filter with positions selects every dead letter at these positions. A filter without positions drops duplicates:
     it selects the first dead letter of each original record and reason. The reason counts because each webhook that
-    refuses a notification writes its own.
+    refuses a notification writes its own. It also selects the first one that replays do not leave out (see
+    ``replayed_since``).
 
     The constructor and each iteration raise DeadLettersError if no broker answers. The constructor raises PublishError
     if the topic does not exist.
@@ -179,7 +180,8 @@ class DeadLetters:
         with self._consumer() as consumer:
             records = read_range(consumer, self._topic, dict.fromkeys(self._ends, OFFSET_BEGINNING), self._ends)
             selected = (letter for letter in map(dead_letter_of, records) if letter in self._filter)
-            yield from selected if self._filter.positions else deduplicated(selected, by_reason=True)
+            since = replayed_since(self._settings, older=False)
+            yield from selected if self._filter.positions else deduplicated(selected, by_reason=True, since=since)
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
@@ -240,18 +242,23 @@ def topics_of(
     return found, sorted(missing), left_out
 
 
-def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False) -> Iterator[DeadLetter]:
+def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False, since: int = 0) -> Iterator[DeadLetter]:
     """The first dead letter of each original record, or of each original record and reason.
 
     A pipeline that restarts after a crash can write a second dead letter of the same record. The function keeps all
     dead letters without an origin. It also keeps dead letters with the same origin and different bytes: a topic that
     was deleted and created again uses the same offsets a second time.
+
+    Args:
+        by_reason: keep the first dead letter of each reason.
+        since: also keep the first dead letter of a record that first became one at this time or later.
     """
     seen = set()
     for letter in letters:
         if letter.topic is not None and letter.origin is not None:
             # Compare hashes, because all the values may not fit into memory.
-            identity = (letter.topic, letter.origin, hash((letter.key, letter.value)), by_reason and letter.reason)
+            content, is_old = hash((letter.key, letter.value)), letter.first_time < since
+            identity = (letter.topic, letter.origin, content, by_reason and letter.reason, is_old)
             if identity in seen:
                 continue
             seen.add(identity)

@@ -151,6 +151,23 @@ def test_a_replay_publishes_a_young_letter_of_a_record_that_also_has_an_old_one(
     assert [[("dead_letter_first_time", "1000")]] == published
 
 
+def test_a_selection_by_reason_also_has_the_young_letter_of_a_record_with_an_old_one(
+    broker: tuple[Settings, Producer],
+) -> None:
+    """It has no second young letter, which a restart of the pipeline can write."""
+    settings, producer = broker
+    since = replayed_since(settings, older=False)
+    origin = [(name, b"7") for name in headers.OF_DEAD_LETTERS]
+    for time_ms in (since - 60_000, since + 60_000, since + 60_000):
+        first_time = ("dead_letter_first_time", f"{time_ms}".encode())
+        producer.produce("dead-letters", b"{}", partition=0, headers=[first_time, *origin])
+    producer.flush(10)
+
+    letters = dead_letters.DeadLetters(settings, dead_letters.DeadLetterFilter("7"))
+
+    assert [since - 60_000, since + 60_000] == [letter.first_time for letter in letters]
+
+
 def test_a_record_that_is_replayed_again_has_one_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first replay has added the header. The other headers keep their order."""
     published = published_by(monkeypatch)
