@@ -123,10 +123,12 @@ def _open(now: int, programme: Programme, marker: ErasureMarker | None) -> Accou
 
 
 def _in_order(events: Iterable[Event]) -> list[Event]:
-    """Sorts events by append time, rank and kind of invoice."""
+    """Sorts events by append time, rank and kind of invoice, and the parts of a moved account by their numbers."""
     first: dict[tuple[int, int, int, str], Event] = {}
     for event in events:
         kind = _KINDS.index(event.invoice_kind) if isinstance(event, Purchase) else 0
+        if isinstance(event, Absorb):
+            kind = len(event.event_id)  # as a text, part 10 comes before part 2
         order = (event.append_time, _RANKS[type(event)], kind, event.event_id)
         # If two events have the same id and millisecond, this order always chooses the same one.
         if order not in first or repr(event) < repr(first[order]):

@@ -197,6 +197,15 @@ def test_a_large_account_moves_in_parts():
     assert (OLD,) == new.former_cards
 
 
+def test_more_than_ten_parts_of_one_millisecond_keep_their_order():
+    """A part with a return must come before the part with its purchase. As a text, 10 comes before 2."""
+    parts = [replace(absorb(Account(1)), command_id=f"move/{number}/moved") for number in range(12)]
+
+    outcome = process(None, reversed(parts), Programmes(), NEW)
+
+    assert [each.command_id for each in parts] == [entry.event_id for entry in outcome.entries]
+
+
 def test_a_return_between_two_parts_waits_for_what_an_exchange_sold(monkeypatch):
     """The returned half of the exchange is in an earlier part than the sold half."""
     monkeypatch.setattr(moves, "PART_SIZE", 1)
