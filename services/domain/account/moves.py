@@ -96,7 +96,9 @@ def forward(posting: Posting, event: Event) -> bool:
             command_id = derived_id(event.command_id, "/forwarded")
             forwarded = replace(event, append_time=0, command_id=command_id, origin_id=event.decision_id)
             posting.outcome.commands.append((to, forwarded))
-            posting.add_entry(Kind.FORWARDED, counterparty=to)
+            # The entry of the new card has the reason, the actor and the sender of a transfer. An erasure of the sender
+            # finds only entries that name the sender.
+            posting.add_entry(Kind.FORWARDED, reason="", actor="", counterparty=to)
         case Erase():
             return False
         case Command():

@@ -61,6 +61,16 @@ def test_what_arrives_for_the_old_card_follows():
     assert "late" in cards.states[THIRD].purchases
 
 
+def test_only_the_new_card_has_the_reason_and_the_actor_of_a_transfer():
+    """The entry of the new card names the sender, so an erasure of the sender finds it."""
+    cards = Cards().happen(OLD, BOUGHT, move(3))
+    sent = {"counterparty": "x", "reason": "for Anna", "actor": "token:x"}
+    cards.happen(OLD, Receive(append_time=7, command_id="T/in", lots=(SentLot(25, 9 * DAY),), **sent))
+    old, new = cards.entries[OLD][-1], cards.entries[NEW][-1]
+    assert ("", "", NEW) == (old.reason, old.actor, old.counterparty)
+    assert ("for Anna", "token:x", "x") == (new.reason, new.actor, new.counterparty)
+
+
 def test_a_void_follows_and_frees_the_points():
     cards = Cards().happen(OLD, BOUGHT, RESERVED, move(3))
     cards.happen(OLD, Void(append_time=4, command_id="V", redemption_id="R"))
