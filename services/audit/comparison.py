@@ -198,6 +198,7 @@ def _compare_entries(
 ) -> list[Difference]:
     """Compare entries by version. The source may lack entries before the time ``since``."""
     expected_by_version = {entry.version: entry for entry in expected}
+    erased = max((entry.version for entry in expected_by_version.values() if entry.kind is Kind.ERASED), default=(0, 0))
     differences = []
     found: dict[AccountVersion, Entry] = {}
     for entry in in_order(recorded):
@@ -206,8 +207,11 @@ def _compare_entries(
         elif entry.version not in expected_by_version:
             what = f"entry {entry.sequence} ({entry.kind} {to_points(entry.points)}) is one too many"
             differences.append(Difference(where, what))
-        elif wrong := _wrong_fields(*_comparable(where, expected_by_version[entry.version], entry, pseudonym)):
-            differences.append(Difference(where, f"entry {entry.sequence}: {wrong}"))
+        else:
+            is_erased = entry.version <= erased
+            pair = _comparable(where, expected_by_version[entry.version], entry, pseudonym, is_erased=is_erased)
+            if wrong := _wrong_fields(*pair):
+                differences.append(Difference(where, f"entry {entry.sequence}: {wrong}"))
         found.setdefault(entry.version, entry)
     last = max(found, default=AccountVersion(0, 0))
     for version, entry in expected_by_version.items():
@@ -217,13 +221,16 @@ def _compare_entries(
     return differences
 
 
-def _comparable(where: Source, expected: Entry, found: Entry, pseudonym: Callable[[str], str]) -> tuple[Entry, Entry]:
+def _comparable(
+    where: Source, expected: Entry, found: Entry, pseudonym: Callable[[str], str], *, is_erased: bool
+) -> tuple[Entry, Entry]:
     """Both entries without the parts that may differ.
 
     Records have the total amount as a double, and the exact sum of the lines of an exchange can have more digits. An
-    archive, and the ledger for an erased customer, have pseudonyms instead of cards. The ledger has no free texts of
-    an erased customer, and no zero characters. Of tokens it then has only ``BEARER_ACTOR``.
+    archive, and the ledger for an erased customer, have pseudonyms instead of cards. The ledger has no zero characters.
+    It has no free text and no subject of a token if the account is erased, or if it names an erased customer.
     """
+    names = (found.actor, found.counterparty)
     expected = replace(expected, total_amount=Decimal(repr(float(expected.total_amount))))
     if expected.counterparty or found.counterparty:
         expected, found = (
@@ -234,11 +241,12 @@ def _comparable(where: Source, expected: Entry, found: Entry, pseudonym: Callabl
         expected = replace(expected, reason="")  # release 0.1 did not record why a return took no points
     if where is Source.LEDGER and expected != found:
         expected = replace(expected, **{name: getattr(expected, name).replace("\0", "\ufffd") for name in _TEXTS})
-        if not found.reason and expected.kind not in (Kind.REFUSED, Kind.TIER):
-            expected = replace(expected, reason="")
-        hidden = BEARER_ACTOR if expected.actor.startswith(BEARER_ACTOR) else pseudonym(expected.actor)
-        if found.actor == hidden:
-            expected = replace(expected, actor=hidden)
+        if is_erased or any(name and name == pseudonym(name) for name in names):
+            if not found.reason and expected.kind not in (Kind.REFUSED, Kind.TIER):
+                expected = replace(expected, reason="")
+            subject = expected.actor.removeprefix(BEARER_ACTOR)
+            if found.actor == pseudonym(subject) or (found.actor == BEARER_ACTOR and subject != expected.actor):
+                expected = replace(expected, actor=found.actor)
     return expected, found
 
 

@@ -1,7 +1,8 @@
 """Removes the cards and free texts of erased customers from entries. Amounts, times, codes and pseudonyms stay.
 
 A token can have any claim sub: the card, another name of the customer, or the name of an employee. The ledger cannot
-distinguish them. So an entry that loses its free text also loses every sub, and only ``BEARER_ACTOR`` stays.
+distinguish them. So an entry that loses its free text also loses every sub, and only ``BEARER_ACTOR`` stays. For the
+card as sub, the pseudonym stays: the audit then sees why the text is gone.
 """
 
 from typing import Any
@@ -26,10 +27,11 @@ def hide_in_row(row: dict[str, Any], card: str, pseudonym: str) -> None:
     card = storable(card)
     if row["kind"] not in _CODED:
         row["reason"] = ""
-    for column in ("actor", "counterparty"):
-        if row[column] == card:
-            row[column] = pseudonym
-    if row["actor"].startswith(BEARER_ACTOR):
+    if row["counterparty"] == card:
+        row["counterparty"] = pseudonym
+    if row["actor"] in (card, BEARER_ACTOR + card):
+        row["actor"] = pseudonym
+    elif row["actor"].startswith(BEARER_ACTOR):
         row["actor"] = BEARER_ACTOR
 
 
@@ -49,7 +51,7 @@ def hide_in_table(connection: Connection, account_id: int, card: str, pseudonym:
         .where(or_(ENTRY.c.account_id == account_id, ENTRY.c.counterparty == card, is_actor))
         .values(
             reason=case((ENTRY.c.kind.in_(_CODED), ENTRY.c.reason), else_=""),
-            actor=case((ENTRY.c.actor == card, pseudonym), (has_token, BEARER_ACTOR), else_=ENTRY.c.actor),
+            actor=case((ENTRY.c.actor.in_(actors), pseudonym), (has_token, BEARER_ACTOR), else_=ENTRY.c.actor),
             counterparty=case((ENTRY.c.counterparty == card, pseudonym), else_=ENTRY.c.counterparty),
         )
     )

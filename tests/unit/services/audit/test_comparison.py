@@ -313,7 +313,9 @@ def test_a_timer_that_has_not_run_is_found():
     assert "a timer that was due at 2026-09-22T14:13:20+00:00 has not run" == difference.what
 
 
-@pytest.mark.parametrize(("actor", "hidden_actor"), [(CARD, f"p-{CARD}"), ("token:anna", "token:")])
+@pytest.mark.parametrize(
+    ("actor", "hidden_actor"), [(CARD, f"p-{CARD}"), (f"token:{CARD}", f"p-{CARD}"), ("token:anna", "token:")]
+)
 def test_the_ledger_may_have_pseudonyms(actor, hidden_actor):
     """Pseudonyms and missing texts of an erased card are no difference. Other amounts are."""
     gift = Transfer(append_time=START + 9, command_id="C1", points=50, counterparty="4712", reason="words", actor=actor)
@@ -325,6 +327,19 @@ def test_the_ledger_may_have_pseudonyms(actor, hidden_actor):
 
     facts.recorded[Source.LEDGER][-1] = replace(history.entries[-1], **hidden, points=-40)
     assert [(Source.LEDGER, "entry 2: points is -0.40 and should be -0.50", False)] == found(facts)
+
+
+@pytest.mark.parametrize("events", [[], [Erase(append_time=START + 3, command_id="C3")]])
+def test_the_ledger_lacks_reasons_and_actors_of_erased_customers_only(events):
+    """Somebody who removes them from the entries of a live account hides who gave points, and why."""
+    given = {"points": 50, "reason": "gift", "actor": "token:clerk"}
+    adjusted = [Adjust(append_time=START + number, command_id=f"C{number}", **given) for number in (1, 2)]
+    facts = facts_of(processed([[*adjusted, *events]], PROGRAMMES))
+    facts.recorded[Source.LEDGER][:2] = [
+        replace(entry, reason="", actor="token:") for entry in facts.recorded[Source.LEDGER][:2]
+    ]
+    wrong = [] if events else [f"entry {number}: reason differs, actor differs" for number in (1, 2)]
+    assert wrong == [each.what for each in found(facts)]
 
 
 def test_an_archive_has_no_reasons_and_no_actors():
