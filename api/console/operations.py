@@ -23,7 +23,8 @@ async def dead_letters(request: Request) -> Response:
     reason = request.query_params.get("reason", "")
     answer = await ask(request, "GET", "/v1/dead-letters", reason=reason)
     user = await user_of(request)
-    return page_of("dead_letters.html", answer, may_replay=Scope.DEAD_LETTERS.value in user["scopes"], reason=reason)
+    may_replay = Scope.DEAD_LETTERS.value in user["scopes"] and user["card"] is None and user["stores"] is None
+    return page_of("dead_letters.html", answer, may_replay=may_replay, reason=reason)
 
 
 @router.post("/operations/replay")

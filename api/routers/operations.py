@@ -13,6 +13,7 @@ from api.http.responses import NO_STORE, json_response
 from api.operations import BrokerUnavailable, Excerpt, UnknownDeadLetter
 from api.schemas.operations import AuditRunList, DeadLetterList, Replay, ReplayOrder
 from api.security.permissions import caller_of, needs
+from api.security.problems import NotYours
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text
 from services.messaging.avro import Record
@@ -41,7 +42,8 @@ async def dead_letters(
     The response can be ten seconds old.
     """
     reasons, newest = await operations.newest_dead_letters(reason, limit)
-    shows_bytes = Scope.DEAD_LETTERS in caller_of(request).scopes
+    caller = caller_of(request)
+    shows_bytes = Scope.DEAD_LETTERS in caller.scopes and not caller.is_limited
 
     def response() -> Response:
         body = {
@@ -67,7 +69,8 @@ def replay(request: Request, order: ReplayOrder, operations: OperationsDep) -> R
     """Publish the original keys and values to their original topics again. The dead letters stay in the list.
 
     Without `older`, the replay leaves out records that became dead letters more than `LOYALTY_REPEAT_HORIZON` (nine
-    days) ago, and a record that was already processed is not counted again.
+    days) ago, and a record that was already processed is not counted again. A caller that is limited to one card or to
+    some shops gets 403 `not-yours`, because a dead letter can be of any card and shop.
     """
     wanted = {RecordPosition(*map(int, each.split(":"))) for each in order.positions}
     request.scope["audit_details"] = {
@@ -75,6 +78,8 @@ def replay(request: Request, order: ReplayOrder, operations: OperationsDep) -> R
         "dryRun": str(order.dry_run).lower(),
         "older": str(order.older).lower(),
     }
+    if caller_of(request).is_limited:
+        raise NotYours
     since = replayed_since(operations.settings, older=order.older)
     letters, found, left_out = operations.select(wanted, since)
     body = {

@@ -68,7 +68,9 @@ class StatusReport(BaseModel):
 
 
 class DeadLetterReport(BaseModel):
-    """A record that could not be processed. Its bytes are null without the scope `dead-letters:manage`."""
+    """A record that could not be processed. Its bytes are null without the scope `dead-letters:manage`, and for a
+    caller that is limited to one card or to some shops.
+    """
 
     model_config = CAMEL_CASE
 

@@ -23,6 +23,11 @@ class Caller:
     card: str | None = None
     is_forwarded: bool = False
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the caller is limited to some shops or to one card."""
+        return self.store_ids is not None or self.card is not None
+
     def require(self, *scopes: Scope) -> None:
         """Raise ScopeMissing unless the caller has one of the scopes."""
         if self.scopes.isdisjoint(scopes):

@@ -14,6 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api import operations
+from api.console.own_api import COOKIE
 from api.http import problems
 from api.operations import Operations
 from infra.local.ports import HOST, free_port
@@ -212,18 +213,33 @@ def test_a_schema_registry_that_does_not_answer_is_a_problem(
     assert "the Schema Registry" in answer.json()["detail"]
 
 
-def test_bytes_are_masked_without_their_scope(kafka: Kafka, tmp_path: Path) -> None:  # noqa: ARG001
-    """An operator sees the reasons. Keys and values have personal data."""
+def test_bytes_are_masked_without_their_scope(kafka: Kafka, tmp_path: Path) -> None:
+    """An operator sees the reasons. Keys and values have personal data of all cards and shops. So a caller with a limit
+    sees none, and replays none.
+    """
     secured = SecuredGroup(tmp_path)
     instance = Instance("http://one:8080", secured.security("http://one:8080"))
     instance.own_everything()
     instance.app.state.dependencies.operations = Operations(Settings())
+    of_shop = secured.key(Scope.DEAD_LETTERS, stores=["STR1"]).text
+    of_card = secured.issuer.token(scope="dead-letters:manage", card="4711")
     with TestClient(instance.app) as client:
-        for scope, shown in ((Scope.OPERATE, {None}), (Scope.DEAD_LETTERS, {"K"})):
-            headers = bearer(secured.key(scope).text)
+        for text in (of_shop, of_card):
+            answer = client.post("/v1/dead-letters/replay", headers=bearer(text), json={"positions": ["0:0"]})
+            assert "not-yours" == problem_type(answer, 403)
+        assert [] == kafka.replayed
+        for text, shown in (
+            (secured.key(Scope.OPERATE).text, {None}),
+            (of_shop, {None}),
+            (of_card, {None}),
+            (secured.key(Scope.DEAD_LETTERS).text, {"K"}),
+        ):
+            headers = bearer(text)
             letters = client.get("/v1/dead-letters", headers=headers).json()["deadLetters"]
             assert shown == {each["key"] for each in letters}
             assert (shown == {None}) == all(each["text"] is None and each["hex"] is None for each in letters)
+            page = client.get("/console/operations/dead-letters", headers={"Cookie": f"{COOKIE}={text}"}).text
+            assert (shown == {None}) == ("bytes, hidden" in page) != ("Replay the selection" in page)
 
 
 def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka) -> None:
