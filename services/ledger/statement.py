@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 
 from services.domain.entries import Entry
@@ -13,8 +14,10 @@ COLUMNS = (
     *("Reason", "Actor", "Counterparty", "Tier", "ExpiresTime"),
 )
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""If a cell starts with one of these characters, a spreadsheet evaluates it as a formula (OWASP, CSV Injection)."""
+_FORMULA = re.compile("(?<![^;\t\r\n])(?=[=+@\uff1d\uff0b\uff0d\uff20-])")
+"""The start of a text that a spreadsheet evaluates as a formula (OWASP, CSV Injection). Some spreadsheets begin a new
+cell after a semicolon or a tab, and a new line after a line break.
+"""
 
 
 def csv_lines(statement: Statement, entry_filter: EntryFilter) -> Iterator[str]:
@@ -49,8 +52,8 @@ def _cells(entry: Entry) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """The text, after an apostrophe if a spreadsheet would evaluate it as a formula."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    """The text, with an apostrophe before each part that a spreadsheet would evaluate as a formula."""
+    return _FORMULA.sub("'", text)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -255,12 +255,23 @@ def test_long_statements_are_complete(client: TestClient, ledger: Ledger) -> Non
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # The database makes no difference.
-@pytest.mark.parametrize("words", ['=HYPERLINK("http://x")', "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1+1"])
-def test_no_text_becomes_a_formula(client: TestClient, ledger: Ledger, words: str) -> None:
-    """A text that a spreadsheet would run as a formula gets an apostrophe before it. Negative points stay numbers."""
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ('=HYPERLINK("http://x")', '\'=HYPERLINK("http://x")'),
+        *((text, f"'{text}") for text in ("+1", "-1", "@SUM(A1)", "\uff1d1+1")),
+        *((f"x{separator}=1", f"x{separator}'=1") for separator in (";", "\t", "\r", "\n", ";;")),
+        ("\t=1;-1", "\t'=1;'-1"),
+        ("a=1; b-c", "a=1; b-c"),
+    ],
+)
+def test_no_text_becomes_a_formula(client: TestClient, ledger: Ledger, words: str, shown: str) -> None:
+    """A part that a spreadsheet would run as a formula gets an apostrophe before it, also if the spreadsheet begins a
+    cell after a semicolon, a tab or a line break. Negative points stay numbers.
+    """
     ledger.append((CARD, entry(1, -100, reason=words, actor=words, counterparty=words, event_id=words, tier=words)))
     _, row, _ = statement(client)
-    assert {f"'{words}"} == {row[name] for name in ("Reason", "Actor", "Counterparty", "EventID", "Tier")}
+    assert {shown} == {row[name] for name in ("Reason", "Actor", "Counterparty", "EventID", "Tier")}
     assert "-1.00" == row["Points"]
 
 
