@@ -1,6 +1,7 @@
 """Settings, errors and output of all commands."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -40,13 +41,16 @@ _CLEAR_ERRORS = (
 _NO_LIMIT = 1_000_000
 """Columns of a console that cuts and wraps no text. Rich makes a table only as wide as its content."""
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters except tab and line feed. The escape sequences of a terminal begin with them."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else.")]
 
 
 def stop(message: str, code: int = FAILED) -> NoReturn:
     """End the command with one line on stderr."""
-    line = Text.assemble(("error:", "red"), f" {' '.join(message.split())}")
-    console(stderr=True).print(line, highlight=False, soft_wrap=True)
+    error = Text("error:", style="red")
+    console(stderr=True).print(error, " ".join(message.split()), highlight=False, soft_wrap=True)
     raise typer.Exit(code)
 
 
@@ -77,13 +81,22 @@ def announce_or_warn(action: str, settings: Settings, **details: str) -> None:
         typer.echo(f"warning: the topic audit-trail has no record of this command {record}: {error}", err=True)
 
 
+class _SafeConsole(Console):
+    """Prints U+FFFD for control characters. A terminal obeys escape sequences, also those in a text of a
+    till or of a caller.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(_CONTROL.sub("\ufffd", text), **options)
+
+
 def console(*, stderr: bool = False) -> Console:
     """The console for results, or for messages (``stderr``). If another program reads it, it cuts no text.
 
-    It prints texts of users unchanged. By default Rich prints ``:a:`` as an emoji and ``[red]`` as a colour.
+    It prints all other texts of users unchanged. By default Rich prints ``:a:`` as an emoji and ``[red]`` as a colour.
     """
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(stderr=stderr, width=None if is_terminal else _NO_LIMIT, emoji=False, markup=False)
+    return _SafeConsole(stderr=stderr, width=None if is_terminal else _NO_LIMIT, emoji=False, markup=False)
 
 
 def open_input(name: str, opened: ExitStack) -> IO[bytes]:

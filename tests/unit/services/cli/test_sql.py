@@ -118,6 +118,14 @@ def test_a_table_has_the_texts_as_they_are() -> None:
     assert "':x: [red]'" in loyalty("SELECT ':x: [red]'::INTEGER").stderr
 
 
+def test_a_table_has_no_control_characters() -> None:
+    """With an escape sequence, a text of a caller could clear the terminal. CSV and JSON have the text unchanged."""
+    text = "'a' || chr(27) || '[2J'"
+    assert "│ a\ufffd[2J │" in loyalty(f"SELECT {text} AS b").stdout
+    assert "'a\ufffd[2J'" in loyalty(f"SELECT ({text})::INTEGER").stderr
+    assert "a\x1b[2J" in loyalty("--csv", f"SELECT {text}").stdout
+
+
 def test_a_table_on_a_narrow_terminal_has_the_whole_texts() -> None:
     """A text that is too long for its column goes on in the next line."""
     terminal = Console(width=20, file=io.StringIO(), record=True)
