@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from ssl import SSLContext
-from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
 
 from services.secret_files import lines_of
 
@@ -15,6 +15,13 @@ def authorization(key_file: Path | None) -> dict[str, str]:
         return {}
 
 
+class _NoRedirects(HTTPRedirectHandler):
+    """A redirect is an error. Otherwise the opener would send the key to a server that the operator has not named."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 def opener(key_file: Path | None, tls: SSLContext | None = None) -> OpenerDirector:
     """An opener of URLs of one process. Its requests have the key in the file.
 
@@ -22,6 +29,6 @@ def opener(key_file: Path | None, tls: SSLContext | None = None) -> OpenerDirect
         tls: the TLS context. None: trust the authorities of the system.
     """
     # The process is in the same network, so the opener ignores the proxies of the environment.
-    found = build_opener(ProxyHandler({}), HTTPSHandler(context=tls))
+    found = build_opener(ProxyHandler({}), HTTPSHandler(context=tls), _NoRedirects)
     found.addheaders += authorization(key_file).items()
     return found
