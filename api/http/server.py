@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Callable
 from types import FrameType
@@ -268,6 +269,8 @@ def server_of(
         # Paths contain card numbers, and a log line costs more than a lookup.
         access_log=False,
         log_config=None,
+        # Without the variable, uvicorn would trust 127.0.0.1. So each local program could choose its own address.
+        proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=grace_seconds,
         server_header=False,

@@ -40,6 +40,12 @@ async def large() -> Response:
     return Response(bytes(LARGE_BYTES))
 
 
+@app.get("/caller")
+async def caller(request: Request) -> list[str]:
+    assert request.client
+    return [request.client.host, request.url.scheme]
+
+
 @app.post("/")
 async def size(request: Request) -> int:
     return len(await request.body())

@@ -99,6 +99,19 @@ def test_an_idle_connection_outlives_the_pools_of_clients() -> None:
         assert max(load_balancers, peers) < timer.when() - time.monotonic()
 
 
+@pytest.mark.parametrize(("proxy", "seen"), [(None, [HOST, "http"]), (HOST, ["192.0.2.7", "https"])])
+def test_only_a_named_proxy_names_its_callers(
+    proxy: str | None, seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a program of this machine could use another address for each wrong key."""
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    if proxy:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxy)
+    with serving() as settings:
+        headers = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
+        assert seen == httpx.get(f"{settings.advertised_url}/caller", headers=headers).json()
+
+
 def test_connections_above_the_limit_are_refused_and_closed() -> None:
     """They get a problem without a request. A connection that ends makes room for another one."""
     with serving(most_connections=2, request_timeout="PT30S") as settings:
