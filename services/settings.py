@@ -405,7 +405,7 @@ class Settings(BaseSettings):
         return file
 
     def shown(self) -> dict[str, Any]:
-        """All values as JSON, without passwords, also in URLs. Users copy them into tickets and logs."""
+        """All values as JSON, without passwords, also in URLs and options. Users copy them into tickets and logs."""
         values = self.model_dump(mode="json")
         return {name: without_passwords(value) if isinstance(value, str) else value for name, value in values.items()}
 

@@ -5,15 +5,16 @@ import re
 
 from pydantic_core import ErrorDetails, to_jsonable_python
 
-# A password can contain any character. SQLAlchemy also reads it from the query of a URL.
+# A password can contain any character, so all text after it is hidden, up to the next parameter of a URL. Java reads
+# passwords from options such as -Djavax.net.ssl.keyStorePassword.
 _PASSWORDS = (
     (re.compile(r"(://[^/@:]*):.*@", re.DOTALL), r"\1:…@"),
-    (re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE), r"\1…"),
+    (re.compile(r"((?:pass|secret|token)[\w.-]*=)[^&]*", re.IGNORECASE), r"\1…"),
 )
 
 
 def without_passwords(text: str) -> str:
-    """The text without the passwords of the URLs in it."""
+    """The text without the passwords in its URLs and its options."""
     for pattern, replacement in _PASSWORDS:
         text = pattern.sub(replacement, text)
     return text

@@ -160,6 +160,19 @@ def test_no_password_is_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "hidden"),
+    [
+        ("spark_java_options", "-Xmn1m -DkeyStorePassword=s3cret -Da=b", "-Xmn1m -DkeyStorePassword=…"),
+        ("schema_registry_url", "https://a/?client_secret=s3cret&x=1", "https://a/?client_secret=…&x=1"),
+        ("schema_registry_url", "https://a/?access_token=s3cret", "https://a/?access_token=…"),
+    ],
+)
+def test_no_password_of_an_option_is_shown(name: str, value: str, hidden: str) -> None:
+    """All text after it is hidden, because a password can contain blanks."""
+    assert hidden == Settings(**{name: value}).shown()[name]
+
+
+@pytest.mark.parametrize(
     ("host", "url"), [("::1", "http://[::1]:8080"), ("127.0.0.1", "http://127.0.0.1:8080"), ("a", "http://a:8080")]
 )
 def test_peers_get_the_url_of_host_and_port(host: str, url: str) -> None:
