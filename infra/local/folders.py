@@ -20,7 +20,8 @@ def enter(chosen: Path | None = None) -> Path:
     The default is the root of the checkout, or for an installed package the user's data folder.
     """
     home = (chosen or (PACKAGES if IS_CHECKOUT else _user_folder("XDG_DATA_HOME", ".local/share"))).resolve()
-    home.mkdir(parents=True, exist_ok=True)
+    # As in XDG: no other user of the machine may read the data, because they have cards.
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chdir(home)
     return home
 
