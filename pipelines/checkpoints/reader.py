@@ -21,7 +21,7 @@ class CheckpointReader:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._files = Files(spark, checkpoint)
-        # The marker is beside the checkpoint, because it exists before the first file of the checkpoint.
+        # The marker is beside the checkpoint, because it exists before the rebuild renames the old checkpoint.
         self._beside = Files(spark, f"{checkpoint}-rebuild")
 
     @property
@@ -55,7 +55,7 @@ class CheckpointReader:
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
-        """Mark the checkpoint as half-made inside the block. The mark stays if the block fails or the process ends."""
+        """Mark the checkpoint as unfinished inside the block. The mark stays if the block fails or the process ends."""
         self._beside.write(_MARKER, "")
         yield
         self._beside.delete()

@@ -91,14 +91,14 @@ def _with_steps_counted(rows: DataFrame) -> DataFrame:
 
 
 def _check_changelog(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
-    """Refuse a half-made checkpoint, and a new checkpoint beside an old changelog.
+    """Refuse to start after an interrupted rebuild, and refuse a new checkpoint beside an old changelog.
 
-    The sequence numbers of their accounts would begin again at 1.
+    A rebuild writes records that the old checkpoint lacks. In a new one, the sequence numbers begin again at 1.
     """
     if CheckpointReader(spark, checkpoint).is_unfinished:
         raise CheckpointMismatchError(
-            f"{checkpoint} is half-made, because a rebuild was interrupted: run `loyalty rebuild` again. If you have "
-            f"put back an older checkpoint instead, delete the folder {checkpoint}-rebuild"
+            f"a rebuild of {checkpoint} was interrupted, so the checkpoint can lack records that the rebuild has "
+            "written: run `loyalty rebuild` again"
         )
     if is_new and not is_empty(LOYALTY_BALANCES, settings):
         raise CheckpointMismatchError(

@@ -104,19 +104,20 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool, without_ledger
     check_receivers(accounts, snapshot)
     numbers = accounts.select(F.col("CustomerCardNo").alias("owner"), F.explode("purchases.original").alias("original"))
     returns = snapshot.returns.join(numbers, "original", "left").localCheckpoint()
-    _write(context, accounts, returns, snapshot)
-    aside = None
-    if reader.exists:
-        aside = f"{checkpoint}-before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        reader.rename(aside)
-        typer.echo(f"the previous checkpoint is now {aside}", err=True)  # also if the rebuild fails afterwards
     seed = Seed(
         accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
         _remembered(snapshot),
         {topic: extent.ends for topic, extent in snapshot.events.extents.items()},
         _index(context, numbers, returns, snapshot.coverage.now),
     )
-    _start(context, reader, seed)
+    aside = None
+    with reader.unfinished():
+        _write(context, accounts, returns, snapshot)
+        if reader.exists:
+            aside = f"{checkpoint}-before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+            reader.rename(aside)
+            typer.echo(f"the previous checkpoint is now {aside}", err=True)  # also if the rebuild fails afterwards
+        _start(context, reader, seed)
     (row,) = accounts.agg(F.count("account").alias("accounts"), F.sum("late").alias("late")).collect()
     differences = accounts.select("whose", F.explode("differences").alias("it")).select("whose", "it.*").collect()
     found = [Found(*each) for each in [*snapshot.anomalies.collect(), *differences]]
@@ -165,20 +166,19 @@ def _start(context: Context, reader: CheckpointReader, seed: Seed) -> None:
     The query starts again if a Python worker needs more than the ten seconds that Spark allows, as on a busy machine.
     """
     query = seeded(seed)
-    with reader.unfinished():
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                query.start(context.spark, context.ids, context.settings, available_now=True).awaitTermination()
-            except StreamingQueryException as error:
-                if reader.batches("offsets"):
-                    # Readers may already have records of a planned micro-batch. Only a replay gives the same records.
-                    query = dataclasses.replace(query, check=lambda *_: None)
-                else:
-                    reader.discard()
-                if attempt == _ATTEMPTS:
-                    raise RebuildError(f"the loyalty query does not start: {one_line(error)}") from error
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            query.start(context.spark, context.ids, context.settings, available_now=True).awaitTermination()
+        except StreamingQueryException as error:
+            if reader.batches("offsets"):
+                # Readers may already have records of a planned micro-batch. Only a replay gives the same records.
+                query = dataclasses.replace(query, check=lambda *_: None)
             else:
-                return
+                reader.discard()
+            if attempt == _ATTEMPTS:
+                raise RebuildError(f"the loyalty query does not start: {one_line(error)}") from error
+        else:
+            return
 
 
 def _check_nothing_writes(reader: CheckpointReader, settings: Settings) -> None:

@@ -252,7 +252,6 @@ class Checkpoint:
     def __init__(self) -> None:
         self.planned: list[int] = []
         self.discarded = 0
-        self.unfinished = nullcontext
 
     def batches(self, log: str) -> list[int]:
         assert "offsets" == log
