@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from pipelines.checkpoints.reader import Positions
 from pipelines.columns.deduplication import event_id
+from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, one_line
 from pipelines.reconciliation.events import Events, format_time, is_before, read_events
@@ -77,8 +78,10 @@ def take_snapshot(
 
     Raises:
         NoTopicError, PublishError: a topic cannot be read.
+        CheckpointMismatchError: a setting differs from the manifest of the checkpoint, so points would differ, too.
     """
     settings = context.settings
+    LOYALTY.check_settings(context.spark, settings)
     found: dict[Source, DataFrame] = {}
     unreadable = []
     for source, read in reads.items():

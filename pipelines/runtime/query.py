@@ -102,13 +102,7 @@ class Query:
             settings = settings.model_copy(update={SHUFFLE_PARTITIONS: int(before[SHUFFLE_PARTITIONS])})
         spark.conf.set("spark.sql.shuffle.partitions", settings.shuffle_partitions)
         formats = {name: before[name] for name in self.formats if name in before} if before else self.formats
-        made_with = {
-            "query": self.name,
-            "source": ", ".join(settings.name_of(source) for source in self.sources),
-            SHUFFLE_PARTITIONS: str(settings.shuffle_partitions),
-            **formats,
-            **self.fixed(settings),
-        }
+        made_with = {SHUFFLE_PARTITIONS: str(settings.shuffle_partitions), **formats, **self._made_with(settings)}
         manifest.claim(spark, checkpoint, made_with, self.remedies)
         retention.check(spark, checkpoint, self.sources, settings)
         query_metrics.announce(self.name, CheckpointReader(spark, checkpoint).positions())
@@ -120,6 +114,18 @@ class Query:
         # Each trigger asks Kafka for the end offsets, also while there is nothing to do.
         interval = max(settings.trigger_interval, min(longest_wait / 2, timedelta(seconds=2)))
         return writer.trigger(processingTime=f"{interval.total_seconds():.3f} seconds").start()
+
+    def check_settings(self, spark: SparkSession, settings: Settings) -> None:
+        """Raise CheckpointMismatchError if the manifest has another value that a new checkpoint must keep."""
+        before = manifest.read(spark, self.checkpoint(settings))
+        kept = before.keys() - self.remedies.keys()
+        same = {name: value for name, value in self._made_with(settings).items() if name in kept}
+        if before:
+            manifest.claim(spark, self.checkpoint(settings), before | same)
+
+    def _made_with(self, settings: Settings) -> dict[str, str]:
+        sources = ", ".join(settings.name_of(source) for source in self.sources)
+        return {"query": self.name, "source": sources, **self.fixed(settings)}
 
 
 def begin_no_batch(query: StreamingQuery) -> None:

@@ -1,8 +1,10 @@
 """The manifest of a checkpoint and its list of lost records, on a file system in memory."""
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -11,7 +13,7 @@ from pipelines.accounts.state_layout import STATE_VERSION
 from pipelines.checkpoints import manifest, retention
 from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError, claim
 from pipelines.checkpoints.retention import LostRecords, RecordsLostError, accepted_losses, check
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY, LOYALTY_FACTOR
 from pipelines.reconciliation.events import has_gap
 from schemas.topics import POS_INVOICES
 from services.settings import Settings
@@ -89,6 +91,26 @@ def test_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_adopts_it(
     claim_loyalty("0.020")
     with pytest.raises(CheckpointMismatchError, match=r"LOYALTY_LOYALTY_FACTOR: '0.02' before, '0.01' now"):
         claim_loyalty("0.01")
+
+
+def test_an_audit_and_a_rebuild_refuse_other_settings_than_the_checkpoint_has(files: dict[str, str]) -> None:
+    """A rebuild can change the state. A checkpoint of release 0.1 has no factor. A lost one has no manifest."""
+    query = replace(LOYALTY, checkpoint=lambda _: "checkpoint")
+
+    def check_loyalty(**settings: Any) -> None:
+        query.check_settings(SPARK, Settings(**settings))  # type: ignore[arg-type]  # no Spark
+
+    check_loyalty()
+    release_0_1 = {"query": "loyalty", "source": "pos-invoices, loyalty-commands", "state": "1"}
+    files[MANIFEST] = json.dumps(release_0_1)
+    check_loyalty()
+    assert release_0_1 == json.loads(files[MANIFEST])
+    with pytest.raises(CheckpointMismatchError, match="source: 'pos-invoices, loyalty-commands' before, 'test-pos-inv"):
+        check_loyalty(topic_prefix="test-")
+    files[MANIFEST] = json.dumps(release_0_1 | {LOYALTY_FACTOR: "0.05"})
+    check_loyalty(loyalty_factor=Decimal("0.050"))
+    with pytest.raises(CheckpointMismatchError, match=r"LOYALTY_LOYALTY_FACTOR: '0.05' before, '0.02' now"):
+        check_loyalty()
 
 
 def test_files_of_others_are_refused(files: dict[str, str]) -> None:
