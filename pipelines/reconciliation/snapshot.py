@@ -21,6 +21,8 @@ from services.audit.comparison import Coverage
 from services.audit.extent import extent_of
 from services.audit.facts import Source
 from services.audit.sources import UnreadableError
+from services.programmes.file import ProgrammeError
+from services.programmes.topic import load_programmes
 
 Read = Callable[[], DataFrame]
 
@@ -78,6 +80,7 @@ def take_snapshot(
 
     Raises:
         NoTopicError, PublishError: a topic cannot be read.
+        ProgrammeError: the programme has changed.
         CheckpointMismatchError: a setting differs from the manifest of the checkpoint, so points would differ, too.
     """
     settings = context.settings
@@ -98,6 +101,9 @@ def take_snapshot(
         in_ledger = facts.with_event_ids(found[Source.LEDGER], context).persist(StorageLevel.DISK_ONLY)
         recorded = recorded.unionByName(in_ledger)
     events = read_events(context, now, archive=archive)
+    # The pipeline can decide these events by a version that was published after the command had loaded the programme.
+    if load_programmes(settings) != context.programmes:
+        raise ProgrammeError("the programme changed while this command ran: run the command again")
     events.records.persist(StorageLevel.DISK_ONLY)
     of_events = recorded.where(F.col("event_id").isNotNull()).select("pseudonym", "event_id", "entry_time")
     repeated = repeated_identities(events.records, of_events, settings).persist(StorageLevel.DISK_ONLY)

@@ -29,6 +29,8 @@ from services.domain.events import Adjust, Capture, Erase, Replace, Reserve, Tra
 from services.domain.programme import DAY
 from services.messaging.administration import create_topics
 from services.messaging.clients import admin
+from services.programmes.file import ProgrammeError
+from services.programmes.topic import publish_programme
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
 from tests.support.processes import (
@@ -280,6 +282,18 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
         run_to_the_end(spark, tuesday, ARCHIVE)
     with pytest.raises(ArchiveError, match="LOYALTY_PSEUDONYM_KEY_FILE"):
         rebuild(reconciliation_context(spark, tuesday), archive=True)
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_a_version_that_is_published_during_a_rebuild_or_an_audit_is_noticed(spark, settings):
+    """It can take effect before the last event that the command reads."""
+    context = reconciliation_context(spark, settings)
+    publish_programme("loyalty-factor: 0.05\n", settings)
+
+    with pytest.raises(ProgrammeError, match="run the command again"):
+        rebuild(context, archive=False)
+    with pytest.raises(ProgrammeError, match="run the command again"):
+        audit(context, "", OTHERS, archive=False)
 
 
 @pytest.mark.usefixtures("topics_created")
