@@ -21,6 +21,7 @@ from pipelines.accounts.state_layout import LAYOUT, SEED_TYPE, STATE_VERSION, la
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.queries.branches import dead_letters
+from pipelines.queries.skipped_invoices import write_skipped_invoices
 from pipelines.runtime.query import FORMATS, Query, QueryContext
 from pipelines.runtime.query_metrics import RETURN_STEPS, RETURNS
 from pipelines.runtime.read_progress import serve_read_progress
@@ -67,6 +68,7 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
     settings, ids = context.settings, context.ids
     start = seed.offsets if seed else {}
     versions = load_programmes(settings)
+    write_skipped_invoices(context, LOYALTY.checkpoint(settings))
     invoices = invoice_events(context.read(POS_INVOICES, start.get(POS_INVOICES)), versions, ids)
     commands = command_events(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
     unique = unique_events(invoices, commands, context, seed.remembered if seed else None)

@@ -14,11 +14,13 @@ from confluent_kafka import KafkaException
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
+import schemas
 from infra.local.stack import variables_of
 from pipelines.accounts.state_calls import SHARED, decode
 from pipelines.accounts.state_layout import ACCOUNTS
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.archive import ARCHIVE
+from pipelines.queries.fan_out import FAN_OUT
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from schemas import topics
 from services.audit_trail import read_trail
@@ -27,7 +29,9 @@ from services.codecs.events import command_record, decode_event
 from services.codecs.state import decode_account, encode_account
 from services.domain.events import Adjust, Capture, Erase, Purchase, Reserve, Transfer
 from services.messaging.administration import is_empty
-from services.messaging.avro import decoder, encoder
+from services.messaging.avro import decoder, encoder, record_encoder
+from services.messaging.dead_letters import DeadLetters, replay
+from services.messaging.schema_ids import FolderSchemaIds
 from services.programmes.topic import publish_programme
 from services.pseudonyms import pseudonyms
 from tests.support.builders import IDS, invoice
@@ -235,6 +239,34 @@ def test_malformed_commands_become_dead_letters(spark, settings):
     )
     assert sorted((reason, key or b"", value or b"") for reason, key, value in bad) == letters
     assert {"good": "done"} == {k: d["Status"] for k, d in latest(settings, topics.LOYALTY_DECISIONS).items()}
+
+
+class LaterIds(FolderSchemaIds):
+    """The ids after a writer has registered a newer one."""
+
+    newest = 4711
+
+    def known(self, topic):
+        return super().known(topic) | {self.newest: schemas.schema_text("PosInvoice.avsc")}
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_an_invoice_that_only_the_loyalty_query_has_skipped_can_be_replayed(spark, settings):
+    """The loyalty query reads the invoice before it knows the schema id. The fan-out knows the id, and accepts it."""
+    encode = record_encoder("PosInvoice", LaterIds.newest)
+    publish(settings, topics.POS_INVOICES, [(b"STR1", encode(invoice("I1", A, 1000.0)))])
+    run(spark, settings)
+    assert {} == latest(settings, topics.LOYALTY_BALANCES)
+
+    for _ in range(2):  # the second start finds nothing new
+        for query in (FAN_OUT, LOYALTY):
+            query.start(spark, LaterIds(), settings, available_now=True).awaitTermination()
+
+    assert ["unknown schema id 4711"] == [each.reason for each in DeadLetters(settings)]
+    assert 1 == len(read_all(settings, topics.DEAD_LETTERS))
+    assert 1 == replay(settings, DeadLetters(settings), [settings.name_of(topics.POS_INVOICES)], since=0)
+    LOYALTY.start(spark, LaterIds(), settings, available_now=True).awaitTermination()
+    assert Decimal("20.00") == latest(settings, topics.LOYALTY_BALANCES)[A]["TotalLoyaltyPoints"]
 
 
 @pytest.mark.usefixtures("topics_created")
