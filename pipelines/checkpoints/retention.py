@@ -57,7 +57,7 @@ def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], sett
     continues. Then it looks as if nothing was lost.
     """
     ids_before = read_json(spark, checkpoint, _TOPIC_IDS)
-    ids = topic_ids(sources, settings)
+    ids = ids_before | topic_ids(sources, settings)
     replaced = [name for name, topic_id in ids.items() if ids_before.get(name, topic_id) != topic_id]
     lost = _lost_records(spark, checkpoint, sources, replaced, settings)
     if (lost or replaced) and not settings.accept_data_loss:
@@ -75,9 +75,10 @@ def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], sett
 def _explain(checkpoint: str, lost: Mapping[LostRecords, str], replaced: Collection[str]) -> str:
     if replaced:
         return (
-            f"{', '.join(replaced)} was created again, so the offsets of {checkpoint} belong to other records. With "
-            f"LOYALTY_ACCEPT_DATA_LOSS=true the query continues at these offsets, or at the end of a shorter "
-            f"partition, and can skip {'; '.join(map(str, lost)) or 'no record'}; see docs/how-to/manage-checkpoints.md"
+            f"{', '.join(replaced)} was created again, so {checkpoint} belongs to other records. With "
+            f"LOYALTY_ACCEPT_DATA_LOSS=true the query continues at its old offsets, or at the end of a shorter "
+            f"partition, and can skip {'; '.join(map(str, lost)) or 'no record'}; first read "
+            "docs/how-to/manage-checkpoints.md"
         )
     reasons = "; ".join(f"{why} {records}" for records, why in lost.items())
     return (

@@ -51,15 +51,20 @@ EVENTS_MISSING = "events are missing"
 ENTRIES_MISSING = "entries are missing in the topic loyalty and in the ledger"
 """The problem of an account whose events have no known order."""
 
+VERSIONS_MISSING = "loyalty-programmes lacks versions that entries name: restore its records from a backup"
+"""The problem of an account whose points follow from an unknown version of the programme."""
+
 
 def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> Callable[[Customer], tuple[object, ...]]:
     """Returns a function for ``by_customer`` that gives a row of REBUILT. ``now``: milliseconds since the epoch."""
     ids = writer_ids(schema_ids)
+    versions = {each.version for each in programmes.versions}
 
     def row_of(customer: Customer) -> tuple[object, ...]:
         pseudonym, card, facts, verdict, recomputed = customer
         state = _with_newest_version(recomputed.late.state, facts)
-        problem = _problem(card, recomputed, verdict)
+        is_known = all(entry.programme_version in versions for entry in facts.record)
+        problem = _problem(card, recomputed, verdict) if is_known else VERSIONS_MISSING
         records = [] if problem or not card else [*records_of(card, recomputed, now, ids)]
         if is_replaced(facts, verdict, recomputed):
             records = [*with_tombstone(records)]

@@ -15,7 +15,7 @@ from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns import traces
 from pipelines.runtime import query_metrics
 from pipelines.sources.kafka import read_stream
-from schemas.topics import Topic
+from schemas.topics import LOYALTY_PROGRAMMES, Topic
 from services.messaging.administration import max_record_age
 from services.messaging.schema_ids import SchemaIds
 from services.messaging.topic_reader import Offsets
@@ -91,7 +91,7 @@ class Query:
         Raises:
             CheckpointMismatchError: the settings do not fit the checkpoint.
             RepeatHorizonError, TimestampTypeError: the query would forget repeats too early.
-            RecordsLostError: retention has deleted records that the query had not read.
+            RecordsLostError: retention has deleted records that the query had not read, or a topic was created again.
         """
         for source in self.sources:
             _check_repeat_horizon(source, settings)
@@ -104,7 +104,9 @@ class Query:
         formats = {name: before[name] for name in self.formats if name in before} if before else self.formats
         made_with = {SHUFFLE_PARTITIONS: str(settings.shuffle_partitions), **formats, **self._made_with(settings)}
         manifest.claim(spark, checkpoint, made_with, self.remedies)
-        retention.check(spark, checkpoint, self.sources, settings)
+        # A new topic of the programme lacks versions, so later invoices would earn other points.
+        programme = [LOYALTY_PROGRAMMES] if self.reads_programme else []
+        retention.check(spark, checkpoint, [*self.sources, *programme], settings)
         query_metrics.announce(self.name, CheckpointReader(spark, checkpoint).positions())
         longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
         writer = self.build(QueryContext(self.name, spark, ids, settings, longest_wait, formats))

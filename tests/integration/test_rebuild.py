@@ -60,6 +60,15 @@ def delete_records(settings, *of):
         future.result()
 
 
+def create_again(settings, topic):
+    """Delete and create the topic. Returns its name."""
+    name, client = settings.name_of(topic), admin(settings)
+    client.delete_topics([name])[name].result()
+    wait_for("the deletion", lambda: name not in client.list_topics(timeout=30).topics)
+    create_topics(settings)
+    return name
+
+
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
 def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings, monkeypatch):
@@ -285,6 +294,18 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
 
 
 @pytest.mark.usefixtures("topics_created")
+def test_a_query_does_not_start_with_a_lost_programme(spark, settings):
+    """The new topic has no version. The next purchase would earn by version 0."""
+    publish_programme("loyalty-factor: 0.05\n", settings, effective_time=1_000)
+    run_to_the_end(spark, settings, LOYALTY)
+
+    name = create_again(settings, topics.LOYALTY_PROGRAMMES)
+
+    with pytest.raises(RecordsLostError, match=f"{name} was created again"):
+        LOYALTY.start(spark, IDS, settings, available_now=True)
+
+
+@pytest.mark.usefixtures("topics_created")
 def test_a_version_that_is_published_during_a_rebuild_or_an_audit_is_noticed(spark, settings):
     """It can take effect before the last event that the command reads."""
     context = reconciliation_context(spark, settings)
@@ -302,10 +323,7 @@ def test_a_rebuild_from_a_topic_that_was_created_again_is_refused(spark, setting
     """The new topic begins at offset 0 and looks complete. Accounts would lose all points of the old topic."""
     publish_invoices(settings, invoice("I1", A, 1000.0))
     run_to_the_end(spark, settings, LOYALTY)
-    name, client = settings.name_of(topics.POS_INVOICES), admin(settings)
-    client.delete_topics([name])[name].result()
-    wait_for("the deletion", lambda: name not in client.list_topics(timeout=30).topics)
-    create_topics(settings)
+    name = create_again(settings, topics.POS_INVOICES)
     publish_invoices(settings, invoice("I2", A, 100.0))
     before = last_balances_of(settings)
 

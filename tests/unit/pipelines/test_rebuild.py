@@ -21,6 +21,7 @@ from pipelines.reconciliation.forwarding import Returnable
 from pipelines.reconciliation.reconstruction import (
     ENTRIES_MISSING,
     REBUILT,
+    VERSIONS_MISSING,
     is_replaced,
     reconstruction,
     records_of,
@@ -221,6 +222,22 @@ def test_a_rebuild_does_not_change_the_order_of_events_whose_entries_are_lost() 
 
     assert ENTRIES_MISSING == problem({Source.LOYALTY, Source.LEDGER}, 0)
     assert problem({Source.LOYALTY}, topic_from) is None, "--without-ledger accepts the order of the append times"
+
+
+def test_a_rebuild_needs_every_version_that_an_entry_names() -> None:
+    """The topic of the programme is lost. The rebuild would compute the points by version 0."""
+    later = replace(BOUGHT, append_time=START + 6 * DAY)
+    entries = process(None, [later], RULES, CARD).entries
+    facts = Facts(events=[later], recorded={Source.LOYALTY: entries})
+
+    def problem(programmes: Programmes) -> object:
+        coverage = Coverage(frozenset({Source.LOYALTY}), 0, 0, 0, NOW)
+        result = compare(CARD, facts, programmes, coverage, lambda card: f"p-{card}")
+        row = reconstruction(IDS, programmes, NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
+        return dict(zip(REBUILT.names, row, strict=True))["problem"]
+
+    assert problem(RULES) is None
+    assert VERSIONS_MISSING == problem(Programmes())
 
 
 def test_a_credit_to_a_pseudonym_must_have_been_sent() -> None:
