@@ -197,7 +197,7 @@ def _command(append_time: int, record: Record) -> Event:
     command, names = _COMMANDS[kind]
     try:
         event: Event = command(append_time=append_time, **{name: _FIELDS[name](record) for name in names})
-    except (UndecodableError, UnknownSchemaIdError):
+    except UndecodableError:
         if command is Absorb:
             # The validation of commands does not check the payload, so an invalid one must not stop the query.
             return Unreadable(

@@ -4,15 +4,11 @@ The first byte is the format:
 
 - 1: an account in MessagePack, as tuples of the domain.
 - 2: the marker of an erased account. Its time follows in MessagePack (decision 18).
-- 0: a framed Avro record LoyaltyAccount. Older checkpoints contain such accounts (decision 16).
 """
-
-from collections.abc import Iterable
-from decimal import Decimal
 
 import msgspec
 
-from services.domain.account.lots import Lots, Terms
+from services.domain.account.lots import Lots
 from services.domain.account.model import (
     Account,
     AccountState,
@@ -22,11 +18,9 @@ from services.domain.account.model import (
     PastReturn,
     Reservation,
 )
-from services.domain.events import Line
-from services.messaging.avro import MAGIC_BYTE, Record, UndecodableError, record_decoder
-from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.avro import UndecodableError
 
-_AVRO, _MESSAGE_PACK, MARKER = bytes([MAGIC_BYTE]), b"\1", b"\2"
+_MESSAGE_PACK, MARKER = b"\1", b"\2"
 
 
 class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -59,7 +53,6 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_State).decode
 _decode_time = msgspec.msgpack.Decoder(int).decode
-_decode_avro = record_decoder("LoyaltyAccount", FolderSchemaIds().writer_schema)
 
 
 def encode_account(account: AccountState) -> bytes:
@@ -91,9 +84,7 @@ def encode_account(account: AccountState) -> bytes:
 
 
 def decode_account(state: bytes) -> AccountState:
-    """Returns the account. Raises UndecodableError or UnknownSchemaIdError if this version cannot read the bytes."""
-    if state[:1] == _AVRO:
-        return _from_avro(_decode_avro(state))
+    """Returns the account. Raises UndecodableError if this version cannot read the bytes."""
     if state[:1] not in (_MESSAGE_PACK, MARKER):
         raise UndecodableError(f"The format {state[:1]!r} is not known. Use the release that wrote the checkpoint.")
     try:
@@ -121,48 +112,4 @@ def decode_account(state: bytes) -> AccountState:
         stored.former_cards,
         stored.imports,
         stored.reserved_debt,
-    )
-
-
-def _from_avro(record: Record) -> Account:
-    account = Account(
-        opened_time=record["OpenedTime"],
-        sequence=record["Sequence"],
-        updated_time=record["UpdatedTime"],
-        debt=record["Debt"],
-        lots=_lots(record["Lots"]),
-        reservations={
-            reservation["RedemptionID"]: Reservation(reservation["LapsesTime"], _lots(reservation["Lots"]))
-            for reservation in record["Reservations"]
-        },
-        purchases={purchase["InvoiceNumber"]: _past_purchase(purchase) for purchase in record["Purchases"]},
-        commands={command["CommandID"]: PastCommand(command["AppendTime"]) for command in record["Commands"]},
-        tier=record["Tier"],
-        period_start=record["PeriodStart"],
-        period_end=record["PeriodEnd"],
-        earned_in_period=record["EarnedInPeriod"],
-    )
-    # The oldest accounts have a total but no lots. The total becomes points that never expire, or a debt.
-    difference = record["TotalLoyaltyPoints"] - account.total
-    if difference > 0:
-        account.lots[Terms()] = difference
-    elif difference < 0:
-        account.debt = -difference
-    return account
-
-
-def _lots(records: Iterable[Record]) -> Lots:
-    return {Terms(lot["ExpiresTime"], lot["AvailableTime"], lot["NoticeTime"]): lot["Points"] for lot in records}
-
-
-def _past_purchase(record: Record) -> PastPurchase:
-    return PastPurchase(
-        record["AppendTime"],
-        Decimal(record["Amount"]),
-        record["Earned"],
-        record["ProgrammeVersion"],
-        record["Tier"],
-        record["CreatedTime"],
-        record["StoreID"],
-        tuple([Line(line["ItemCode"], Decimal(line["Value"])) for line in record["Lines"]]),
     )

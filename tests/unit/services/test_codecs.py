@@ -1,11 +1,8 @@
 """Conversion of accounts and their events to bytes and records."""
 
-import io
-import json
 from dataclasses import replace
 from decimal import Decimal
 
-import fastavro
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -64,65 +61,10 @@ def asked(**changes):
 @settings(max_examples=examples(60))
 @given(ACCOUNT_EVENTS, PROGRAMMES)
 def test_account_survives_the_state_store(events, programmes):
-    """Writing to Spark's state and reading back changes nothing, also for the Avro of older versions."""
+    """Writing to Spark's state and reading back changes nothing."""
     account = process(None, events, programmes, "card").account
     if account:
         assert account == decode_account(encode_account(account))
-        old = replace(
-            account,
-            commands={name: PastCommand(past.append_time) for name, past in account.commands.items()},
-            purchases={
-                number: bought._replace(items=None, decided_time=0, expired=0)
-                for number, bought in account.purchases.items()
-            },
-            returns={},
-            is_blocked=False,
-            moved_to="",
-            reserved_debt=0,
-        )
-        assert old == decode_account(written("LoyaltyAccount", avro_record(account)))
-
-
-def avro_record(account):
-    """An account in the form that versions before MessagePack wrote."""
-    return {
-        "TotalLoyaltyPoints": account.total,
-        "Sequence": account.sequence,
-        "UpdatedTime": account.updated_time,
-        "OpenedTime": account.opened_time,
-        "Debt": account.debt,
-        "Lots": avro_lots(account.lots),
-        "Reservations": [
-            {"RedemptionID": name, "LapsesTime": each.lapses_time, "Lots": avro_lots(each.lots)}
-            for name, each in account.reservations.items()
-        ],
-        "Purchases": [
-            {
-                "InvoiceNumber": number,
-                "AppendTime": bought.append_time,
-                "CreatedTime": bought.created_time,
-                "StoreID": bought.store_id,
-                "Amount": str(bought.amount),
-                "Earned": bought.earned,
-                "ProgrammeVersion": bought.programme_version,
-                "Tier": bought.tier,
-                "Lines": [{"ItemCode": line.item_code, "Value": str(line.value)} for line in bought.lines],
-            }
-            for number, bought in account.purchases.items()
-        ],
-        "Commands": [
-            {"CommandID": command_id, "AppendTime": past.append_time} for command_id, past in account.commands.items()
-        ],
-        "PeriodStart": account.period_start,
-        "PeriodEnd": account.period_end,
-        "EarnedInPeriod": account.earned_in_period,
-        "Tier": account.tier,
-    }
-
-
-def avro_lots(lots):
-    names = ("ExpiresTime", "AvailableTime", "NoticeTime")
-    return [{"Points": points, **dict(zip(names, terms, strict=True))} for terms, points in lots.items()]
 
 
 KEPT = Account(
@@ -212,27 +154,8 @@ def test_an_account_continues_from_the_state_store(events, programmes, cut):
         assert list(account.commands) == list(stored.commands)
 
 
-@pytest.mark.parametrize(("total", "lots", "debt"), [(12_34, {Terms(): 12_34}, 0), (0, {}, 0), (-5, {}, 5)])
-def test_an_account_of_the_first_version_continues(total, lots, debt):
-    """It has only a total, which becomes points that never expire. Its sequence numbers continue."""
-    schema_id = next(number for number, path in schemas.ids().items() if path == "history/LoyaltyAccount-1.avsc")
-    state = schema_id_header(schema_id) + body("history/LoyaltyAccount-1.avsc", total)
-    account = decode_account(state)
-
-    assert Account(0, 7, 1000, debt, lots) == account
-    entry = process(account, [Purchase(2000, "1", Decimal(100))], Programmes(), "card").entries[0]
-    assert (8, total + 2_00, 0) == (entry.sequence, entry.total, entry.opened_time)
-
-
 def schema_id_header(schema_id):
     return b"\0" + schema_id.to_bytes(4, "big")
-
-
-def body(path, total):
-    buffer = io.BytesIO()
-    record = {"TotalLoyaltyPoints": total, "Sequence": 7, "UpdatedTime": 1000}
-    fastavro.schemaless_writer(buffer, fastavro.parse_schema(json.loads(schemas.schema_text(path))), record)
-    return buffer.getvalue()
 
 
 @given(st.binary(max_size=40) | st.binary(max_size=40).map(lambda body: schema_id_header(13) + body))

@@ -21,8 +21,8 @@ from tests.support.strategies import VALID_INVOICES
 
 IDS = FolderSchemaIds()
 TOPICS_WITH_SCHEMA = [topic for topic in topics.ALL if topic.value]
-ON_NO_TOPIC = {"LoyaltyAccount", "Purchase"}
-"""These records are in Spark's state store and between its operators."""
+ON_NO_TOPIC = {"Purchase"}
+"""This record is between the operators of Spark."""
 
 _BALANCE = {
     "CustomerCardNo": "1",
