@@ -209,12 +209,12 @@ def _apply_due_changes(settled: Outcome, entry: Entry, programmes: Programmes) -
 
 
 def _opened_as(first: Entry, outcome: Outcome) -> Outcome:
-    """Gives an account the opened time of its first entry, if an older release wrote the entry.
+    """Gives an account the opened time of its first entry, if release 0.1 wrote the entry.
 
-    Accounts from before November 2026 have the opened time 0. Release 0.1 always used the time of the first event.
+    Release 0.1 always used the time of the first event.
     """
     opened_time = first.opened_time
-    if opened_time not in {0, first.time}:
+    if opened_time != first.time:
         return outcome
     account = replace(outcome.account, opened_time=opened_time) if outcome.account else None
     return Outcome(

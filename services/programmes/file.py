@@ -297,7 +297,7 @@ class _ProgrammeFile(FileModel):
 
 
 class _PublishedFile(_ProgrammeFile):
-    """An earlier build published every time zone that the machine of the publisher had."""
+    """Release 0.1 published every time zone that the machine of the publisher had."""
 
     time_zone: Annotated[str, scalar(_time_zone_here)] = _DEFAULT.time_zone
 

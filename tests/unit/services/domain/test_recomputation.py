@@ -130,17 +130,6 @@ def test_a_false_opened_time_of_the_record_is_not_taken_over():
     assert history.entries == recomputed.settled.entries
 
 
-def test_entries_without_an_opened_time_give_an_account_without_one():
-    """Entries from before November 2026 have the opened time 0, and so has the account."""
-    history = processed([[bought(1, 1)], [bought(2, 2)]], PROGRAMMES)
-    record = [replace(entry, opened_time=0) for entry in history.entries]
-
-    recomputed = recompute(CARD, history.events, record, PROGRAMMES)
-
-    assert record == recomputed.settled.entries
-    assert 0 == recomputed.settled.account.opened_time
-
-
 def test_a_new_account_after_an_erasure_in_the_same_millisecond():
     """The new account gets the opened time that the processor chose. It differs from that of the erased account."""
     history = processed(
