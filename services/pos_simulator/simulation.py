@@ -13,7 +13,6 @@ from services.messaging import avro
 from services.messaging.schema_ids import FolderSchemaIds, SchemaIds
 from services.pos_simulator.broken import BREAKAGES, Breakage, break_invoice
 from services.pos_simulator.chain import LARGEST_CHAIN, Chain
-from services.pos_simulator.encoding import encoder
 from services.pos_simulator.invoicing import Invoicing
 from services.pos_simulator.offline import Offline
 from services.pos_simulator.returning import Returning
@@ -105,12 +104,9 @@ class Simulation:
     """A simulated day. Each call of ``messages`` starts at its beginning."""
 
     def __init__(self, options: Options, ids: SchemaIds | None = None) -> None:
-        ids = ids or FolderSchemaIds()
         self._options = options
         self._chain = Chain(options.stores)
-        self._encode = encoder(ids)
-        # Broken invoices and returns share no parts. The encoder for shared parts would keep their parts in memory.
-        self._encode_one = avro.encoder(topics.POS_INVOICES, ids)
+        self._encode = avro.encoder(topics.POS_INVOICES, ids or FolderSchemaIds())
 
     def messages(self) -> Iterator[Message]:
         """The messages in the order of the day."""
@@ -138,8 +134,7 @@ class Simulation:
             if draw >= 1 - options.broken:
                 yield self._broken(invoice, rng)
                 continue
-            encode = self._encode_one if invoice["OriginalInvoiceNumber"] else self._encode
-            latest = Message(str(invoice["StoreID"]).encode(), encode(invoice), Kind.INVOICE, invoice)
+            latest = Message(str(invoice["StoreID"]).encode(), self._encode(invoice), Kind.INVOICE, invoice)
             written += 1
             if options.repeats:
                 _remember(latest, earlier, written, rng)
@@ -147,7 +142,7 @@ class Simulation:
 
     def _broken(self, invoice: PosInvoice, rng: random.Random) -> Message:
         breakage = rng.choice(BREAKAGES)
-        broken = break_invoice(breakage, invoice, self._encode_one, rng)
+        broken = break_invoice(breakage, invoice, self._encode, rng)
         return Message(broken.key, broken.value, Kind.BROKEN, None, breakage, broken.violation)
 
 

@@ -17,7 +17,6 @@ from services.messaging import avro
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
 from services.pos_simulator import invoicing
 from services.pos_simulator.broken import Breakage
-from services.pos_simulator.encoding import encoder
 from services.pos_simulator.simulation import Kind, Message, Options, Simulation
 from tests.support.examples import examples
 from tests.support.oracles import is_home_delivery, is_prime
@@ -277,40 +276,3 @@ def test_impossible_options_are_refused(wrong: dict[str, float]) -> None:
     """The error names the option."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Options(**wrong)  # type: ignore[arg-type]
-
-
-texts = st.text(max_size=20)
-amounts = st.floats(allow_nan=False)
-items = st.fixed_dictionaries(
-    {
-        "ItemCode": st.none() | texts,
-        "ItemDescription": texts,
-        "ItemPrice": amounts,
-        "ItemQty": st.integers(-(2**31), 2**31 - 1),
-        "TotalValue": st.none() | amounts,
-    }
-)
-addresses = st.fixed_dictionaries(dict.fromkeys(("AddressLine", "City", "State", "PinCode", "ContactNumber"), texts))
-
-
-@given(
-    invoice=st.fixed_dictionaries(
-        {
-            **dict.fromkeys(("InvoiceNumber", "CustomerCardNo", "StoreID", "PosID", "CashierID"), st.none() | texts),
-            **dict.fromkeys(("PaymentMethod", "CustomerType", "DeliveryType"), st.none() | texts),
-            **dict.fromkeys(("TotalAmount", "TaxableAmount", "CGST", "SGST", "CESS"), st.none() | amounts),
-            "CreatedTime": st.none() | st.integers(-(2**63), 2**63 - 1),
-            "OriginalInvoiceNumber": st.none() | texts,
-            "NumberOfItems": st.none() | st.integers(-(2**31), 2**31 - 1),
-            "DeliveryAddress": st.none() | addresses,
-            "InvoiceLineItems": st.none() | st.lists(items, max_size=70),
-        }
-    )
-)
-@settings(max_examples=examples(60), deadline=None)
-def test_the_fast_encoder_gives_the_bytes_of_the_plain_one(invoice: PosInvoice) -> None:
-    """This holds for any invoice and for each call."""
-    assert avro.encoder(topics.POS_INVOICES, IDS)(invoice) == FAST(invoice) == FAST(invoice)
-
-
-FAST = encoder(IDS)
