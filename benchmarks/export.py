@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.machine import machine
 from benchmarks.pipeline import Variant, run_to_the_end
 from benchmarks.reports import medians, publish_report
+from infra.demo.invoice_oracle import rows
 from infra.local import jars
 from infra.local.stack import LocalStack, private_settings
 from schemas import topics
@@ -22,7 +23,6 @@ from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator.simulation import Options, Simulation
 from services.settings import Settings
 from services.sql.maintenance import maintain
-from tests.support.oracles import flatten
 
 REPORT = Path("var/reports/export.json")
 FORMATS = ("parquet", "delta")
@@ -65,7 +65,7 @@ def lines(invoices: int) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values for the topic hadoop, from simulated invoices."""
     encode = encoder(topics.HADOOP, FolderSchemaIds())
     for message in Simulation(Options(count=invoices, repeats=0, broken=0)).messages():
-        for line in flatten(message.invoice or {}):
+        for line in map(dict, rows(message.invoice or {})):
             yield str(line["StoreID"]).encode(), encode(line)
 
 

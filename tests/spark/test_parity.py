@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as hypothesis_settings
 from pyspark.sql import functions as F
 
+from infra.demo import invoice_oracle
 from pipelines.columns import avro, returns
 from pipelines.queries.branches import BRANCHES
 from pipelines.sources.invoices import check_invoices
@@ -15,7 +16,6 @@ from services.domain.returns import InvoiceKind, kind_of
 from services.domain.validation import RULES, first_violation
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from tests.support.oracles import flatten
 from tests.support.strategies import ANY_INVOICES, FLAWS, VALID_INVOICES, flawed
 
 IDS = FolderSchemaIds()
@@ -81,14 +81,14 @@ def test_validation_is_the_same(spark):
 
 
 def test_flattening_is_the_same(spark):
-    """The hadoop branch writes the same records as the domain for every valid invoice."""
+    """The hadoop branch writes the same records as the oracle of the demo for every valid invoice."""
     examples = generated(VALID_INVOICES, 150)
     checked = check_invoices(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
 
     found = records_of(topics.HADOOP, checked)
 
-    assert [repr(flatten(invoice)) for invoice in examples] == [
-        repr([record.value.asDict() for record in found[offset]]) for offset in range(len(examples))
+    assert [repr(invoice_oracle.rows(invoice_oracle.as_read(invoice))) for invoice in examples] == [
+        repr([invoice_oracle.row(record.value.asDict()) for record in found[offset]]) for offset in range(len(examples))
     ]
 
 

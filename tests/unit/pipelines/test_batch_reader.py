@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import schemas
+from infra.demo.invoice_oracle import rows
 from pipelines.columns import batch_reader
 from pipelines.columns.batch_reader import BatchReader
 from schemas import topics
@@ -22,7 +23,6 @@ from services.verdicts import judge_with_body
 from tests.support.builders import IDS, balance, invoice
 from tests.support.examples import examples
 from tests.support.mutations import damaged_invoices
-from tests.support.oracles import flatten
 from tests.support.unreadable import reasons, with_large_quantity
 
 KNOWN = IDS.known(topics.POS_INVOICES)
@@ -119,7 +119,7 @@ def read_with(changed: Callable[[dict[str, Any]], dict[str, Any]]) -> list[Recor
 
 def test_the_lines_of_invoices_are_read_too() -> None:
     write, decode = encoder(topics.HADOOP, IDS), decoder(topics.HADOOP, IDS)
-    values = [write(line) for value in GOOD for line in flatten(DECODE(value))]
+    values = [write(dict(row)) for value in GOOD for row in rows(DECODE(value))]
     assert [*map(decode, values)] == [*BatchReader("HadoopRecord", IDS.known(topics.HADOOP)).read(values)]
 
 

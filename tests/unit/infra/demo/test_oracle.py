@@ -1,10 +1,8 @@
-from collections import Counter
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from infra.demo.invoice_oracle import row
 from infra.demo.oracle import Sent, expect
 from services.codecs.state import decode_account
 from services.domain.account.model import Account
@@ -13,7 +11,7 @@ from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator.simulation import Kind, Options, Simulation
 from tests.support.builders import CARD, HOME_DELIVERY, invoice, purchase
 from tests.support.loyalty_stream import stream_of
-from tests.support.oracles import flatten, is_home_delivery
+from tests.support.oracles import is_home_delivery
 
 FACTOR = Decimal("0.02")
 
@@ -140,7 +138,6 @@ def test_the_oracle_agrees_with_the_domain_on_a_simulated_day() -> None:
     assert expected.repeats == kinds.count(Kind.REPEAT) > 0
     assert expected.dead_letters.total() == kinds.count(Kind.BROKEN) > 0
     assert expected.shipment.keys() == {one.get("InvoiceNumber") for one in invoices if is_home_delivery(one)}
-    assert expected.hadoop == Counter(row(line) for one in invoices for line in flatten(one))
     stream = stream_of([(one["CustomerCardNo"] or "", purchase(number, one)) for number, one in enumerate(invoices)])
     assert {card: Decimal(stream.total(card)).scaleb(-2) for card, entries in stream.entries.items() if entries} == {
         card: expected.points_of(card) for card in expected.earned
