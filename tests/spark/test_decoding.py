@@ -10,11 +10,9 @@ import schemas
 from pipelines.sources.invoices import check_invoices
 from schemas import topics
 from services.messaging.avro import decoder, encoder, header
-from services.messaging.schema_ids import FolderSchemaIds
 from tests.spark.test_parity import as_records
+from tests.support.builders import IDS
 from tests.support.unreadable import INVOICE, reasons, reasons_of_misfits
-
-IDS = FolderSchemaIds()
 
 
 def in_schema(schema_id, record):

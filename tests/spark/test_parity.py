@@ -15,10 +15,9 @@ from schemas import topics
 from services.domain.returns import InvoiceKind, kind_of
 from services.domain.validation import RULES, first_violation
 from services.messaging.avro import encoder
-from services.messaging.schema_ids import FolderSchemaIds
+from tests.support.builders import IDS
 from tests.support.strategies import ANY_INVOICES, FLAWS, VALID_INVOICES, flawed
 
-IDS = FolderSchemaIds()
 RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
 
 

@@ -15,15 +15,13 @@ from api.http.metrics import Metrics
 from schemas.topics import LOYALTY_BALANCES
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import encoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import LocalStores, StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
+from tests.support.builders import IDS
 from tests.support.clusters import TLS, FakeCommandLog, alone
-
-IDS = FolderSchemaIds()
 
 
 @dataclass

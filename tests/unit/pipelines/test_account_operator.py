@@ -28,13 +28,12 @@ from services.domain.account.processor import advance, process
 from services.domain.events import Capture, Erase, Event, Purchase, Reserve, Transfer
 from services.domain.programme import Programme, Programmes
 from services.messaging.avro import record_encoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.pseudonyms import KEY_BYTES, Pseudonyms
+from tests.support.builders import IDS
 from tests.support.state_server import StateServer, state_server
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE
-IDS = FolderSchemaIds()
 INTERVAL = 10_000
 PSEUDONYMS = Pseudonyms(bytes(KEY_BYTES))
 T = 1_770_000_000_000

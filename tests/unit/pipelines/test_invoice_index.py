@@ -17,10 +17,8 @@ from services.domain.events import Erase, Forward, Line, Purchase
 from services.domain.invoice_index import IndexedInvoice, Returned
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import record_decoder, record_encoder
-from services.messaging.schema_ids import FolderSchemaIds
+from tests.support.builders import IDS
 from tests.support.state_server import StateServer, state_server
-
-IDS = FolderSchemaIds()
 
 
 @contextmanager

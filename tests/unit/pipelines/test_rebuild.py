@@ -39,7 +39,6 @@ from services.domain.entries import Entry
 from services.domain.events import Event, Purchase, Replace, Reserve, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import record_encoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.settings import Settings
 from services.state_stores import catalogue
@@ -47,8 +46,8 @@ from services.state_stores.catalogue import balance_body
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from tests.support.account_histories import CARD, START, processed
+from tests.support.builders import IDS
 
-IDS = FolderSchemaIds()
 NOW = START + 200 * DAY
 HISTORY = processed([[Purchase(START + n, f"I{n}", Decimal(100))] for n in (1, 2, 3)], Programmes())
 LAST = HISTORY.entries[-1]

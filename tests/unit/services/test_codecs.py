@@ -18,7 +18,8 @@ from services.domain.entries import Kind
 from services.domain.events import Adjust, Erase, Line, Purchase, Receive, Reserve, SentLot, Transfer
 from services.domain.programme import Programme, Programmes
 from services.messaging.avro import UndecodableError, record_decoder, record_encoder
-from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
+from services.messaging.schema_ids import UnknownSchemaIdError
+from tests.support.builders import IDS
 from tests.support.examples import examples
 from tests.support.strategies import (
     ACCOUNT_EVENTS,
@@ -29,8 +30,6 @@ from tests.support.strategies import (
     PURCHASES,
     RETURNS,
 )
-
-IDS = FolderSchemaIds()
 
 
 def written(name, record):

@@ -13,15 +13,13 @@ from services.domain.entries import Kind
 from services.domain.events import Event, Replace
 from services.domain.formats import to_milliseconds
 from services.domain.programme import DAY, Programme, Programmes, TimeBasis
-from services.messaging.schema_ids import FolderSchemaIds
 from services.opening_balances.file import OpeningBalances
 from services.pos_simulator.invoicing import opening, since_opening
 from services.pos_simulator.simulation import Options, Simulation
 from services.pseudonyms import KEY_BYTES, Pseudonyms
-from tests.support.builders import purchase
+from tests.support.builders import IDS, purchase
 from tests.support.loyalty_stream import LoyaltyStream
 
-IDS = FolderSchemaIds()
 OPTIONS = Options(count=1_000, customers=150, returns=0.1, exchanges=0.05, offline=0.1)
 MORNING, AFTERNOON = (opening(OPTIONS.day) + since_opening(part) for part in (0, 0.5))
 VERSIONS = {

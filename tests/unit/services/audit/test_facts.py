@@ -10,12 +10,10 @@ from services.codecs.records import balance_record, entry_from_notification, not
 from services.codecs.state import encode_account
 from services.domain.events import Transfer
 from services.messaging.avro import encoder, record_encoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START
-from tests.support.builders import entry
+from tests.support.builders import IDS, entry
 
-IDS = FolderSchemaIds()
 OWN = "the customer's pseudonym"
 
 

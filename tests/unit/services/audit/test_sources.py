@@ -14,14 +14,11 @@ from services.audit.sources import UnreadableError, ledger_entries, served_balan
 from services.codecs.records import entry_from_notification
 from services.domain.entries import Kind
 from services.messaging.avro import decoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores.catalogue import BALANCES
-from tests.support.builders import entry
+from tests.support.builders import IDS, entry
 from tests.support.http_server import QuietHandler, serving
 from tests.support.ledger import PSEUDONYMS, Ledger
-
-IDS = FolderSchemaIds()
 
 
 @contextmanager

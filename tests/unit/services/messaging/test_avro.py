@@ -15,11 +15,10 @@ import schemas
 from schemas import topics
 from services.domain.validation import RULES, first_violation
 from services.messaging.avro import UndecodableError, decoder, encoder, header, record_decoder, record_encoder
-from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError
-from tests.support.builders import invoice
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
+from tests.support.builders import IDS, invoice
 from tests.support.strategies import VALID_INVOICES
 
-IDS = FolderSchemaIds()
 TOPICS_WITH_SCHEMA = [topic for topic in topics.ALL if topic.value]
 ON_NO_TOPIC = {"Purchase"}
 """This record is between the operators of Spark."""

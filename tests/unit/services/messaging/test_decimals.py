@@ -14,11 +14,10 @@ import schemas
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS
 from services.messaging import avro
 from services.messaging.avro import UndecodableError, decoder, encoder, record_decoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.verdicts import judge_of
+from tests.support.builders import IDS
 from tests.support.unreadable import zigzag
 
-IDS = FolderSchemaIds()
 POINTS = st.none() | st.decimals(Decimal(-(10**15)), Decimal(10**15), places=2)
 
 

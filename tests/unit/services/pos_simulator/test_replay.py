@@ -5,10 +5,9 @@ import pytest
 
 from schemas import topics
 from services.messaging import avro
-from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator.replay import Format, Recorded, Written, lines_of, recorded
+from tests.support.builders import IDS
 
-IDS = FolderSchemaIds()
 INVOICE = b'{"InvoiceNumber": "7", "StoreID": "STR1", "TotalAmount": 5}'
 
 

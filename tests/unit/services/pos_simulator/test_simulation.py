@@ -14,14 +14,14 @@ from services.domain.invoice import PosInvoice
 from services.domain.returns import InvoiceKind, kind_of
 from services.domain.validation import first_violation
 from services.messaging import avro
-from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
+from services.messaging.schema_ids import UnknownSchemaIdError
 from services.pos_simulator import invoicing
 from services.pos_simulator.broken import Breakage
 from services.pos_simulator.simulation import Kind, Message, Options, Simulation
+from tests.support.builders import IDS
 from tests.support.examples import examples
 from tests.support.oracles import is_home_delivery, is_prime
 
-IDS = FolderSchemaIds()
 DECODE = avro.decoder(topics.POS_INVOICES, IDS)
 
 

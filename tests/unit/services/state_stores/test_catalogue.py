@@ -15,11 +15,10 @@ import schemas
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES, Topic
 from services.commands.log import mark_of
 from services.messaging.avro import UndecodableError, encoder, header
-from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
 from services.state_stores.definition import StoreDefinition, View
+from tests.support.builders import IDS
 
-IDS = FolderSchemaIds()
 TABLE = {definition.name: definition for definition in catalogue.stores(IDS)}
 SALES = {
     "StoreID": "STR1",

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from schemas.topics import LOYALTY_BALANCES
 from services.messaging.avro import encoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
 from services.state_stores.contract import Checkpoint, StorePartition
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
+from tests.support.builders import IDS
 from tests.support.examples import examples
 
-IDS = FolderSchemaIds()
 THRESHOLD = Decimal("100.00")
 ENCODE = encoder(LOYALTY_BALANCES, IDS)
 

@@ -15,9 +15,8 @@ from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
-from tests.support.builders import plain_balance
+from tests.support.builders import IDS, plain_balance
 
-IDS = FolderSchemaIds()
 DEFINITION = catalogue.stores(IDS)[0]
 ENCODE = encoder(LOYALTY_BALANCES, IDS)
 

@@ -22,7 +22,6 @@ from services.messaging.avro import encoder
 from services.messaging.dead_letters import DeadLetterWriter, RecordPosition
 from services.messaging.log_reader import Batch
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.webhooks import dispatcher
 from services.webhooks.delivery import Delivery
@@ -30,10 +29,9 @@ from services.webhooks.dispatcher import MAX_UNCOMMITTED, EndpointDispatcher
 from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message
 from services.webhooks.metrics import Metrics
-from tests.support.builders import entry, notification
+from tests.support.builders import IDS, entry, notification
 from tests.support.mock_kafka import hanging, mock_broker
 
-IDS = FolderSchemaIds()
 ENDPOINT = Endpoint("crm", "http://crm.example", (b"x" * 24,), frozenset(Kind))
 STUCK = "stuck"
 TOPIC = Settings().name_of(topics.LOYALTY)
