@@ -93,7 +93,7 @@ def _outputs(settings: Settings) -> tuple[Counter[str], int, int]:
     decode, seen, again = decoder(topics.HADOOP, schema_ids(settings)), set[bytes](), 0
     lines, shipped = Counter[str](), 0
     for topic in (topics.HADOOP, topics.SHIPMENT):
-        for message in read_each(settings, topic):
+        for message in read_each(settings, settings.name_of(topic)):
             identity = topic.name.encode() + headers_of(message)["ce_id"]
             if identity in seen:
                 again += 1

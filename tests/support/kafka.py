@@ -79,13 +79,13 @@ def set_aside(settings: Settings, key: bytes | None, value: bytes | None, reason
 
 def read_all(settings: Settings, topic: Topic) -> list[Message]:
     """All records up to the current end of the topic, ordered by partition and offset."""
-    return sorted(read_each(settings, topic), key=lambda message: (message.partition(), message.offset()))
+    found = read_each(settings, settings.name_of(topic))
+    return sorted(found, key=lambda message: (message.partition(), message.offset()))
 
 
-def read_each(settings: Settings, topic: Topic) -> Iterator[Message]:
+def read_each(settings: Settings, name: str) -> Iterator[Message]:
     """The records up to the current end of the topic, one after the other. Only each partition is in order."""
     client = clients.bounded_consumer(settings, "test")
-    name = settings.name_of(topic)
     try:
         partitions = [
             TopicPartition(name, partition, OFFSET_BEGINNING)

@@ -20,18 +20,17 @@ from typing import Any
 
 import httpx
 import typer
-from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from infra.local.broker import LocalBroker
 from infra.local.ports import HOST
 from infra.local.processes import ManagedProcess
 from infra.local.stack import Service, environment_of, private_settings
 from schemas.topics import POS_INVOICES
-from services.messaging.clients import admin, bounded_consumer
+from services.messaging.clients import admin
 from services.settings import Settings
 from tests.conftest import SHUFFLE_PARTITIONS
 from tests.support.builders import invoice
-from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish
+from tests.support.kafka import publish, read_each
 from tests.support.processes import SMALL_JVM
 from tests.support.release_data import DESCRIPTION, FOLDERS, RECORDS, Release, topic_ids
 
@@ -166,22 +165,9 @@ def _until(condition: Callable[[], bool]) -> None:
 
 def _records(settings: Settings) -> Iterator[dict[str, Any]]:
     """The records of all topics in the order of their offsets, with bytes as base64."""
-    client = bounded_consumer(settings, "release-maker")
     names = [name for name in admin(settings).list_topics().topics if name.startswith(settings.topic_prefix)]
     for name in sorted(names):
-        partitions = [
-            TopicPartition(name, number, OFFSET_BEGINNING)
-            for number in client.list_topics(name).topics[name].partitions
-        ]
-        client.assign(partitions)
-        ended = 0
-        while ended < len(partitions):
-            message = client.poll(KAFKA_TIMEOUT_SECONDS)
-            if message is None:
-                raise TimeoutError(f"the broker sent no record of {name}")
-            if message.error():
-                ended += 1
-                continue
+        for message in read_each(settings, name):
             yield {
                 "topic": name.removeprefix(settings.topic_prefix),
                 "partition": message.partition(),
@@ -191,7 +177,6 @@ def _records(settings: Settings) -> Iterator[dict[str, Any]]:
                 "value": _text(message.value()),
                 "headers": [[header, _text(value)] for header, value in dict(message.headers() or ()).items()],
             }
-    client.close()
 
 
 def _text(value: bytes | str | None) -> str | None:
