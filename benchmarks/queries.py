@@ -39,7 +39,7 @@ from infra.local.stack import private_settings
 from services.messaging.administration import create_topics
 from services.settings import Settings
 from tests.support.kafka import BalanceWriter
-from tests.support.processes import ApiProcess
+from tests.support.processes import ApiProcess, balance_partitions
 from tests.support.read_load import Load, Writer
 from tests.support.waiting import wait_for
 
@@ -156,7 +156,7 @@ def _restore(
     begun = None
     while begun is None:  # measure from the first record on, to exclude the start of Python and of the web server
         report = first.wait_until(lambda report: any(each["applied"] for each in report["partitions"]))
-        begun, before = time.monotonic(), sum(each["applied"] for each in _balances(report))
+        begun, before = time.monotonic(), sum(each["applied"] for each in balance_partitions(report))
         cpu_before = sum(process_of(first).cpu_times()[:2])
     while not _is_ready(first):  # poll rarely, because a response takes processor time from the restore
         time.sleep(_POLL_SECONDS)
@@ -207,10 +207,6 @@ def _standbys(instance: ApiProcess) -> int:
 
 def _is_ready(instance: ApiProcess) -> bool:
     return instance.http.get("/readyz").is_success
-
-
-def _balances(report: dict[str, Any]) -> list[dict[str, Any]]:
-    return [each for each in report["partitions"] if each["store"] == "customer-balances"]
 
 
 def _answers(url: str) -> bool:

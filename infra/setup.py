@@ -114,11 +114,11 @@ def _names_this_environment(command: str) -> bool:
 def install_packages() -> None:
     """Install the packages of requirements/all.txt with checked hashes, and the project itself in editable mode."""
     locked = REQUIREMENTS / "all.txt"
-    run_once("packages", locked.read_bytes(), lambda: install_locked(locked))
+    run_once(VENV / ".packages", locked.read_bytes(), lambda: install_locked(locked))
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     identity = repr([ROOT, project["project"], project["build-system"], project["tool"]["hatch"]]).encode()
-    run_once("project", identity, lambda: run([*PIP, "--no-deps", "--no-index", "--editable", str(ROOT)]))
+    run_once(VENV / ".project", identity, lambda: run([*PIP, "--no-deps", "--no-index", "--editable", str(ROOT)]))
 
 
 def install_locked(locked: Path) -> None:
@@ -135,9 +135,8 @@ def install_locked(locked: Path) -> None:
         run([*pip, str(locked)])
 
 
-def run_once(name: str, content: bytes, action: Callable[[], None]) -> None:
-    """Run the action, unless an earlier run with the same content has succeeded."""
-    stamp = VENV / f".{name}"
+def run_once(stamp: Path, content: bytes, action: Callable[[], None]) -> None:
+    """Run the action, unless an earlier run with the same content has succeeded. The file ``stamp`` remembers it."""
     fingerprint = hashlib.sha256(content).hexdigest()
     if stamp.exists() and stamp.read_text() == fingerprint:
         return
@@ -213,7 +212,7 @@ def make_class_archive(java: Path) -> None:
         run([str(VENV / "bin" / "python"), "-m", "pipelines.runtime.make_class_archive", str(jars.folder("spark"))])
 
     try:
-        run_once("classes", jars.LOCK.read_bytes() + str(java).encode(), make)
+        run_once(VENV / ".classes", jars.LOCK.read_bytes() + str(java).encode(), make)
     except SetupError as error:
         say(f"Without the archive of its classes, Spark starts more slowly: {error}")
 

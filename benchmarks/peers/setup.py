@@ -3,17 +3,15 @@
 ``python -m benchmarks.peers.setup lock-jars`` downloads the jars again and writes their checksums (``make lock``).
 """
 
-import hashlib
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from infra.local import jars
 from infra.local.java import feature_release, find_java_home
-from infra.setup import ivy_jar
+from infra.setup import ivy_jar, run_once
 
 HERE = Path(__file__).resolve().parent
 WORK = jars.ROOT / "var" / "peers"
@@ -42,7 +40,7 @@ def java_class_path() -> str:
         release = ["--release", str(_OLDEST_JDK)]
         _run([str(compiler), *release, "-d", str(_CLASSES), "-cp", jar_path, *map(str, sources)])
 
-    _run_unless_done("classes", content, compile_all)
+    run_once(WORK / ".classes", content, compile_all)
     return f"{_CLASSES}:{jar_path}"
 
 
@@ -72,7 +70,7 @@ def python() -> Path:
         pip = [str(interpreter), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
         _run([*pip, "--require-hashes", "-r", str(REQUIREMENTS)])
 
-    _run_unless_done("packages", REQUIREMENTS.read_bytes(), install)
+    run_once(WORK / ".packages", REQUIREMENTS.read_bytes(), install)
     return interpreter
 
 
@@ -88,17 +86,6 @@ def versions() -> dict[str, str]:
         "Quix Streams": packages["quixstreams"],
         "Faust": packages["faust-streaming"],
     }
-
-
-def _run_unless_done(name: str, content: bytes, action: Callable[[], None]) -> None:
-    """Run the action, unless an earlier run with the same content has succeeded."""
-    WORK.mkdir(parents=True, exist_ok=True)
-    stamp, fingerprint = WORK / f".{name}", hashlib.sha256(content).hexdigest()
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:
-        return
-    stamp.unlink(missing_ok=True)
-    action()
-    stamp.write_text(fingerprint, encoding="utf-8")
 
 
 def _run(command: list[str]) -> None:

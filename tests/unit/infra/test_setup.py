@@ -60,18 +60,19 @@ def test_an_environment_of_another_path_does_not_work(
     assert not setup.works(None)
 
 
-def test_an_action_runs_once_for_the_same_content(environment: Path) -> None:  # noqa: ARG001
+def test_an_action_runs_once_for_the_same_content(tmp_path: Path) -> None:
     """A successful action is not repeated for the same content. It is repeated after a failure or for new content."""
     done: list[str] = []
+    stamp = tmp_path / "stamp"
 
     def fails() -> None:
         raise setup.SetupError("no network")
 
-    setup.run_once("step", b"1", lambda: done.append("first"))
-    setup.run_once("step", b"1", lambda: done.append("repeated"))
+    setup.run_once(stamp, b"1", lambda: done.append("first"))
+    setup.run_once(stamp, b"1", lambda: done.append("repeated"))
     with pytest.raises(setup.SetupError):
-        setup.run_once("step", b"2", fails)
-    setup.run_once("step", b"1", lambda: done.append("after a failure"))
+        setup.run_once(stamp, b"2", fails)
+    setup.run_once(stamp, b"1", lambda: done.append("after a failure"))
     assert ["first", "after a failure"] == done
 
 
