@@ -7,9 +7,9 @@ from typing import Any
 from benchmarks.peers import report
 from benchmarks.peers.report import Entry
 from infra.local import jars
+from infra.site.markdown import table, write_part
 
 DOCUMENT = jars.ROOT / "docs" / "lab" / "benchmarks.md"
-BEGIN, END = "<!-- peers -->", "<!-- /peers -->"
 
 _BAR = 40
 _COLUMNS = {
@@ -24,21 +24,8 @@ _COLUMNS = {
 }
 
 
-class NoPlaceError(ValueError):
-    """The document lacks the marks around the section."""
-
-
 def main() -> None:
-    DOCUMENT.write_text(replaced(DOCUMENT.read_text(encoding="utf-8"), section(report.read())), encoding="utf-8")
-
-
-def replaced(document: str, text: str) -> str:
-    """The document with a new text between its marks. Raises NoPlaceError."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise NoPlaceError(f"{DOCUMENT.relative_to(jars.ROOT)} has no marks {BEGIN} and {END}: add them")
-    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
+    write_part(DOCUMENT, "peers", section(report.read()))
 
 
 def section(entries: Sequence[Entry]) -> str:
@@ -58,13 +45,12 @@ def _circumstances(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _comparisons(entries: Sequence[Entry]) -> Iterator[str]:
-    yield "| work | against | ours | theirs | ratio | ratio per CPU second | goal |"
-    yield "|---|---|---|---|---|---|---|"
+    rows = []
     for entry in entries:
         cells = [_number(entry["ours"]), _number(entry["peer"]), _number(entry["ratio"], 3)]
         cost = _number(entry["ratio_per_cpu_second"], 3)
-        yield _row([entry["work"], entry["peer_name"], *cells, cost, entry["goal"]])
-    yield ""
+        rows.append([entry["work"], entry["peer_name"], *cells, cost, entry["goal"]])
+    yield table(("work", "against", "ours", "theirs", "ratio", "ratio per CPU second", "goal"), rows)
 
 
 def _chart(entries: Sequence[Entry]) -> Iterator[str]:
@@ -93,12 +79,9 @@ def _all_runs(entries: Sequence[Entry]) -> Iterator[str]:
         for work, name, runs in parts:
             if (work, name) not in seen:
                 seen.add((work, name))
-                rows.append(_row([work, name, str(len(runs)), *(_spread(runs, column) for column in head)]))
+                rows.append([work, name, len(runs), *(_spread(runs, column) for column in head)])
         if rows:
-            yield _row(["work", "who", "runs", *(_COLUMNS[column] for column in head)])
-            yield "|---|---|---|" + "---|" * len(head)
-            yield from rows
-            yield ""
+            yield table(["work", "who", "runs", *(_COLUMNS[column] for column in head)], rows)
 
 
 def _tables(
@@ -128,10 +111,6 @@ def _number(value: float | None, digits: int = 1) -> str:
         return ""
     text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Markdown that describes the code: settings, topics, records, rights, commands and HTTP requests."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -11,6 +11,7 @@ import schemas
 from api import __main__ as api_main
 from api.app import create_app
 from infra.demo import __main__ as demo
+from infra.site.markdown import table
 from pipelines import __main__ as pipelines_main
 from schemas import topics
 from schemas.access import SERVICES
@@ -20,12 +21,6 @@ from services.sql.catalogue import TABLES
 from services.sql.ledger import TABLES as LEDGER_TABLES
 from services.sql.questions import QUESTIONS
 from services.sql.topics import table_name
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table. A cell must not contain line breaks."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 def settings() -> str:

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.local import jars
+from infra.site.markdown import table, write_part
 
 REPORT = jars.ROOT / "var" / "reports" / "faults.json"
 DOCUMENT = jars.ROOT / "docs" / "lab" / "faults.md"
 KEPT = DOCUMENT.with_suffix(".json")
-BEGIN, END = "<!-- faults -->", "<!-- /faults -->"
 _LONGEST_SEEN = 140
 
 
@@ -107,22 +107,14 @@ HEADINGS = (
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    table = Table(*HEADINGS)
+    shown = Table(*HEADINGS)
     for row in rows:
-        table.add_row(*_cells(row), style="green" if row.is_survived else "red")
-    console.print(table)
+        shown.add_row(*cells(row), style="green" if row.is_survived else "red")
+    console.print(shown)
 
 
-def line(row: Row) -> str:
-    """The row's line in the table of docs/lab/faults.md."""
-    return _line(_cells(row))
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _cells(row: Row) -> list[str]:
+def cells(row: Row) -> list[str]:
+    """The row's cells in the table of docs/lab/faults.md."""
     judged = f"{row.not_linearizable} ({row.operations:,} operations)" if row.operations else "-"
     figures = [row.injected, row.lost, row.doubled, row.wrong_answers, judged, row.again]
     seconds = [row.unavailable_seconds, row.slowest_command_seconds, row.recovery_seconds]
@@ -139,8 +131,5 @@ def into_document(faults: Iterable[str]) -> None:
     """Write the rows of these faults into the document, and into docs/lab/faults.json."""
     found = read()
     rows = [found.get(fault, Row(fault, 0, 0, 0, 0, evidence="not run")) for fault in faults]
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    table = "\n".join([_line(HEADINGS), _line(["---"] * len(HEADINGS)), *map(line, rows)])
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+    write_part(DOCUMENT, "faults", table(HEADINGS, map(cells, rows)))
     _write(KEPT, [replace(row, evidence=_shortened(row.evidence)) for row in rows if row.injected])

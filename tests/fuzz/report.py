@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.local import jars
+from infra.site.markdown import table, write_part
 from tests.fuzz.runner import Chunk
 from tests.fuzz.target import Outcome
 
 REPORT = jars.ROOT / "var" / "reports" / "fuzz.json"
 DOCUMENT = jars.ROOT / "docs" / "lab" / "fuzz.md"
-BEGIN, END = "<!-- fuzz -->", "<!-- /fuzz -->"
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,10 @@ HEADINGS = (
 
 
 def show(console: Console, found: list[Row]) -> None:
-    table = Table(*HEADINGS)
+    shown = Table(*HEADINGS)
     for row in found:
-        table.add_row(*_cells(row), style="red" if row.crashes or row.hangs else "green")
-    console.print(table)
-
-
-def markdown(found: list[Row]) -> str:
-    """The table of docs/lab/fuzz.md."""
-    lines = [HEADINGS, ["---"] * len(HEADINGS), *(_cells(row) for row in found)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        shown.add_row(*_cells(row), style="red" if row.crashes or row.hangs else "green")
+    console.print(shown)
 
 
 def _cells(row: Row) -> list[str]:
@@ -109,8 +103,5 @@ def _cells(row: Row) -> list[str]:
 
 def into_document() -> None:
     """Write the rows into the document, sorted by target."""
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(
-        f"{before}{BEGIN}\n\n{markdown(sorted(rows(), key=lambda row: row.target))}\n{END}{after}", encoding="utf-8"
-    )
+    found = sorted(rows(), key=lambda row: row.target)
+    write_part(DOCUMENT, "fuzz", table(HEADINGS, map(_cells, found)))

@@ -50,15 +50,6 @@ def test_the_section_has_ratios_medians_and_spread() -> None:
     assert f"Faust  {'█' * 13} 500" in text
 
 
-def test_the_document_of_benchmarks_has_a_place_for_the_section() -> None:
-    """The text around the section stays."""
-    found = document.DOCUMENT.read_text(encoding="utf-8")
-    written = document.replaced(found, "measured")
-    assert found.partition(document.BEGIN)[0] == written.partition(document.BEGIN)[0]
-    assert found.partition(document.END)[2] == written.partition(document.END)[2]
-    assert f"{document.BEGIN}\n\nmeasured\n{document.END}" in written
-
-
 def test_processor_time_is_interpolated_between_two_samples() -> None:
     """The interpolation is linear."""
     watch = Watch(psutil.Process(), history=[ResourceSample(10.0, 2.0, 0), ResourceSample(12.0, 3.0, 0)])
