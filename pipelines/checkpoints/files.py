@@ -57,7 +57,8 @@ class Files:
         return self._path(f"{name}{_COMPLETE}")
 
     def rename(self, name: str, to: str) -> None:
-        """Rename a file. Raises OSError."""
+        """Rename a file. The folder of the new name can be missing. Raises OSError."""
+        self._system.mkdirs(self._path(to).getParent())
         self._rename(self._path(name), self._path(to))
 
     def rename_folder(self, to: str) -> None:

@@ -60,7 +60,7 @@ def _parquet(context: QueryContext) -> WriteRows:
     # The sink comes first: it refuses files without keys, and the next steps change files.
     sink = ParquetSink(context.spark, directory, EXPORT.checkpoint(context.settings), _PARQUET_KEY)
     remove_staging_folders(context.spark, directory)
-    rename_undated(context.spark, directory)
+    move_undated(context.spark, directory)
     return lambda rows, batch_id: sink.append(rows, batch_id, *_ORDER)
 
 
@@ -120,18 +120,19 @@ def _date(created_time: Column) -> tuple[Column, Column]:
     return source.alias("DateSource"), F.to_date(moment).alias("date")
 
 
-def rename_undated(spark: SparkSession, directory: str) -> None:
-    """Rename the folder of undated rows.
+def move_undated(spark: SparkSession, directory: str) -> None:
+    """Move the files of undated rows to the folder of their date now, which can have rows of year 1.
 
-    First remove rows of an unfinished micro-batch, because it will write to the new folder.
+    Rows of an unfinished micro-batch are deleted, because it will write to the new folder.
     """
     files = Files(spark, directory)
     committed = CheckpointReader(spark, f"{directory}/{_CHECKPOINT}").batches()
-    for name in files.names(_UNDATED):
-        if not committed or int(name.removeprefix("batch=")) > committed[-1]:
-            files.delete(f"{_UNDATED}/{name}")
-    if files.exists(_UNDATED):
-        files.rename(_UNDATED, _UNDATED_NOW)
+    for batch in files.names(_UNDATED):
+        if committed and int(batch.removeprefix("batch=")) <= committed[-1]:
+            for name in files.names(f"{_UNDATED}/{batch}"):
+                # A micro-batch has files of the same name in both folders.
+                files.rename(f"{_UNDATED}/{batch}/{name}", f"{_UNDATED_NOW}/{batch}/undated-{name}")
+    files.delete(_UNDATED)
 
 
 EXPORT = Query(

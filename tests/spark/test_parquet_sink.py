@@ -7,7 +7,7 @@ import pytest
 from pyarrow import ArrowInvalid
 from pyspark.sql import SparkSession
 
-from pipelines.queries.export import rename_undated
+from pipelines.queries.export import move_undated
 from pipelines.sinks.parquet import overwrite_folders, remove_staging_folders
 
 
@@ -30,9 +30,9 @@ def test_folders_of_a_killed_process_are_removed(spark: SparkSession, tmp_path: 
 
 
 def test_undated_rows_of_release_0_1_get_a_date(spark: SparkSession, tmp_path: Path) -> None:
-    """Pandas cannot read the old folder. An unfinished micro-batch writes its rows again."""
+    """Pandas cannot read the old folder. An unfinished micro-batch writes its rows again. Rows of year 1 stay."""
     rows = spark.sql("SELECT id AS value, CAST(NULL AS DATE) AS date, id AS batch FROM range(3)")
-    rows = rows.union(spark.sql("SELECT 9, DATE '2026-11-22', 1"))
+    rows = rows.union(spark.sql("SELECT 9, DATE '2026-11-22', 1 UNION ALL SELECT 8, DATE '0001-01-01', 1"))
     overwrite_folders(rows, str(tmp_path), "value")
     with pytest.raises(ArrowInvalid, match="dictionaries with nulls"):
         pd.read_parquet(tmp_path)
@@ -42,9 +42,10 @@ def test_undated_rows_of_release_0_1_get_a_date(spark: SparkSession, tmp_path: P
             (tmp_path / "_checkpoint" / log / str(batch)).write_text("v1\n{}")
 
     for _ in range(2):
-        rename_undated(spark, str(tmp_path))
+        move_undated(spark, str(tmp_path))
 
     history = pd.read_parquet(tmp_path)
-    assert {(0, "0001-01-01"), (1, "0001-01-01"), (9, "2026-11-22")} == {
+    assert {(0, "0001-01-01"), (1, "0001-01-01"), (8, "0001-01-01"), (9, "2026-11-22")} == {
         (row.value, str(row.date)) for row in history.itertuples()
     }
+    assert set(tmp_path.rglob("*.parquet")) == set(tmp_path.glob("date=*/batch=*/*.parquet"))
