@@ -8,8 +8,17 @@ from services.sql.table import MONEY, POINTS, Column, Table
 MACROS = (
     "CREATE MACRO points(hundredths) AS (hundredths::DECIMAL(20, 0) * 0.01)::DECIMAL(21, 2)",
     f"CREATE MACRO time_of(ms) AS CASE WHEN ms BETWEEN {FIRST_TIME} AND {LAST_TIME} THEN epoch_ms(ms) END",
+    # A till can use a number again. An entry belongs to the invoice with the nearest date, then time.
+    """
+    CREATE MACRO apart(moment, day, clock) AS (
+        greatest(epoch_ms(day) - epoch_ms(moment), epoch_ms(moment) - epoch_ms(day) - 86_399_999, 0),
+        clock IS NULL, abs(epoch_ms(moment) - epoch_ms(clock))
+    )
+    """,
 )
-"""Functions of all statements: hundredths to points, and milliseconds since the epoch to a time in UTC."""
+"""Functions of all statements: hundredths to points, milliseconds since the epoch to a time in UTC, and how far an entry
+and an invoice are apart: the time between the entry and the invoice's day, then between the entry and the till's clock.
+"""
 
 _AVRO = {"string": "VARCHAR", "long": "BIGINT", "int": "INTEGER", "double": "DOUBLE"}
 _MEANINGS = {
@@ -91,16 +100,15 @@ CUSTOMER_LINE_ITEMS = Table(
     ),
     """
     WITH sold AS (
-        SELECT InvoiceNumber, StoreID, CreatedTime, epoch_ms(min(date)) AS day
+        SELECT InvoiceNumber, StoreID, CreatedTime, min(date) AS day
         FROM line_items GROUP BY InvoiceNumber, StoreID, CreatedTime
     ), entries AS (
-        -- A till can use a number again. An entry belongs to the invoice with the nearest date, then time.
         SELECT InvoiceNumber, StoreID, CreatedTime, account_id, kind, reason
         FROM ledger_entry JOIN sold ON InvoiceNumber = invoice_number
         WHERE kind IN ('earned', 'returned') AND invoice_number <> ''
         QUALIFY 1 = row_number() OVER (
             PARTITION BY account_id, sequence
-            ORDER BY abs(time - day), abs(time - epoch_ms(time_of(CreatedTime))) NULLS LAST, StoreID, CreatedTime
+            ORDER BY apart(time_of(time), day, time_of(CreatedTime)), StoreID, CreatedTime
         )
     ), owners AS (
         -- An exchange can have entries of two customers: of the buyer, and of the buyer of the returned items.

@@ -79,14 +79,11 @@ QUESTIONS = (
     Question(
         "repeat-rate",
         "Which share of a store's members has bought there more than once? Only invoices with line items count.",
-        # A till can use a number again. An entry belongs to the invoice with the nearest date, then time.
         """
         WITH nearest AS (
             SELECT Account, StoreID FROM loyalty_entries JOIN invoices USING (InvoiceNumber) WHERE Kind = 'earned'
             QUALIFY 1 = row_number() OVER (
-                PARTITION BY Account, Sequence
-                ORDER BY abs(epoch_ms(Time) - epoch_ms(date)), abs(epoch_ms(Time) - epoch_ms(CreatedTime)) NULLS LAST,
-                    StoreID, CreatedTime
+                PARTITION BY Account, Sequence ORDER BY apart(Time, date, CreatedTime), StoreID, CreatedTime
             )
         ), visits AS (
             SELECT StoreID, Account, count(*) AS Visits FROM nearest GROUP BY StoreID, Account

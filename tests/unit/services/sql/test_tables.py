@@ -456,6 +456,25 @@ def test_a_number_of_two_stores_gives_each_basket_to_its_customer(
     assert ([1, 2] if clock or days else [1, None]) == [ids.get(key) for (key,) in found]
 
 
+def test_an_entry_of_an_evening_belongs_to_the_invoice_of_the_same_day(
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+) -> None:
+    """It is nearer to the next midnight. The invoice of the next day arrives weeks later."""
+    for store, time_, entered, card in (
+        ("S1", at(2026, 11, 1, 22), at(2026, 11, 1, 22), CARD),
+        ("S2", at(2026, 11, 2, 10), at(2026, 11, 25), "other"),
+    ):
+        day = datetime.fromtimestamp(time_ / 1000, UTC).date()
+        export(tmp_path / "export", line("X", "A", 1.0, StoreID=store, CreatedTime=time_), day=day)
+        ledger.append((card, entry(1, invoice_number="X", time=entered)))
+    keyed = opened(customer_key_file=tmp_path / "customer.key")
+    statement = """
+        SELECT StoreID, account_id FROM customer_line_items LEFT JOIN customer_keys ON CustomerKey = customer_key
+    """
+    assert [("S1", 1), ("S2", 2)] == sorted(rows(keyed, statement))
+    assert [("S1", 1, 0, 0.0), ("S2", 1, 0, 0.0)] == rows(keyed, BY_NAME["repeat-rate"].sql)
+
+
 def test_a_repeated_visit_under_the_same_number_counts(
     opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
 ) -> None:
