@@ -16,8 +16,8 @@ MACROS = (
     )
     """,
 )
-"""Functions of all statements: hundredths to points, milliseconds since the epoch to a time in UTC, and how far an entry
-and an invoice are apart: the time between the entry and the invoice's day, then between the entry and the till's clock.
+"""Functions of all statements: hundredths to points, milliseconds since the epoch to a time in UTC, and how far an
+entry is from an invoice.
 """
 
 _AVRO = {"string": "VARCHAR", "long": "BIGINT", "int": "INTEGER", "double": "DOUBLE"}

@@ -283,6 +283,30 @@ def test_points_of_a_replaced_card_keep_their_months(opened: Callable[..., Datab
     assert [("gold", 1, Decimal("8.00"))] == rows(database, BY_NAME["members-by-tier"].sql), "old cards are no members"
 
 
+def test_spent_points_of_a_replaced_card_are_not_owed(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """They expire later than the points that remain, and explain none of them."""
+    ledger.append(
+        ("A", entry(1, 500, total=500, time=at(2024, 1, 2), expires_time=MAY)),
+        ("B", entry(1, 300, total=300, time=at(2024, 1, 3), expires_time=MARCH)),
+        ("A", entry(2, -400, total=100, time=at(2024, 1, 4), kind=Kind.REDEEMED)),
+        ("A", entry(3, -100, total=0, time=at(2024, 2, 2), kind=Kind.MOVED_OUT, counterparty="B")),
+        ("B", entry(2, 100, total=400, time=at(2024, 2, 2), kind=Kind.MOVED_IN, counterparty="A")),
+    )
+    expected = [("2027-03", Decimal("3.00")), ("2027-05", Decimal("1.00"))]
+    assert expected == rows(opened(), "SELECT Expiry, Points FROM liability ORDER BY Expiry")
+
+
+def test_expired_points_are_not_owed(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """The ledger began later than the account, so it does not know when the other points expire."""
+    ledger.append(
+        (CARD, entry(1, 500, total=900, time=at(2024, 1, 2), expires_time=at(2024, 3, 20, 0))),
+        (CARD, entry(2, -500, total=400, time=at(2024, 3, 20, 0), kind=Kind.EXPIRED)),
+    )
+    months = rows(opened(), "SELECT Expiry, Points FROM liability_by_month WHERE MonthEnd <= '2024-03-31' ORDER BY ALL")
+    both = [("2024-03", Decimal("5.00")), ("unknown", Decimal("4.00"))]
+    assert sorted([*both, *both, both[1]]) == months
+
+
 # Each example has a database, so shrinking would take minutes.
 @hypothesis_settings(max_examples=examples(15), phases=[Phase.generate])
 @given(st.lists(HISTORIES, max_size=4))
