@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import count
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 
@@ -70,7 +71,9 @@ class Database:
         self._lazy = {
             name: LazyTable(schema, read, self._interrupted, partial(on_read, name)) for name, schema, read in sources
         }
-        self._connection = duckdb.connect(":memory:", config=dict(_CONFIGURATION))
+        # DuckDB writes what does not fit into memory to files. They can have cards, so only this user may read them.
+        self._spilled = TemporaryDirectory(prefix="loyalty-sql-")
+        self._connection = duckdb.connect(":memory:", config={**_CONFIGURATION, "temp_directory": self._spilled.name})
         self._settings = settings
         self._lazy[LINE_ITEMS.name] = LazyTable(files.SCHEMA, partial(files.refuse, settings), self._interrupted)
         for name, lazy in self._lazy.items():
@@ -84,6 +87,7 @@ class Database:
 
     def close(self) -> None:
         self._connection.close()
+        self._spilled.cleanup()
 
     def run(self, statement: str) -> pa.Table:
         """The result of a statement, or of the last of several.

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import duckdb
@@ -180,7 +181,10 @@ def _are_equal(rows: pa.Table, before: pa.Table) -> bool:
 
 
 def _query(statement: str, **tables: pa.Table) -> pa.Table:
-    with duckdb.connect(":memory:", config={"python_enable_replacements": "false"}) as connection:
+    with (
+        TemporaryDirectory(prefix="loyalty-sql-") as spilled,
+        duckdb.connect(config={"python_enable_replacements": "false", "temp_directory": spilled}) as connection,
+    ):
         for name, table in tables.items():
             connection.register(name, table)
         found: pa.Table = connection.sql(statement).to_arrow_table()

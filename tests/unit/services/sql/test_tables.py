@@ -22,6 +22,7 @@ from pyarrow import parquet
 from services.domain.entries import Entry, Kind
 from services.ledger.queries import LedgerUnavailableError
 from services.settings import Settings
+from services.sql import database as database_module
 from services.sql import files
 from services.sql.catalogue import TABLES
 from services.sql.database import Database, SqlError
@@ -583,6 +584,24 @@ def test_files_of_the_working_directory_can_be_joined(
     database = opened()
     database.run("COPY (SELECT 1 AS a UNION ALL SELECT 2) TO 'mine.csv'")
     assert [(3,)] == rows(database, "SELECT sum(a)::INTEGER FROM 'mine.csv'")
+
+
+def test_only_its_owner_can_read_what_does_not_fit_into_memory(
+    opened: Callable[..., Database], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files can have cards. The working directory gets none, and the others end with the database."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setitem(database_module._CONFIGURATION, "memory_limit", "20MB")
+    database = opened()
+    database.run("CREATE TABLE t AS SELECT md5(range::VARCHAR) AS a FROM range(1_000_000)")
+    (folder,) = (tmp_path / "temporary").iterdir()
+    assert list(folder.iterdir())
+    assert "0o700" == oct(folder.stat().st_mode & 0o777)
+    database.close()
+    assert ["temporary"] == [each.name for each in tmp_path.iterdir()]
+    assert [] == list((tmp_path / "temporary").iterdir())
 
 
 def test_a_missing_source_says_what_to_do(opened: Callable[..., Database]) -> None:
