@@ -70,15 +70,15 @@ INVOICES = Table(
     ),
     """
     WITH lines AS (
-        SELECT *, TRY_CAST(TotalValue AS DECIMAL(18, 2)) AS amount, LineKind IS NOT DISTINCT FROM 'return' AS is_return
+        SELECT *, TRY_CAST(TotalValue AS DECIMAL(26, 8)) AS amount, LineKind IS NOT DISTINCT FROM 'return' AS is_return
         FROM line_items
     ), totals AS (
         SELECT InvoiceNumber, StoreID, min(date) AS date,
             min(CASE WHEN DateSource IS DISTINCT FROM 'broker' THEN time_of(CreatedTime) END) AS CreatedTime,
             any_value(CustomerType) AS CustomerType, any_value(PaymentMethod) AS PaymentMethod,
             any_value(DeliveryType) AS DeliveryType, any_value(City) AS City, any_value(State) AS State,
-            count(*) AS Lines, coalesce(sum(amount) FILTER (NOT is_return), 0) AS Sold,
-            coalesce(abs(sum(amount) FILTER (is_return)), 0) AS Returned
+            count(*) AS Lines, coalesce(sum(amount) FILTER (NOT is_return), 0)::DECIMAL(38, 2) AS Sold,
+            coalesce(abs(sum(amount) FILTER (is_return)), 0)::DECIMAL(38, 2) AS Returned
         -- A till can use a number again. The lines of one invoice have the same store and the same time.
         FROM lines GROUP BY InvoiceNumber, StoreID, lines.CreatedTime
     )

@@ -175,6 +175,14 @@ def test_invoices_add_up_their_lines(opened: Callable[..., Database], tmp_path: 
     assert [("1", 3, *money[0]), ("2", 2, *money[1]), ("3", 1, *money[2]), ("4", 1, *money[3])] == found
 
 
+def test_the_sum_of_an_invoice_is_rounded_once(opened: Callable[..., Database], tmp_path: Path) -> None:
+    """A line can have more than two digits. The sum is rounded half up, as everywhere."""
+    lines = [line("1", "A", 0.125)] * 8 + [line("2", "A", 0.004)] * 100 + [line("3", "A", 8.405)]
+    export(tmp_path / "export", *lines, line("4", "A", -8.405, LineKind="return"))
+    amounts = [(Decimal("1.00"),), (Decimal("0.40"),), (Decimal("8.41"),), (Decimal("-8.41"),)]
+    assert amounts == rows(opened(), "SELECT Net FROM invoices ORDER BY InvoiceNumber")
+
+
 def test_invoices_with_the_same_number_are_two_rows(opened: Callable[..., Database], tmp_path: Path) -> None:
     """A till that begins its numbers again uses a number of last year."""
     export(tmp_path / "export", line("1", "A", 1.0), line("1", "B", 2.0), line("1", "A", 5.0, CreatedTime=MARCH))
