@@ -60,7 +60,7 @@ def topic_schema(topic: Topic) -> pa.Schema:
 class TopicSource:
     """Reads one topic.
 
-    It drops duplicates: records with the ``ce_id`` of an earlier record. A compacted topic has only the newest record
+    It drops duplicates: records with the ``ce_source`` and the ``ce_id`` of an earlier record. A compacted topic has only the newest record
     of each key, and no deleted keys.
 
     Attributes:
@@ -158,14 +158,13 @@ class TopicSource:
 
 
 def _without_duplicates(messages: Iterable[Message]) -> Iterator[Message]:
-    seen: set[bytes] = set()
+    seen: set[tuple[str | bytes | None, ...]] = set()
     for message in messages:
-        identity = dict(message.headers() or ()).get("ce_id")
-        if isinstance(identity, bytes):
-            if identity in seen:
-                continue
+        headers = dict(message.headers() or ())
+        identity = (headers.get("ce_source"), headers.get("ce_id"))
+        if identity[1] is None or identity not in seen:
             seen.add(identity)
-        yield message
+            yield message
 
 
 def _position_row(message: Message) -> Row:

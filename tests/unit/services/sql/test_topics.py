@@ -19,8 +19,8 @@ from tests.support.builders import CARD, IDS, MINUTE, NOON, balance, entry, invo
 
 
 class FakeMessage:
-    def __init__(self, offset: int, key: str, value: bytes | None, event_id: str | None) -> None:
-        self._offset, self._key, self._value, self._event_id = offset, key, value, event_id
+    def __init__(self, offset: int, key: str, value: bytes | None, headers: dict[str, str]) -> None:
+        self._offset, self._key, self._value, self._headers = offset, key, value, headers
 
     def key(self) -> bytes:
         return self._key.encode()
@@ -29,7 +29,7 @@ class FakeMessage:
         return self._value
 
     def headers(self) -> list[tuple[str, bytes]] | None:
-        return None if self._event_id is None else [("ce_id", self._event_id.encode())]
+        return [(name, value.encode()) for name, value in self._headers.items()] or None
 
     def partition(self) -> int:
         return 0
@@ -51,11 +51,11 @@ class Log:
         self.records: dict[str, list[FakeMessage]] = {topic.name: [] for topic in topics.ALL}
         self.read: list[str] = []
 
-    def append(self, topic: Topic, key: str, value: bytes | dict[str, Any] | None, event_id: str | None = None) -> None:
+    def append(self, topic: Topic, key: str, value: bytes | dict[str, Any] | None, **headers: str) -> None:
         if isinstance(value, dict):
             value = encoder(topic, IDS)(value)
         records = self.records[topic.name]
-        records.append(FakeMessage(len(records), key, value, event_id))
+        records.append(FakeMessage(len(records), key, value, headers))
 
     def read_topic(self, _: object, name: str) -> Iterable[FakeMessage]:
         self.read.append(name)
@@ -111,12 +111,19 @@ def test_every_topic_is_a_table(database: Database, topic: Topic) -> None:
 def test_a_record_that_was_written_twice_is_one_row(database: Database, log: Log) -> None:
     """Records with equal ids are one; records without an id are all kept."""
     record = notification(CARD, entry(1, 205))
-    log.append(LOYALTY, CARD, record, f"{CARD}@1000.1")
-    log.append(LOYALTY, CARD, record, f"{CARD}@1000.1")
+    log.append(LOYALTY, CARD, record, ce_id=f"{CARD}@1000.1")
+    log.append(LOYALTY, CARD, record, ce_id=f"{CARD}@1000.1")
     log.append(LOYALTY, CARD, record)
     assert [(0, Decimal("2.05")), (2, Decimal("2.05"))] == rows(
         database, "SELECT RecordOffset, EarnedLoyaltyPoints FROM loyalty"
     )
+
+
+def test_tills_can_use_the_same_ids(database: Database, log: Log) -> None:
+    """An id of CloudEvents is unique for its source only."""
+    for number, till in (("1", "/till/1"), ("2", "/till/2"), ("2", "/till/2")):
+        log.append(POS_INVOICES, "S1", invoice(number), ce_id="7", ce_source=till)
+    assert [("1",), ("2",)] == rows(database, "SELECT InvoiceNumber FROM pos_invoices ORDER BY 1")
 
 
 def test_a_compacted_topic_has_the_newest_record_of_each_key(database: Database, log: Log) -> None:
