@@ -190,10 +190,12 @@ def _plain(value: Any) -> Any:
 
 
 def _write(result: "pa.Table", file: Path) -> None:
-    from pyarrow import ArrowException, parquet
+    from pyarrow import ArrowException
+
+    from services.sql.written import replace_parquet
 
     try:
-        parquet.write_table(result, file, compression="zstd")
+        replace_parquet(result, file)
     except ArrowException as error:
         stop(f"Parquet cannot keep this result: select the column as another type, for example `a::VARCHAR` ({error})")
     report(None, f"{file}: {result.num_rows} rows", as_json=False)

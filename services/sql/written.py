@@ -92,11 +92,11 @@ def write(name: str, database: Database, settings: Settings) -> Written:
         if changed and is_delta:
             _replace_delta(rows, folder)
         elif changed:
-            _replace_parquet(rows, Path(folder))
+            replace_parquet(rows, Path(folder, _FILE))
         if is_delta:
             _clean_delta(folder)
         else:
-            _temporary_file(Path(folder)).unlink(missing_ok=True)  # left by a run that died before its rename
+            _temporary(Path(folder, _FILE)).unlink(missing_ok=True)  # left by a run that died before its rename
     return Written(name, folder, rows.num_rows, changed)
 
 
@@ -126,18 +126,22 @@ def _read(folder: str, export_format: str) -> pa.Table | None:
     return parquet.ParquetFile(file).read() if file.exists() else None
 
 
-def _temporary_file(folder: Path) -> Path:
-    """The file that is renamed to the table's file when it is complete."""
-    return folder / f".{_FILE}.new"
+def _temporary(file: Path) -> Path:
+    """The file that is renamed to this file when it is complete."""
+    return file.with_name(f".{file.name}.new")
 
 
-def _replace_parquet(rows: pa.Table, folder: Path) -> None:
-    temporary = _temporary_file(folder)
-    with temporary.open("wb") as file:
-        parquet.write_table(rows, file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(folder / _FILE)
+def replace_parquet(rows: pa.Table, file: Path) -> None:
+    """Write a Parquet file. Its old content stays if that fails."""
+    temporary = _temporary(file)
+    try:
+        with temporary.open("wb") as opened:
+            parquet.write_table(rows, opened, compression="zstd")
+            opened.flush()
+            os.fsync(opened.fileno())
+        temporary.rename(file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _replace_delta(rows: pa.Table, folder: str) -> None:

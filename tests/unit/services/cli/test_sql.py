@@ -100,6 +100,13 @@ def test_csv_and_parquet_have_every_type(tmp_path: Path) -> None:
     assert "1.50" == str(parquet.read_table(tmp_path / "found.parquet")["c"][0])
 
 
+def test_a_file_stays_if_a_later_result_cannot_be_written(tmp_path: Path) -> None:
+    loyalty("--parquet", "found.parquet", "SELECT 1 AS a")
+    assert 1 == loyalty("--parquet", "found.parquet", "SELECT union_value(a := 1)").exit_code
+    assert [{"a": 1}] == parquet.read_table(tmp_path / "found.parquet").to_pylist()
+    assert ["found.parquet"] == [each.name for each in tmp_path.iterdir()]
+
+
 def test_a_table_shows_the_first_rows_only() -> None:
     """The last line says how to get all rows."""
     result = loyalty("SELECT range AS n FROM range(2000)")
