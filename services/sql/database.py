@@ -140,11 +140,13 @@ class Database:
         self._interrupted.clear()
         for lazy in self._lazy.values():
             lazy.forget()
-        exported = None
+        exported: object = self._lazy[LINE_ITEMS.name]
         # A statement that does not read line items works without them. For others, the lazy table raises the error.
         with suppress(Exception):
-            exported = files.line_items(self._settings)
-        self._connection.register(LINE_ITEMS.name, self._lazy[LINE_ITEMS.name] if exported is None else exported)
+            exported = files.line_items(self._settings) or exported
+        # After an error in a transaction, DuckDB accepts nothing but ROLLBACK, and says so to other statements.
+        with suppress(duckdb.TransactionException):
+            self._connection.register(LINE_ITEMS.name, exported)
 
     def _run(self, statement: str) -> pa.Table:
         try:

@@ -612,6 +612,17 @@ def test_only_its_owner_can_read_what_does_not_fit_into_memory(
     assert [] == list((tmp_path / "temporary").iterdir())
 
 
+def test_a_failed_transaction_ends_with_rollback(opened: Callable[..., Database]) -> None:
+    database = opened()
+    database.run("BEGIN")
+    with pytest.raises(SqlError, match="Could not convert"):
+        database.run("SELECT 'x'::INTEGER")
+    with pytest.raises(SqlError, match="ROLLBACK"):
+        database.run("SELECT 1")
+    database.run("ROLLBACK")
+    assert [(1,)] == rows(database, "SELECT 1")
+
+
 def test_a_missing_source_says_what_to_do(opened: Callable[..., Database]) -> None:
     """The error is that of the source, and only statements that read the source fail."""
     database = opened()
