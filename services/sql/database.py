@@ -120,6 +120,7 @@ class Database:
         Raises SqlError, also for a statement that reads no topic or several, or that needs all records at once.
         """
         self._begin()
+        self._require_one_select(statement)
         plan = self._run(f"EXPLAIN (FORMAT json) {statement}").column(1)[0].as_py()
         followed = [name for name in self._topics if self._lazy[name].planned]
         if len(followed) != 1:
@@ -134,6 +135,17 @@ class Database:
         for arrived in self._topics[followed[0]].follow():
             self._lazy[followed[0]].replace(arrived)
             yield self._run(statement)
+
+    def _require_one_select(self, statement: str) -> None:
+        try:
+            kinds = [each.type for each in self._connection.extract_statements(statement)]
+        except duckdb.Error as error:
+            raise SqlError(str(error)) from error
+        if kinds != [duckdb.StatementType.SELECT]:
+            raise SqlError(
+                "--follow runs its statement for each batch of records, so it needs one SELECT statement: leave out "
+                "other statements and COPY"
+            )
 
     def _begin(self) -> None:
         """Make the next statement read the sources as they are now. This method lists the exported files."""

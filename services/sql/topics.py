@@ -60,8 +60,8 @@ def topic_schema(topic: Topic) -> pa.Schema:
 class TopicSource:
     """Reads one topic.
 
-    It drops duplicates: records with the ``ce_source`` and the ``ce_id`` of an earlier record. A compacted topic has only the newest record
-    of each key, and no deleted keys.
+    It drops duplicates: records with the ``ce_source`` and the ``ce_id`` of an earlier record. A compacted topic has
+    only the newest record of each key, and no deleted keys.
 
     Attributes:
         skipped: the number of records that could not be decoded, by reason.
@@ -72,6 +72,7 @@ class TopicSource:
         self.schema = topic_schema(topic)
         self.skipped: Counter[str] = Counter()
         self._topic = topic
+        self._is_compacted = topic.compacted or topic.retention is None
         self._name = settings.name_of(topic)
         self._settings = settings
         self._interrupted = interrupted
@@ -86,7 +87,7 @@ class TopicSource:
         require_broker(self._settings)
         with closing(clients.bounded_consumer(self._settings, CLIENT_ID)) as consumer:
             messages = takewhile(lambda _: not self._interrupted.is_set(), read_topic(consumer, self._name))
-            if self._topic.compacted or self._topic.retention is None:
+            if self._is_compacted:
                 yield from self._newest(messages)
             else:
                 yield from self._rows(_without_duplicates(messages))
@@ -138,7 +139,8 @@ class TopicSource:
     def _row(self, message: Message, decode: Callable[[bytes], Row]) -> Row | None:
         value = message.value()
         if value is None:
-            self.skipped["the record has no value"] += 1
+            if not self._is_compacted:  # on a compacted topic, such a record deletes its key
+                self.skipped["the record has no value"] += 1
             return None
         try:
             row = decode(value)

@@ -61,6 +61,12 @@ class Log:
         self.read.append(name)
         return self.records[name]
 
+    def assign(self, _: object) -> None:
+        pass
+
+    def consume(self, *_: object) -> list[FakeMessage]:
+        return self.records[LOYALTY_BALANCES.name]
+
     def close(self) -> None:
         pass
 
@@ -203,6 +209,20 @@ def test_invoices_of_simple_tills_are_rows(database: Database, log: Log) -> None
     } == database.skipped["pos_invoices"]
 
 
+def test_a_deletion_in_a_followed_topic_is_no_row_and_no_mistake(
+    database: Database, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(LOYALTY_BALANCES, "A", None)
+    log.append(*balance("B", "1.00", 1))
+    monkeypatch.setattr("services.sql.topics.clients.consumer", lambda *_: log)
+    monkeypatch.setattr("services.sql.topics.watermarks_of", lambda *_: {})
+    database.run("SELECT 1")  # forgets the mistakes of other statements
+    followed = database.follow("SELECT CustomerCardNo FROM loyalty_balances")
+    next(followed)
+    assert [{"CustomerCardNo": "B"}] == next(followed).to_pylist()
+    assert {} == database.skipped
+
+
 @pytest.mark.parametrize(
     ("statement", "error"),
     [
@@ -215,6 +235,9 @@ def test_invoices_of_simple_tills_are_rows(database: Database, log: Log) -> None
         ("SELECT City FROM hadoop LIMIT 3", "leave out aggregates"),
         ("SELECT row_number() OVER () FROM hadoop", "leave out aggregates"),
         ("SELECT nothing FROM hadoop", "nothing"),
+        ("FROM hadoop; SELECT 1", "needs one SELECT statement"),
+        ("COPY (FROM hadoop) TO 'x.csv'", "needs one SELECT statement"),
+        ("SELEC 1", "syntax error"),
         ("SELECT * FROM dead_letters_by_reason", "leave out aggregates"),
     ],
 )
