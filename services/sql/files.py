@@ -64,9 +64,14 @@ def open_delta(folder: str) -> "DeltaTable | None":
 
 
 def refuse(settings: Settings) -> Iterator[pa.RecordBatch]:
-    """Raise NoExportError. Its message says whether there are no exported files, or why they cannot be read."""
+    """Raise NoExportError. Its message says why the exported files cannot be read, or that there are none."""
     try:
         line_items(settings)
     except Exception as error:
         raise NoExportError(f"the exported files in {settings.export_dir} cannot be read: {error}") from error
+    if local_folder(settings.export_dir) is None and settings.export_format != "delta":
+        raise NoExportError(
+            f"the exported files in {settings.export_dir} cannot be read, because `loyalty sql` reads Parquet "
+            "from local folders only: mount the file system, and set LOYALTY_EXPORT_DIR to its local folder"
+        )
     raise NoExportError(f"{settings.export_dir} has no exported files: run `loyalty export` first")

@@ -630,6 +630,8 @@ def test_a_missing_source_says_what_to_do(opened: Callable[..., Database]) -> No
         database.run("SELECT count(*) FROM invoices")
     with pytest.raises(LedgerUnavailableError):
         database.run("SELECT count(*) FROM liability")
+    with pytest.raises(NoExportError, match="from local folders only"):
+        opened(export_dir="hdfs://name-node/export").run("FROM line_items")
     assert [(1, 2)] == rows(database, "SELECT 1 AS a, 2 AS a")
     assert ["a", "a_1"] == database.run("SELECT 1 AS a, 2 AS a").column_names
     assert ["a", "a_2", "a_1", "a_3"] == database.run("SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a").column_names
