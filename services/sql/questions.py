@@ -32,11 +32,11 @@ QUESTIONS = (
     ),
     Question(
         "expiring-points",
-        "How many points expire in each month, and how many remain after it?",
+        "How many points expire in each month, and how many remain after it? Debts do not count.",
         """
         SELECT Expiry, sum(Points) AS Expiring,
             sum(sum(Points)) OVER () - sum(sum(Points)) OVER (ORDER BY Expiry) AS Rest
-        FROM liability GROUP BY Expiry ORDER BY Expiry
+        FROM liability WHERE Expiry <> 'debt' GROUP BY Expiry ORDER BY Expiry
         """,
     ),
     Question(
@@ -65,7 +65,7 @@ QUESTIONS = (
     ),
     Question(
         "active-members",
-        "How many members bought something, by month, and how much?",
+        "How many members bought something, by month, and how much? A replaced card counts as another member.",
         """
         SELECT strftime(Time, '%Y-%m') AS Month,
             count(DISTINCT Account) AS Members, count(*) AS Invoices, round(sum(Amount), 2) AS Amount
@@ -74,7 +74,8 @@ QUESTIONS = (
     ),
     Question(
         "repeat-rate",
-        "Which share of a store's members has bought there more than once? Only invoices with line items count.",
+        "Which share of a store's members has bought there more than once? Only invoices with line items count. "
+        "A replaced card counts as another member.",
         """
         WITH nearest AS (
             SELECT Account, StoreID FROM loyalty_entries JOIN invoices USING (InvoiceNumber) WHERE Kind = 'earned'

@@ -562,6 +562,17 @@ def test_imported_and_added_points_are_issued_too(opened: Callable[..., Database
         assert ("2026-02", Decimal(issued) / 100, Decimal(used) / 100, round(100 * used / issued, 2)) == answer
 
 
+def test_debts_take_no_points_from_those_that_expire(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """A debt of one account does not reduce what remains in others."""
+    ledger.append(
+        ("A", entry(1, 1000, expires_time=MARCH)),
+        ("B", entry(1, 500)),
+        ("C", entry(1, -300, kind=Kind.ADJUSTED)),
+    )
+    expected = [("2027-03", Decimal(10), Decimal(5)), ("never", Decimal(5), Decimal(0))]
+    assert expected == rows(opened(), BY_NAME["expiring-points"].sql)
+
+
 @pytest.mark.parametrize(
     ("statement", "error"),
     [
