@@ -40,5 +40,7 @@ def maintain(settings: Settings, keep_hours: int = KEEP_HOURS) -> Maintained:
         raise MaintenanceConflictError(
             f"the export has changed the files that were merged: run the command again ({error})"
         ) from error
-    deleted = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
+    # Only a full vacuum finds the files of a micro-batch that died before its commit. Younger files can be of a running
+    # one.
+    deleted = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
     return Maintained(merged["numFilesRemoved"], merged["numFilesAdded"], len(deleted))

@@ -1,5 +1,6 @@
 """Delta tables without Spark: reading, maintenance. tests/integration/test_delta_export.py writes them with Spark."""
 
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -55,6 +56,19 @@ def test_maintenance_keeps_all_rows_and_the_checkpoint(tmp_path: Path) -> None:
     assert (tmp_path / "_checkpoint" / "commits" / "0").exists()
     assert 5 == len(before)
     assert before == found(settings)
+
+
+def test_maintenance_deletes_old_files_of_a_killed_micro_batch(tmp_path: Path) -> None:
+    """A running micro-batch has younger files, which the table does not know yet either. The checkpoint stays."""
+    write(tmp_path, 1)
+    (tmp_path / "_checkpoint").mkdir()
+    left, checkpoint = tmp_path / "left.parquet", tmp_path / "_checkpoint" / "metadata"
+    for file in (left, checkpoint):
+        file.touch()
+        os.utime(file, (0, 0))
+    (tmp_path / "running.parquet").touch()
+    assert (0, 0, 1) == maintain(Settings(export_dir=str(tmp_path)))
+    assert [False, True, True] == [file.exists() for file in (left, checkpoint, tmp_path / "running.parquet")]
 
 
 def test_the_command_reports_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
