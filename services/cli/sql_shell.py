@@ -27,46 +27,10 @@ _WORD = re.compile(r"[\w-]+")
 """Names of ready questions can contain hyphens."""
 
 _QUIT = ("quit", "exit", r"\q")
-_WORDS = [
-    "SELECT",
-    "FROM",
-    "WHERE",
-    "GROUP",
-    "BY",
-    "ORDER",
-    "LIMIT",
-    "JOIN",
-    "LEFT",
-    "USING",
-    "ON",
-    "AS",
-    "AND",
-    "OR",
-    "NOT",
-    "NULL",
-    "IS",
-    "IN",
-    "BETWEEN",
-    "HAVING",
-    "DISTINCT",
-    "WITH",
-    "UNION",
-    "DESC",
-    "CASE",
-    "WHEN",
-    "THEN",
-    "ELSE",
-    "END",
-    "count",
-    "sum",
-    "avg",
-    "min",
-    "max",
-    "round",
-    "strftime",
-    "DESCRIBE",
-    "SUMMARIZE",
-]
+_WORDS = """
+SELECT FROM WHERE GROUP BY ORDER LIMIT JOIN LEFT USING ON AS AND OR NOT NULL IS IN BETWEEN HAVING DISTINCT WITH UNION
+DESC CASE WHEN THEN ELSE END count sum avg min max round strftime DESCRIBE SUMMARIZE
+"""
 
 
 def run_shell(database: "Database", answer: Callable[[str], None], history: Path = HISTORY, **terminal: Any) -> None:
@@ -103,7 +67,6 @@ def _history(file: Path) -> History:
     """The history in a file that only its owner can read, because statements can contain card numbers."""
     try:
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-        file.chmod(0o600)  # an older release let all users read it
     except OSError:
         return InMemoryHistory()
     return FileHistory(file)
@@ -112,7 +75,7 @@ def _history(file: Path) -> History:
 def completer_of(database: "Database") -> Completer:
     """Completes the names of tables, columns and ready questions, and keywords of SQL."""
     columns = {column for each in database.columns().values() for column, _ in each}
-    words = [*_WORDS, *database.columns(), *sorted(columns), *BY_NAME, "quit"]
+    words = [*_WORDS.split(), *database.columns(), *sorted(columns), *BY_NAME, "quit"]
     return WordCompleter(words, ignore_case=True, pattern=_WORD)
 
 
