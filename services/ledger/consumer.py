@@ -26,7 +26,8 @@ CLIENT_ID = "loyalty-ledger"
 
 # A batch must fit into memory. A larger one would not be faster, because the rows cost far more time than the commit.
 _BATCH_RECORDS = 5_000
-_POLL_SECONDS = 0.5
+# Longer than ``fetch.wait.max.ms`` (0.5 s): the first poll after an error must return the records that caused it.
+_POLL_SECONDS = 1.0
 _BROKER_SECONDS = 5.0
 _CHECK_SECONDS = 5.0
 

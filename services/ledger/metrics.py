@@ -9,7 +9,9 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self.ready = Gauge("loyalty_ledger_ready", "1 while Kafka and the database can be reached.", registry=registry)
+        self.ready = Gauge(
+            "loyalty_ledger_ready", "0 while Kafka cannot be read or the database cannot be written.", registry=registry
+        )
         self.entries = Counter("loyalty_ledger_entries", "Entries appended.", registry=registry)
         self.repeats = Counter(
             "loyalty_ledger_repeats", "Records whose entry was in the ledger already.", registry=registry

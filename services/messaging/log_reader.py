@@ -49,7 +49,8 @@ class LogReader:
     Attributes:
         consumer: the Kafka consumer, from ``__enter__`` to ``__exit__``. The caller assigns the partitions to it.
         connected: whether ``connect`` has succeeded since the last error.
-        error: why the reader cannot read now, in one line; None if it can.
+        error: why the reader cannot read now, in one line; None if it can. ``run`` clears it when ``poll_once`` has
+            succeeded. A caller that calls ``read`` without ``run`` clears it after ``read``.
         last_step_time: when ``run`` started its last step, in seconds of ``time.monotonic``.
     """
 
@@ -148,8 +149,8 @@ class LogReader:
         first = self.consumer.poll(timeout_seconds)
         if first is None:
             is_in_doubt = self.error or self._reported or self._unanswered_since
-            if (is_in_doubt or time.monotonic() > self._next_probe) and self._probe():
-                self.error = None
+            if is_in_doubt or time.monotonic() > self._next_probe:
+                self._probe()
             return batch
         for message in [first, *self.consumer.consume(max_records - 1, 0)]:
             # The type of these methods includes None for messages that do not come from a consumer.
@@ -164,7 +165,6 @@ class LogReader:
                     self._note_no_answer()
                 raise KafkaException(error)
         self._note_answer()
-        self.error = None
         return batch
 
     def end_offset(self, topic: str, partition: int) -> int:
@@ -183,16 +183,18 @@ class LogReader:
                 if self._unanswered_since is not None and not self.renew():
                     self._probe()
                 connect()
-                self.connected, self.error = True, None
+                self.connected = True
             poll_once()
+            # ``connect`` and ``read`` do not clear the error: what ``poll_once`` does with the records can fail again.
+            self.error = None
         except self._retry_on as error:
             self.connected, self.error = False, _in_one_line(error)
             if isinstance(error, KafkaException) and error.args[0].code() in NO_ANSWER:
                 self._note_no_answer()
             raise
 
-    def _probe(self) -> bool:
-        """Whether a broker answers. librdkafka does not report that it has connected again.
+    def _probe(self) -> None:
+        """Ask for the answer of a broker. librdkafka does not report that it has connected again.
 
         Raises KafkaException if no broker answers, and an error was reported or LOST_SECONDS have passed.
         """
@@ -205,9 +207,8 @@ class LogReader:
                 # The reported error says more, for example that the password is wrong. This error is only a timeout.
                 self.error = _explained(reported) if reported else self.error or _explained(error.args[0])
                 raise
-            return False
-        self._note_answer()
-        return True
+        else:
+            self._note_answer()
 
     def _note_answer(self) -> None:
         self._unanswered_since = None

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import NamedTuple
 
 import structlog
 from confluent_kafka import KafkaException, TopicPartition
@@ -46,13 +45,6 @@ _FULL_SECONDS = 6.0
 
 class ChangelogMismatchError(RuntimeError):
     """A changelog and the catalogue differ in the number of partitions, so keys would be read from wrong partitions."""
-
-
-class _FullDisk(NamedTuple):
-    """A full disk: the error, and since when another instance could take over (``time.monotonic``)."""
-
-    reason: str
-    since: float
 
 
 class Materialiser:
@@ -95,7 +87,8 @@ class Materialiser:
         self._settled = False
         self._restored = self._ready = False
         self._next_save_time, self._next_description_time = 0.0, float("inf")
-        self._full: _FullDisk | None = None
+        # While the disk is full: since when another instance could take over (``time.monotonic``).
+        self._full_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="materialiser", daemon=True)
 
     def start(self) -> None:
@@ -111,7 +104,7 @@ class Materialiser:
     @property
     def kafka_error(self) -> str | None:
         """Why the stores cannot follow their changelogs now; None if they can."""
-        return self._reader.error or (self._full.reason if self._full else None)
+        return self._reader.error
 
     @property
     def alive(self) -> bool:
@@ -170,15 +163,15 @@ class Materialiser:
             for task in self._all_tasks():
                 # The copy no longer follows its changelog, so it must not serve as an active copy.
                 task.progress.become(None, boot_seconds())
-            if self._full is None or not self._assignment.can_hand_over:
-                self._full = _FullDisk(str(error), time.monotonic())
-            elif time.monotonic() > self._full.since + _FULL_SECONDS:
+            if self._full_since is None or not self._assignment.can_hand_over:
+                self._full_since = time.monotonic()
+            elif time.monotonic() > self._full_since + _FULL_SECONDS:
                 raise StoreError(f"{error}; another instance takes over") from error
             raise
 
     def _connect(self) -> None:
         """Check each open store against the broker, and continue to read from its position."""
-        if self._full:
+        if self._full_since is not None:
             if self._assignment.settled:
                 self._closed.delete_old(self._roles)  # it may free the space
             for task in self._all_tasks():
@@ -207,7 +200,7 @@ class Materialiser:
         self._rebuild_damaged()
         self._maintain()
         self._apply_batch()
-        self._full = None
+        self._full_since = None
 
     def _follow_assignment(self) -> None:
         """Open and close partitions and change roles, as the assignment says now."""

@@ -147,6 +147,7 @@ class EndpointDispatcher:
                 if self._reader.renew():
                     self._subscribe()
                 return  # librdkafka connects again, or the new consumer connects
+            self._reader.error = None
             if not found:
                 return
             for (_, partition), records in found.items():

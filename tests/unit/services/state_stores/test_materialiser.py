@@ -11,7 +11,6 @@ from confluent_kafka import OFFSET_INVALID, KafkaException
 
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreFullError, StorePartition
-from services.state_stores.materialiser import _FullDisk
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.rocksdb import StateDirectory, rocksdb_options
 from services.state_stores.store import StateStore
@@ -155,7 +154,7 @@ def test_a_store_is_not_deleted_while_another_one_of_its_partition_cannot_be_ope
     scene.materialiser._open_partition = without_space
     with pytest.raises(StoreFullError):
         scene.take(0)
-    scene.materialiser._full = _FullDisk("the disk is full", 0.0)
+    scene.materialiser._full_since = 0.0
     with pytest.raises(StoreFullError):
         scene.connect(monkeypatch, "here")
 

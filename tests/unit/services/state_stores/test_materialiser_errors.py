@@ -27,7 +27,7 @@ from services.state_stores.contract import (
     StoreFullError,
     StorePartition,
 )
-from services.state_stores.materialiser import Materialiser, _FullDisk
+from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import Opener, StateStore
 from services.state_stores.waiters import SequenceWaiters
@@ -247,10 +247,10 @@ def test_an_instance_that_could_help_for_a_moment_does_not_take_over(monkeypatch
     partition = SmallDisk()
     with running(StateStore(DEFINITION), monkeypatch, lambda *_: partition, _FULL_SECONDS=3600.0) as materialiser:
         _assignment_of(materialiser).can_hand_over = True
-        wait_for("a failure", lambda: materialiser._full)
-        began = cast(_FullDisk, materialiser._full).since
+        wait_for("a failure", lambda: materialiser._full_since)
+        began = cast(float, materialiser._full_since)
         _assignment_of(materialiser).can_hand_over = False
-        wait_for("a new start of the time", lambda: cast(_FullDisk, materialiser._full).since > began)
+        wait_for("a new start of the time", lambda: cast(float, materialiser._full_since) > began)
         assert (materialiser.alive, _assignment_of(materialiser).left) == (True, False)
 
 

@@ -350,6 +350,7 @@ def test_a_short_outage_of_the_broker_ends_no_dispatcher(monkeypatch: pytest.Mon
 
     def failing(most: int, seconds: float) -> Batch:
         if errors:
+            reader.error = "Kafka does not answer"
             raise KafkaException(KafkaError(errors.pop()))
         return read(most, seconds)
 
@@ -357,6 +358,7 @@ def test_a_short_outage_of_the_broker_ends_no_dispatcher(monkeypatch: pytest.Mon
 
     async def steps(_: asyncio.Event, __: list[str]) -> None:
         await until(lambda: reader.committed[0] == 2)
+        assert reader.error is None
         errors.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         await until(lambda: not errors)
 
