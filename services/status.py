@@ -26,13 +26,11 @@ from services.tls import client_context
 
 _SECONDS = 3.0
 """The longest time to wait for the answer of one process."""
-_LAGS = {
-    "loyalty_ledger_lag_records": "ledger",
-    "loyalty_webhook_lag": "webhook {endpoint}",
-}
-"""The metrics with the lags of readers, and the names of the readers."""
-_POSITION = "loyalty_query_position"
-"""The metric from which the lag of a query is computed. The query's metric of its lag is from its last micro-batch."""
+_POSITIONS = {"loyalty_query_position": "query {query}", "loyalty_ledger_position": "ledger"}
+"""The metrics from which the lags of readers are computed, and the names of the readers. The readers' own metrics of
+their lags are from their last micro-batch or transaction."""
+_LAGS = {"loyalty_webhook_lag": "webhook {endpoint}"}
+"""The metrics with the lags of other readers, and the names of the readers."""
 _Spans = Mapping[str, Mapping[int, tuple[int, int]]]
 """By topic and partition: the first offset, and the end offset."""
 _REFUSALS = {
@@ -275,12 +273,11 @@ def _problem(part: OpenerDirector, url: str) -> str | None:
 def _lags(samples: Iterable[Sample], spans: _Spans, prefix: str) -> list[Lag]:
     found: Counter[tuple[str, str]] = Counter()
     for sample in samples:
-        if sample.name == _POSITION:
-            topic = sample.labels["topic"].removeprefix(prefix)
+        topic = sample.labels.get("topic", topics.LOYALTY.name).removeprefix(prefix)
+        if reader := _POSITIONS.get(sample.name):
             _, end = spans.get(topic, {}).get(int(sample.labels["partition"]), (0, 0))
-            found[f"query {sample.labels['query']}", topic] += max(0, end - int(sample.value))
+            found[reader.format(**sample.labels), topic] += max(0, end - int(sample.value))
         if reader := _LAGS.get(sample.name):
-            topic = sample.labels.get("topic", topics.LOYALTY.name).removeprefix(prefix)
             found[reader.format(**sample.labels), topic] += int(sample.value)
     return [Lag(reader, topic, records) for (reader, topic), records in sorted(found.items())]
 
