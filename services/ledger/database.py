@@ -105,7 +105,8 @@ def _postgresql(url: URL, seconds: int, **options: Any) -> Engine:
     arguments = {name: value for name, value in arguments.items() if name not in url.query}
     options_of_url = url.normalized_query.get("options", ())
     arguments["options"] = " ".join((timeouts, *options_of_url))
-    return _engine(url, pool_pre_ping=True, connect_args=arguments, **options)
+    # A transaction must see what was committed while it waited for the lock. The database can have another default.
+    return _engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=arguments, **options)
 
 
 def _engine(url: URL, **options: Any) -> Engine:

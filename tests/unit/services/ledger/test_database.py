@@ -113,6 +113,17 @@ def test_options_in_the_url_of_postgresql_count(monkeypatch: pytest.MonkeyPatch)
     assert str(seen["options"]).endswith(" -csearch_path=loyalty")
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_default_of_the_database_does_not_change_the_isolation(database_url: str) -> None:
+    """With the isolation "repeatable read", a transaction would not see what was committed while it waited for the
+    lock.
+    """
+    engine = writing_engine(f"{database_url}&options=-cdefault_transaction_isolation%3Dserializable")
+    with engine.connect() as connection:
+        assert "read committed" == connection.scalar(text("SHOW transaction_isolation"))
+    engine.dispose()
+
+
 @pytest.mark.parametrize("url", ["postgresql://u:p@h/d", "postgresql+psycopg2://u:p@h/d"])
 def test_one_driver_for_postgresql(url: str) -> None:
     """All URLs of PostgreSQL use psycopg 3."""
