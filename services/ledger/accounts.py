@@ -74,10 +74,7 @@ class Accounts:
             self._add(AccountKey(row.pseudonym, row.opened_time), Account(row.id, 0, None))
 
     def erase(self, key: AccountKey, time: int) -> list[Account]:
-        """Delete the card of an account, and of older accounts of the customer whose erasure the ledger has missed.
-
-        Returns the accounts whose card this call has deleted.
-        """
+        """Delete the card of the accounts up to this key. Returns the accounts whose card this call has deleted."""
         erased = []
         for opened_time, account in self._by_pseudonym[key.pseudonym]:
             if opened_time <= key.opened_time and account.erased_time is None:

@@ -130,14 +130,16 @@ class Appender:
         cards = {card for each in entries for card in {each.card, *erasure.named_cards(each.entry)}}
         pseudonyms = {card: self._pseudonyms.of(card) for card in cards}
         keyed = [(AccountKey(pseudonyms[each.card], each.entry.opened_time), each) for each in entries]
-        erasures = {key: each for key, each in keyed if each.entry.kind is Kind.ERASED}
+        erasures = {key: (each.card, each.entry.time) for key, each in keyed if each.entry.kind is Kind.ERASED}
         accounts = Accounts(connection, pseudonyms.values())
         # A card that this batch erases is never written.
         accounts.open({key: None if key in erasures else storable(each.card) for key, each in keyed})
+        # A card gets an account with a later OpenedTime only after an erasure. The ledger can have missed its entry.
+        older = {key._replace(opened_time=key.opened_time - 1): (each.card, key.opened_time - 1) for key, each in keyed}
         erased = 0
-        for key, each in erasures.items():
-            for account in accounts.erase(key, each.entry.time):
-                erasure.hide_in_table(connection, account.id, each.card, key.pseudonym)
+        for key, (card, time) in (*erasures.items(), *older.items()):
+            for account in accounts.erase(key, time):
+                erasure.hide_in_table(connection, account.id, card, key.pseudonym)
                 erased += 1
         rows = [_row(key, each, accounts, pseudonyms) for key, each in keyed]
         insert = self._insert(ENTRY).on_conflict_do_nothing()
