@@ -95,33 +95,25 @@ class LedgerQueries:
 
     def page(self, card: str, entry_filter: EntryFilter, limit: int, before: AccountVersion | None = None) -> Page:
         """A page of a customer's entries below the version ``before``. Raises UnknownCustomerError."""
-        found: list[Entry] = []
         with self._connected() as connection:
-            for account in reversed(_accounts_of(connection, card)):
-                wanted = [ENTRY.c.account_id == account.id, *entry_filter.conditions()]
-                if before:
-                    if account.opened_time > before.opened_time:
-                        continue
-                    if account.opened_time == before.opened_time:
-                        wanted.append(ENTRY.c.sequence < before.sequence)
-                rows = select(ENTRY).where(*wanted).order_by(ENTRY.c.sequence.desc())
-                limited = rows.limit(limit + 1 - len(found))
-                found += [stored_entry(row, account.opened_time) for row in connection.execute(limited).mappings()]
-                if len(found) > limit:
-                    return Page(found[:limit], found[limit - 1].version)
-        return Page(found, None)
+            account = _account_of(connection, card)
+            wanted = [ENTRY.c.account_id == account.id, *entry_filter.conditions()]
+            if before:
+                if before.opened_time != account.opened_time:
+                    return Page([], None)
+                wanted.append(ENTRY.c.sequence < before.sequence)
+            rows = select(ENTRY).where(*wanted).order_by(ENTRY.c.sequence.desc()).limit(limit + 1)
+            found = [stored_entry(row, account.opened_time) for row in connection.execute(rows).mappings()]
+        return Page(found[:limit], found[limit - 1].version if len(found) > limit else None)
 
     def statement(self, card: str, entry_filter: EntryFilter) -> Statement:
         """A customer's statement. Its iterator reads the entries in pages. Raises UnknownCustomerError."""
         with self._connected() as connection:
-            accounts = _accounts_of(connection, card)
-            total = sum(_total(connection, account) for account in accounts)
-            since = sum(_points_since(connection, account, entry_filter.start) for account in accounts)
-            after = 0
-            if entry_filter.end is not None:
-                after = sum(_points_since(connection, account, entry_filter.end) for account in accounts)
-        entries = (each for account in accounts for each in self._entries(account, entry_filter))
-        return Statement(total - since, total - after, entries)
+            account = _account_of(connection, card)
+            total = _total(connection, account)
+            since = _points_since(connection, account, entry_filter.start)
+            after = 0 if entry_filter.end is None else _points_since(connection, account, entry_filter.end)
+        return Statement(total - since, total - after, self._entries(account, entry_filter))
 
     def customers_of_invoice(self, number: str, only: str | None = None) -> list[str]:
         """Up to 100 cards with an entry of an invoice, sorted, without erased customers.
@@ -174,12 +166,12 @@ class LedgerQueries:
             raise LedgerUnavailableError("the ledger does not answer") from error
 
 
-def _accounts_of(connection: Connection, card: str) -> Sequence[Row[Any]]:
-    """The accounts of a card, the oldest first. There is more than one while an erasure has not been appended yet."""
-    statement = select(ACCOUNT).where(ACCOUNT.c.card == storable(card)).order_by(ACCOUNT.c.opened_time)
-    if not (accounts := connection.execute(statement).all()):
+def _account_of(connection: Connection, card: str) -> Row[Any]:
+    """The newest account of a card. An older one is erased, but an earlier release can have missed its erasure."""
+    statement = select(ACCOUNT).where(ACCOUNT.c.card == storable(card)).order_by(ACCOUNT.c.opened_time.desc())
+    if not (account := connection.execute(statement).first()):
         raise UnknownCustomerError
-    return accounts
+    return account
 
 
 def _total(connection: Connection, account: Row[Any]) -> int:
