@@ -76,7 +76,8 @@ class Page:
 class Statement:
     """A customer's entries of a period, the oldest first, and the totals before and after the period in hundredths.
 
-    ``closing`` is ``opening`` plus the points of the entries, even if the ledger lacks older entries.
+    An entry with an earlier time than the entry before it belongs to the day of that entry. So each balance is a total
+    that the account had. ``closing`` is ``opening`` plus the points of the entries, even if the ledger lacks some.
     """
 
     opening: int
@@ -107,13 +108,15 @@ class LedgerQueries:
         return Page(found[:limit], found[limit - 1].version if len(found) > limit else None)
 
     def statement(self, card: str, entry_filter: EntryFilter) -> Statement:
-        """A customer's statement. Its iterator reads the entries in pages. Raises UnknownCustomerError."""
+        """A customer's statement of all kinds. Its iterator reads the entries in pages. Raises UnknownCustomerError."""
         with self._connected() as connection:
             account = _account_of(connection, card)
+            first = _first_since(connection, account, entry_filter.start)
+            after = account.last_sequence + 1
+            end = after if entry_filter.end is None else _first_since(connection, account, entry_filter.end)
             total = _total(connection, account)
-            since = _points_since(connection, account, entry_filter.start)
-            after = 0 if entry_filter.end is None else _points_since(connection, account, entry_filter.end)
-        return Statement(total - since, total - after, self._entries(account, entry_filter))
+            opening, closing = (total - _points_from(connection, account, number) for number in (first, end))
+        return Statement(opening, closing, self._entries(account, first, end))
 
     def customers_of_invoice(self, number: str, only: str | None = None) -> list[str]:
         """Up to 100 cards with an entry of an invoice, sorted, without erased customers.
@@ -141,19 +144,17 @@ class LedgerQueries:
             rows = connection.execute(statement)
             return [Undecodable(row.partition, row.record_offset, row.append_time, row.reason) for row in rows]
 
-    def _entries(self, account: Row[Any], entry_filter: EntryFilter) -> Iterator[Entry]:
-        """The entries up to the last sequence number of ``account``. Each page has its own transaction."""
-        last = 0
+    def _entries(self, account: Row[Any], first: int, end: int) -> Iterator[Entry]:
+        """The entries with these sequence numbers, without ``end``. Each page has its own transaction."""
         while True:
             with self._connected() as connection:
-                between = (ENTRY.c.sequence > last, ENTRY.c.sequence <= account.last_sequence)
-                wanted = (ENTRY.c.account_id == account.id, *between, *entry_filter.conditions())
+                wanted = (ENTRY.c.account_id == account.id, ENTRY.c.sequence >= first, ENTRY.c.sequence < end)
                 page = select(ENTRY).where(*wanted).order_by(ENTRY.c.sequence).limit(_PAGE)
                 entries = [stored_entry(row, account.opened_time) for row in connection.execute(page).mappings()]
             yield from entries
             if len(entries) < _PAGE:
                 return
-            last = entries[-1].sequence
+            first = entries[-1].sequence + 1
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
@@ -180,10 +181,18 @@ def _total(connection: Connection, account: Row[Any]) -> int:
     return int(connection.execute(select(ENTRY.c.total).where(*latest)).scalar_one())
 
 
-def _points_since(connection: Connection, account: Row[Any], start: int | None) -> int:
+def _first_since(connection: Connection, account: Row[Any], time: int | None) -> int:
+    """The sequence number of the first entry at or after this time; the next sequence number if there is none."""
     wanted = [ENTRY.c.account_id == account.id, ENTRY.c.sequence <= account.last_sequence]
-    if start is not None:
-        wanted.append(ENTRY.c.time >= start)
+    if time is not None:
+        wanted.append(ENTRY.c.time >= time)
+    first = func.coalesce(func.min(ENTRY.c.sequence), account.last_sequence + 1)
+    return int(connection.execute(select(first).where(*wanted)).scalar_one())
+
+
+def _points_from(connection: Connection, account: Row[Any], first: int) -> int:
+    """The points of the entries from this sequence number on."""
+    wanted = (ENTRY.c.account_id == account.id, ENTRY.c.sequence.between(first, account.last_sequence))
     return int(connection.execute(select(func.coalesce(func.sum(ENTRY.c.points), 0)).where(*wanted)).scalar_one())
 
 

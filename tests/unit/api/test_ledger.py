@@ -136,6 +136,15 @@ def test_new_entries_do_not_change_later_pages(client: TestClient, ledger: Ledge
     assert [2, 1] == next(walk)
 
 
+def test_a_cursor_of_an_erased_account_finds_no_entry_of_the_next_one(client: TestClient, ledger: Ledger) -> None:
+    ledger.append(*((CARD, each) for each in ENTRIES[:2]))
+    walk = pages(client, f"/v1/customers/{CARD}/entries?limit=1")
+    assert [2] == next(walk)
+    ledger.append((CARD, entry(3, -3005, kind=Kind.ERASED, total=0, opened_time=OPENED)))
+    ledger.append((CARD, entry(1, opened_time=OPENED + 1)))
+    assert [[]] == list(walk)
+
+
 @pytest.mark.parametrize(
     ("query", "sequences"),
     [
@@ -237,6 +246,27 @@ def test_a_statement_adds_up(
     assert ("opening-balance", opening) == (first["Kind"], first["TotalPoints"])
     assert points == [row["Points"] for row in rows]
     assert ("closing-balance", closing) == (last["Kind"], last["TotalPoints"])
+
+
+@pytest.mark.parametrize(
+    ("query", "points", "closing"),
+    [("?to=2026-01-31", ["10.00"], "10.00"), ("?from=2026-02-01", ["2.00", "-3.00"], "9.00")],
+)
+def test_a_late_entry_belongs_to_the_day_of_the_entry_before_it(
+    client: TestClient, ledger: Ledger, query: str, points: list[str], closing: str
+) -> None:
+    """The third entry has a time of January. Without this rule, the closing balance of January would be 7.00, which the
+    customer never had.
+    """
+    times, totals = [OPENED, at("2026-02-01"), at("2026-01-31")], [1000, 1200, 900]
+    changes = zip([1000, 200, -300], times, totals, strict=True)
+    entries = [
+        entry(number, change, time=time, total=total, opened_time=OPENED)
+        for number, (change, time, total) in enumerate(changes, start=1)
+    ]
+    ledger.append(*((CARD, each) for each in entries))
+    _, *rows, last = statement(client, query)
+    assert (points, closing) == ([row["Points"] for row in rows], last["TotalPoints"])
 
 
 def test_a_statement_adds_up_without_the_first_entries(client: TestClient, ledger: Ledger) -> None:
