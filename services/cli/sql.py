@@ -190,12 +190,16 @@ def _plain(value: Any) -> Any:
 
 
 def _write(result: "pa.Table", file: Path) -> None:
-    from pyarrow import ArrowException
+    from pyarrow import ArrowException, parquet
 
     from services.sql.written import replace_parquet
 
     try:
-        replace_parquet(result, file)
+        if file.exists() and not file.is_file():  # for example a pipe: it cannot be replaced
+            with file.open("wb") as opened:
+                parquet.write_table(result, opened)
+        else:
+            replace_parquet(result, file.resolve())
     except ArrowException as error:
         stop(f"Parquet cannot keep this result: select the column as another type, for example `a::VARCHAR` ({error})")
     report(None, f"{file}: {result.num_rows} rows", as_json=False)

@@ -100,6 +100,19 @@ def test_csv_and_parquet_have_every_type(tmp_path: Path) -> None:
     assert "1.50" == str(parquet.read_table(tmp_path / "found.parquet")["c"][0])
 
 
+def test_a_parquet_result_goes_through_a_link_and_into_a_pipe(tmp_path: Path) -> None:
+    Path(tmp_path, "link").symlink_to("target.parquet")
+    loyalty("--parquet", "link", "SELECT 1 AS a")
+    assert Path(tmp_path, "link").is_symlink()
+    assert [{"a": 1}] == parquet.read_table(tmp_path / "target.parquet").to_pylist()
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
+        assert 0 == loyalty("--parquet", "pipe", "SELECT 2 AS a").exit_code
+        content, _ = reader.communicate(timeout=60)
+    assert [{"a": 2}] == parquet.read_table(io.BytesIO(content)).to_pylist()
+    assert Path(tmp_path, "pipe").is_fifo()
+
+
 def test_a_file_stays_if_a_later_result_cannot_be_written(tmp_path: Path) -> None:
     loyalty("--parquet", "found.parquet", "SELECT 1 AS a")
     assert 1 == loyalty("--parquet", "found.parquet", "SELECT union_value(a := 1)").exit_code
