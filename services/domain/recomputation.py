@@ -104,8 +104,8 @@ def _without_ignored(
     known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
     known |= {number for number, entry in decided if entry.opened_time == opened_time}
     opened_until = opened_time or 0
-    if of_account and of_account[0].time < opened_until:
-        # A late event has opened the account after an erasure, while the card had an ``ErasureMarker``.
+    if any(entry.kind is Kind.ERASED for entry in entries):
+        # A late event can have opened the account, after the processor had ignored newer events of the erased card.
         opened_until += EVENT_MEMORY
     decided_times: defaultdict[str, list[int]] = defaultdict(list)
     for number, entry in decided:

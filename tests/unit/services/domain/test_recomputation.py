@@ -202,9 +202,10 @@ def test_what_a_missing_account_ignored_does_not_concern_the_next_one(ignored):
         Forward(append_time=START + 9, command_id="R/forward", invoice=RETURNED),
     ],
 )
-def test_what_an_erased_card_ignored_does_not_concern_the_account_of_a_late_event(ignored):
-    """A purchase from before the erasure arrives last. The new account opens with the time of the erasure."""
-    arrived = [bought(1, 1), ERASURE, ignored, bought(2, 2)]
+@pytest.mark.parametrize("late", [bought(2, 2), bought(2, 7)], ids=["before the erasure", "after the erasure"])
+def test_what_an_erased_card_ignored_does_not_concern_the_account_of_a_late_event(ignored, late):
+    """A purchase arrives last. It is older than the ignored event, and it can be older than the erasure."""
+    arrived = [bought(1, 1), ERASURE, ignored, late]
 
     recomputed = recompute(CARD, arrived, entries_of(arrived), PROGRAMMES)
 
