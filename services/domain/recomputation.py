@@ -49,8 +49,8 @@ def recompute(
             applied first, in the order of their append times.
     """
     entries = in_order(recorded)
-    copies = _Copies(events)
-    unrecorded = copies.unrecorded(entries, _longest_memory(programmes))
+    copies, memory = _Copies(events), _longest_memory(programmes)
+    unrecorded = copies.unrecorded(entries, memory)
     settled, without_event = Outcome(None), []
     if old := [event for event in unrecorded if event.append_time < complete_from]:
         _add(settled, process(None, old, programmes, card))
@@ -63,6 +63,7 @@ def recompute(
             if event := copies.take(entry):
                 if isinstance(event, Absorb) and entry.kind is Kind.MOVED_IN:
                     absorbed += [(number, entry) for number in event.part.returns]
+                    unrecorded = [each for each in unrecorded if not _came_with(event.part, each, memory)]
                 if isinstance(event, Replace):
                     state, time = settled.state, event.append_time
                     unrecorded = [each for each in unrecorded if not _was_known(each, state, time, programmes, card)]
@@ -117,6 +118,12 @@ def _without_ignored(
         and not _is_second_message(event, decided_times, programmes)
         and not (event.append_time <= opened_until and _needs_account(event, account, programmes))
     ]
+
+
+def _came_with(part: Account, event: Event, memory: int) -> bool:
+    """Whether an invoice has a number of an account that moved here. So this account ignored the invoice."""
+    past = part.purchases.get(event.event_id) or part.returns.get(event.event_id)
+    return isinstance(event, Purchase) and past is not None and event.append_time <= past.append_time + memory
 
 
 def _was_known(event: Event, state: AccountState | None, moved_time: int, programmes: Programmes, card: str) -> bool:

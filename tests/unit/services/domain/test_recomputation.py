@@ -231,6 +231,22 @@ def test_a_message_about_a_return_that_came_with_another_account_is_not_a_lost_e
     assert_nothing_is_late([with_return], [messages_of(BACK)[message]], [bought(3, 150 * DAY)])
 
 
+@pytest.mark.parametrize("invoice", [bought(8, 0), BACK])
+def test_a_number_that_came_with_another_account_is_not_a_lost_event(invoice):
+    """A till uses the number again. The account ignores this invoice, and forgets the number later."""
+    again = replace(bought(8, 31 * DAY), invoice_number=invoice.invoice_number)
+
+    assert_nothing_is_late([absorbed(bought(1, 0), invoice)], [again], [bought(3, 150 * DAY)])
+
+
+def test_a_number_that_came_with_another_account_counts_after_it_is_forgotten():
+    history = processed([[absorbed(bought(8, 0))]], PROGRAMMES)
+
+    recomputed = recompute(CARD, [*history.events, bought(8, 150 * DAY)], history.entries, PROGRAMMES)
+
+    assert ["I8"] == recomputed.not_processed
+
+
 def test_a_message_about_a_return_of_a_refused_part_is_a_lost_event():
     """The account has refused the part, for example because of its unknown version, so it does not know the return."""
     part = Account(START, returns={BACK.invoice_number: PastReturn(START, programme_version=7)})
