@@ -42,7 +42,7 @@ class PastPurchase(NamedTuple):
 
     Attributes:
         amount: the money that is not returned yet, on the tax basis of that version.
-        earned: the points that are not taken back yet.
+        earned: the points of the part that is not returned yet.
         programme_version: the version that applies to the purchase and to its returns.
         tier: the tier of the customer at the time of the purchase.
         created_time: 0 if that version has no campaigns.
