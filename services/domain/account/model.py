@@ -47,7 +47,8 @@ class PastPurchase(NamedTuple):
         tier: the tier of the customer at the time of the purchase.
         created_time: 0 if that version has no campaigns.
         store_id: empty if that version has no campaigns.
-        lines: release 0.1 kept only the items that a campaign names. Later purchases have ``items`` instead.
+        lines: the lines that the amount can still pay, if a return did not show which items are left; otherwise empty.
+            Release 0.1 kept the items that a campaign names here, and had no ``items``.
         items: for each item code the value that is not returned yet; None if the till sent no lines, and in purchases
             of release 0.1.
         decided_time: the time of the receipt; 0 if the rules used the append time.

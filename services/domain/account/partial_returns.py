@@ -32,12 +32,19 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
         values = ((item, value - returned.items.get(item, _ZERO)) for item, value in items_left.items())
         items_left = {item: value for item, value in values if value > 0}
     # A line can lack a value. So lines show which items are left only if they are worth the money of the return.
+    # After a return that does not show it, no later return shows it. Otherwise the order of the returns would matter.
     are_items_known = (
-        bought.items is not None and returned.items and "" not in returned.items and returned_value >= accepted_amount
+        bought.items is not None
+        and not bought.lines
+        and returned.items
+        and "" not in returned.items
+        and returned_value >= accepted_amount
     )
     lines = tuple(Line(*each) for each in items_left.items()) if are_items_known else _at_most(items_left, amount_left)
-    # A purchase of release 0.1 has lines, and a later one has items.
-    bought = bought._replace(lines=lines) if bought.items is None else bought._replace(items=items_left)
+    if not are_items_known:
+        bought = bought._replace(lines=lines)
+    if bought.items is not None:
+        bought = bought._replace(items=items_left)
     # The items of an exchange have gross values, and the amount of its return is net. So an amount can be left although
     # no item is left.
     is_all_returned = (

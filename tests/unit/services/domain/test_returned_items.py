@@ -112,6 +112,17 @@ def test_purchase_of_release_0_1_knows_the_items_of_campaigns_only():
     assert [60, 60] == taken(after(*returns, programme=MILK_THREE_TIMES, account=account))
 
 
+@pytest.mark.parametrize("times", [(2, 3), (3, 2)])
+@pytest.mark.parametrize("again", [False, True])
+def test_return_without_lines_beside_returns_of_items_in_any_order(times, again):
+    """10.00 of B are left, with three times the points. A second return of A takes nothing."""
+    returns = [back("40", number="no lines", time=times[0])]
+    returns += [back("100", number=f"A{n}", time=times[1], lines=lines(A=-100)) for n in range(1 + again)]
+    outcome = after(buy("150", lines=lines(A=100, B=50)), *returns, programme=B_THREE_TIMES)
+
+    assert 60 == outcome.account.total
+
+
 @pytest.mark.parametrize("value", ["-100", "-1"])
 def test_return_of_more_than_its_lines_takes_the_points_of_its_money(value):
     """A line can lack its value. 1.00 of 200.00 is left, so at most the points of 1.00 with the campaign are left."""
