@@ -246,14 +246,16 @@ class _Copies:
     def unrecorded(self, entries: Iterable[Entry], memory: int) -> Sequence[Event]:
         """Returns the first event of each id without an entry.
 
-        If an id has an entry, a till may use it again for another purchase. This event counts after the accounts have
+        If an entry names an id, a till may use it again for another purchase. This event counts after the accounts have
         forgotten the id.
 
         Args:
             entries: in the order of their versions.
             memory: how long accounts remember an id, in milliseconds.
         """
-        last_times = dict(sorted((entry.event_id, entry.time) for entry in entries if not is_from_timer(entry)))
+        recorded = [entry for entry in entries if not is_from_timer(entry)]
+        # A message has an id of its own. So look at the number of its invoice, too.
+        last_times = dict(sorted((id_, each.time) for each in recorded for id_ in (each.event_id, each.invoice_number)))
         first = []
         for event_id, copies in self._waiting.items():
             candidates = copies

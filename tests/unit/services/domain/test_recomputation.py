@@ -239,6 +239,14 @@ def test_a_number_that_came_with_another_account_is_not_a_lost_event(invoice):
     assert_nothing_is_late([absorbed(bought(1, 0), invoice)], [again], [bought(3, 150 * DAY)])
 
 
+@pytest.mark.parametrize("message", [0, 1], ids=["from the index", "from the replaced card"])
+def test_a_number_that_came_in_a_message_is_not_a_lost_event(message):
+    """A till uses the number of the return again. The account ignores this invoice, and forgets the number later."""
+    again = replace(bought(8, 31 * DAY), invoice_number=BACK.invoice_number)
+
+    assert_nothing_is_late([bought(1, 0)], [messages_of(BACK)[message]], [again], [bought(3, 150 * DAY)])
+
+
 def test_a_number_that_came_with_another_account_counts_after_it_is_forgotten():
     history = processed([[absorbed(bought(8, 0))]], PROGRAMMES)
 
