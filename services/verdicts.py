@@ -3,14 +3,12 @@
 The pipeline and ``loyalty conformance`` call the same functions.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import schemas
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.domain import command_rules, json_rules, validation
-from services.domain.json_patterns import BEGINS_AS_OBJECT
 from services.messaging import avro
 from services.messaging.headers import LARGEST_VALUE, TOO_LARGE
 
@@ -24,7 +22,6 @@ KnownSchemas = Mapping[int, str]
 """The schemas that can have written a value, as JSON by their ids."""
 
 _SCHEMA = schemas.current("PosInvoice")
-_BEGINS_AS_OBJECT = re.compile(BEGINS_AS_OBJECT.encode())
 _NOT_FRAMED = "not in the Confluent framing: no magic byte 0 and schema id"
 
 
@@ -84,7 +81,7 @@ def judge_of_invoices(known: KnownSchemas) -> Judge:
     def judge(value: bytes | None, key: bytes | None = None, read: Any = None) -> Verdict:
         if value is not None and len(value) > validation.LARGEST_INVOICE:
             return Verdict(validation.INVOICE_TOO_LARGE)
-        if value is not None and _BEGINS_AS_OBJECT.match(value):
+        if value is not None and json_rules.BEGINS_AS_OBJECT.match(value):
             try:
                 verdict = Verdict(None, json_rules.read_object(value, _SCHEMA))
             except json_rules.NotReadableError as error:

@@ -7,34 +7,28 @@ import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from itertools import pairwise
 from math import isinf
 from typing import Any
 
-from services.domain.json_parser import (
-    DEEPEST,
-    WHITE_SPACE,
-    Number,
-    Pairs,
-    UniqueObject,
-    decoder,
-    enough_recursion,
-    parse,
-)
-from services.domain.json_patterns import (
-    ANY_TEXT,
-    BEGINS_AS_OBJECT,
-    CLOSING,
-    LONE_SURROGATE,
-    OPENING,
-    ORDINARY_NAME,
-    READABLE,
-    depth,
-)
+from services.domain.json_parser import DECODER, DEEPEST, Number, depth, parse
 from services.domain.validation import MOST_LINE_ITEMS, Requirement, Rule
 
 Schema = dict[str, Any]
 """A parsed Avro schema of type record."""
+
+_WHITE_SPACE = " \t\r\n"
+"""The characters that JSON allows between its parts."""
+
+BEGINS_AS_OBJECT = re.compile(rb"[ \t\r\n]*\{")
+"""No framed Avro value starts like this."""
+
+# One half of a surrogate pair is no character, and UTF-8 cannot encode it.
+_HALF = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
+_LONE_SURROGATE = rf"^(?:[^\\]++|{_PAIR}|(?!{_HALF})\\[\s\S])*+{_HALF}"
+"""A text up to the first escape of half a pair. It reads escapes from the left, because a backslash before "u" can
+itself be escaped. The possessive repetitions (*+) keep the time linear.
+"""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -43,10 +37,6 @@ EMPTY = "an empty value"
 HAS_BYTE_ORDER_MARK = "a byte order mark is before the JSON: send UTF-8 without it"
 NO_INVOICE = "neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)"
 HALF_OF_A_PAIR = "half of a surrogate pair (\\uD800 to \\uDFFF) is no character"
-NOT_ONE_OBJECT = (
-    "not one JSON object: something follows it, a bracket or a name is out of place, a field is given twice, a number "
-    "has too many digits, or it is nested too deeply"
-)
 
 TEXT_KIND, TRUE_OR_FALSE, NULL = "a text", "true or false", "null"
 LIST, OBJECT, WHOLE = "a list", "an object", "a whole number"
@@ -71,28 +61,20 @@ class NotReadableError(ValueError):
     """A value is no JSON object of a schema. The message is the reason in the dead letter."""
 
 
-def _out_of_range(field: str, largest: int) -> str:
-    """Returns the reason of a number that its field cannot hold."""
-    return f"{field} is out of range: it must be from {-largest - 1:,} to {largest:,}"
-
-
-def _misfit(field: str, kind: str, avro_type: str) -> str:
-    """Returns the reason of a value of the wrong kind."""
-    return f"{field} is {kind}, and must be {_ACCEPTED[avro_type][1]}"
-
-
 def read_object(value: bytes, schema: Schema) -> dict[str, Any]:
     """Reads a value that begins as a JSON object into the fields of a schema. Raises NotReadableError."""
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
         raise NotReadableError(f"not UTF-8: byte {error.start + 1} is {value[error.start]:02X}") from None
-    if "\\u" in text and re.search(LONE_SURROGATE, text):
+    if "\\u" in text and re.search(_LONE_SURROGATE, text):
         raise NotReadableError(HALF_OF_A_PAIR)
     try:
         parsed = parse(text, DEEPEST - 1)
-    except ValueError:
-        raise NotReadableError(mistake(text)) from None
+    except json.JSONDecodeError as error:
+        raise NotReadableError(_mistake(error)) from None
+    except ValueError as error:
+        raise NotReadableError(str(error)) from None
     if reason := next(_misfits(parsed, schema, ""), None):
         raise NotReadableError(reason)
     return {field["name"]: _convert(parsed.get(field["name"]), _type_of(field)) for field in schema["fields"]}
@@ -110,7 +92,7 @@ def other_encoding(value: bytes) -> str | None:
     """
     name = json.detect_encoding(value)
     text = value[:100].decode(name, "ignore")
-    if name.startswith("utf-8") or not re.match(BEGINS_AS_OBJECT, text.removeprefix("\ufeff")):
+    if name.startswith("utf-8") or not text.removeprefix("\ufeff").lstrip(_WHITE_SPACE).startswith("{"):
         return None
     return f"JSON in {name[:6].upper()}: send it in UTF-8"
 
@@ -120,18 +102,15 @@ def kind_of_other(value: bytes) -> str | None:
 
     It looks at the first value and ignores most of the bytes after it, because the reason is only a hint.
     """
-    text = value.decode("utf-8", "replace")
-    start = len(text) - len(text.lstrip(WHITE_SPACE))
-    if not text[start:]:
-        return None
+    text = value.decode("utf-8", "replace").lstrip(_WHITE_SPACE)
     try:
-        parsed, end = decoder(UniqueObject).raw_decode(text, start)
+        parsed, end = DECODER.raw_decode(text)
     except (ValueError, RecursionError):
         return None
-    if depth(text[start:end]) > DEEPEST:
+    if depth(text[:end]) > DEEPEST:
         return None
     following = text[end : end + 1]
-    if isinstance(parsed, Number) and following not in ("", " ", "\t", "\r", "\n"):
+    if isinstance(parsed, Number) and following.strip(_WHITE_SPACE):
         return None
     is_word = parsed is None or isinstance(parsed, bool)
     # Like Jackson, refuse a word that goes on: "nullx".
@@ -140,46 +119,12 @@ def kind_of_other(value: bytes) -> str | None:
     return _kind(parsed)
 
 
-def mistake(text: str) -> str:
-    """Returns why a text that starts as a JSON object is not one: its first mistake, in words."""
-    found = re.match(READABLE, text)
-    readable = found[0] if found else ""
-    if len(readable) < len(text):
-        return f"not JSON: the mistake is at {_place_after(readable)}"
-    bare = re.sub(ANY_TEXT, "", text)
-    if len(re.findall(OPENING, bare)) > len(re.findall(CLOSING, bare)):
-        return f"not JSON: the text ends before the object does, at {_place_after(readable)}"
-    twice = _given_twice(text)
-    return f"not clear: the field {twice} is given twice" if twice else NOT_ONE_OBJECT
-
-
-def _place_after(text: str) -> str:
-    """Returns the line and the column of the character that follows the text, each from 1."""
-    *before, last_line = text.split("\n")
-    return f"line {len(before) + 1}, column {len(last_line) + 1}"
-
-
-def _given_twice(text: str) -> str | None:
-    """Returns the first field that an invoice has twice. None: there is none, or a reason cannot repeat its name."""
-    start = len(text) - len(text.lstrip(WHITE_SPACE))
-    try:
-        with enough_recursion():
-            pairs, _ = decoder(Pairs).raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None
-    last = dict(pairs)
-    items = last.get("InvoiceLineItems")
-    places = [("", pairs), ("DeliveryAddress.", last.get("DeliveryAddress"))]
-    # isinstance would also accept Pairs, which is an object and not a list of items.
-    places += [("InvoiceLineItems[].", item) for item in (items if type(items) is list else ())]
-    for above, each in places:
-        if isinstance(each, Pairs) and (name := _name_given_twice(each)) is not None:
-            return above + name if re.search(ORDINARY_NAME, above + name) else None
-    return None
-
-
-def _name_given_twice(pairs: Pairs) -> str | None:
-    return next((first for first, second in pairwise(sorted(name for name, _ in pairs)) if first == second), None)
+def _mistake(error: json.JSONDecodeError) -> str:
+    """Returns where a text that starts as a JSON object is no JSON."""
+    # Python gives the start of a text that has no closing quote.
+    if error.pos == len(error.doc) or error.msg.startswith("Unterminated string"):
+        return f"not JSON: the text ends before the object does, after {len(error.doc):,} characters"
+    return f"not JSON: the mistake is at line {error.lineno}, column {error.colno}"
 
 
 def _kind(value: Any) -> str:
@@ -222,10 +167,11 @@ def _misfits(record: dict[str, Any], schema: Schema, above: str) -> Iterator[str
 
 def _misfits_of(value: Any, avro_type: Any, name: str) -> Iterator[str]:
     kind, type_name = _kind(value), _name_of(avro_type)
-    if kind not in _ACCEPTED[type_name][0]:
-        yield _misfit(name, kind, type_name)
+    accepted, in_words = _ACCEPTED[type_name]
+    if kind not in accepted:
+        yield f"{name} is {kind}, and must be {in_words}"
     elif (largest := _LARGEST.get(type_name)) and not -largest - 1 <= Decimal(value) <= largest:
-        yield _out_of_range(name, largest)
+        yield f"{name} is out of range: it must be from {-largest - 1:,} to {largest:,}"
     elif type_name == "double" and isinf(float(value)):
         yield f"{name} is too large for a number"
     elif type_name == "record":

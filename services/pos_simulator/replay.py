@@ -1,20 +1,17 @@
 """Messages of recorded invoices from JSON lines."""
 
 import codecs
-import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import IO, Any, NamedTuple
 
 import schemas
 from schemas import topics
-from services.domain.json_patterns import BEGINS_AS_OBJECT
-from services.domain.json_rules import NotReadableError, read_object
+from services.domain.json_rules import BEGINS_AS_OBJECT, NotReadableError, read_object
 from services.messaging import avro
 from services.messaging.schema_ids import SchemaIds
 
 _SCHEMA = schemas.current("PosInvoice")
-_BEGINS_AS_OBJECT = re.compile(BEGINS_AS_OBJECT.encode())
 
 
 class Format(StrEnum):
@@ -52,7 +49,7 @@ def recorded(lines: Iterable[bytes], wanted: Format, ids: SchemaIds) -> Iterator
 
 
 def _message(text: bytes, wanted: Format, encode: Any) -> Recorded:
-    if not _BEGINS_AS_OBJECT.match(text):
+    if not BEGINS_AS_OBJECT.match(text):
         return Recorded(None, text, Written.RAW)
     try:
         invoice = read_object(text, _SCHEMA)
