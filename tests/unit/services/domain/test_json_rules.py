@@ -10,7 +10,6 @@ from services.domain.json_rules import NotReadableError, read_object
     ("text", "place"),
     [
         ("{'a':1}", 1),
-        ('{"a":1,}', 7),
         ('{"a" 1}', 5),
         ('{"a":"x\ny"}', 7),
         ('{"a":"\\q"}', 6),
