@@ -111,7 +111,7 @@ def _json_syntax() -> Reasons:
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1} \n': None,
         b' \n\t{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}': None,
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": NaN}': "not JSON: NaN is no JSON value",
-        # Many escapes, or many brackets: nothing calls itself for each of them.
+        # Many escapes or many brackets: no function calls itself for each of them.
         b'{"a": "' + b"\\n" * 400_000 + b'"': (
             "not JSON: the text ends before the object does, after 800,008 characters"
         ),

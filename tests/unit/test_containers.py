@@ -155,7 +155,7 @@ def test_maintenance_has_the_folders_and_settings_of_the_pipeline(compose: dict[
 
 
 def test_all_services_count_with_the_values_of_the_pipeline(compose: dict[str, Any]) -> None:
-    """The API simulates with the factor of the pipeline. It and `loyalty dead-letters` replay within its horizon."""
+    """The API simulates with the pipeline's factor. The API and `loyalty dead-letters` replay within its horizon."""
     shared = {"LOYALTY_LOYALTY_FACTOR", "LOYALTY_REPEAT_HORIZON"}
     for name in ("pipeline", "api", "keys", "audit", "maintenance"):
         assert shared <= compose["services"][name]["environment"].keys(), name

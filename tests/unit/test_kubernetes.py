@@ -137,7 +137,7 @@ def test_the_service_finds_the_driver_of_executors() -> None:
 
 
 def test_the_driver_of_executors_gets_no_other_secret() -> None:
-    """Spark mounts a whole secret. Those of the stack also have the secret of instances and the URL of the ledger."""
+    """Spark mounts a whole secret. The stack's secrets also have the secret of instances and the URL of the ledger."""
     guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
     ((name, folder),) = re.findall(r"spark\.kubernetes\.driver\.secrets\.(\S+)=(\S+)", guide)
     (created,) = re.findall(rf"create secret generic {name} (.*)", guide)

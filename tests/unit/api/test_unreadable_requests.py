@@ -102,7 +102,7 @@ def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
 
 
 def test_the_document_has_this_problem_for_each_request(client: TestClient) -> None:
-    """Also for requests with another problem of status 400."""
+    """Requests that can get another problem of status 400 also have it."""
     paths = client.get("/openapi.json").json()["paths"]
     operations = [each for path, item in paths.items() if path.startswith("/v1/") for each in item.values()]
     problems = [each["responses"]["400"]["content"]["application/problem+json"]["examples"] for each in operations]

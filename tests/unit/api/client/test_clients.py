@@ -285,7 +285,7 @@ def test_an_answer_that_cannot_be_read_is_not_final(run: Run) -> None:
 
 @pytest.mark.parametrize(("seconds", "longest"), [(0, 5), (60, 15)])
 def test_no_attempt_takes_much_longer_than_the_seconds_of_the_client(run: Run, seconds: float, longest: float) -> None:
-    """A server may be silent. One that works waits for a decision for at most ten seconds."""
+    """A server may be silent. A server that works waits for a decision for at most ten seconds."""
     api = Api(httpx.Response(200, json=BALANCE), httpx.Response(201, json=DECISION))
     run(api, ("balance", CARD), ("redeem", CARD, 1), seconds=seconds)
     assert [longest] * 2 == [request.extensions["timeout"]["read"] for request in api.requests]

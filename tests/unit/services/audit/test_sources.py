@@ -78,7 +78,7 @@ def test_the_api_key_is_sent_and_never_shown(tmp_path):
 
 
 def test_a_file_that_has_no_key_is_not_sent(tmp_path):
-    """A folder, and a file in UTF-16. The API then says that it needs a key, and the audit can say so."""
+    """The path can name a folder or a file in UTF-16. The API says that it needs a key, and the audit can say so."""
     file, credentials = tmp_path / "key", []
     file.write_text("lk_secret", encoding="utf-16")
     with answering([page("A")], credentials) as url:

@@ -21,7 +21,7 @@ from tests.support.strategies import VALID_INVOICES
 
 TOPICS_WITH_SCHEMA = [topic for topic in topics.ALL if topic.value]
 ON_NO_TOPIC = {"Purchase"}
-"""This record is between the operators of Spark."""
+"""The operators of Spark exchange this record."""
 
 _BALANCE = {
     "CustomerCardNo": "1",

@@ -154,7 +154,7 @@ def test_a_replay_publishes_a_young_letter_of_a_record_that_also_has_an_old_one(
 def test_a_selection_by_reason_also_has_the_young_letter_of_a_record_with_an_old_one(
     broker: tuple[Settings, Producer],
 ) -> None:
-    """It has no second young letter, which a restart of the pipeline can write."""
+    """The selection leaves out the second young letter, which a restart of the pipeline can write."""
     settings, producer = broker
     since = replayed_since(settings, older=False)
     origin = [(name, b"7") for name in headers.OF_DEAD_LETTERS]

@@ -293,7 +293,7 @@ def test_points_of_a_replaced_card_keep_their_months(opened: Callable[..., Datab
 
 
 def test_spent_points_of_a_replaced_card_are_not_owed(opened: Callable[..., Database], ledger: Ledger) -> None:
-    """They expire later than the points that remain, and explain none of them."""
+    """The spent points expire later than the points that remain. They must not explain the remaining points."""
     ledger.append(
         ("A", entry(1, 500, total=500, time=at(2024, 1, 2), expires_time=MAY)),
         ("B", entry(1, 300, total=300, time=at(2024, 1, 3), expires_time=MARCH)),
@@ -492,7 +492,7 @@ def test_a_number_of_two_stores_gives_each_basket_to_its_customer(
 def test_an_entry_of_an_evening_belongs_to_the_invoice_of_the_same_day(
     opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
 ) -> None:
-    """It is nearer to the next midnight. The invoice of the next day arrives weeks later."""
+    """The entry is nearer to the next midnight. The invoice of the next day arrives weeks later."""
     for store, time_, entered, card in (
         ("S1", at(2026, 11, 1, 22), at(2026, 11, 1, 22), CARD),
         ("S2", at(2026, 11, 2, 10), at(2026, 11, 25), "other"),
@@ -608,7 +608,7 @@ def test_files_of_the_working_directory_can_be_joined(
 def test_only_its_owner_can_read_what_does_not_fit_into_memory(
     opened: Callable[..., Database], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files can have cards. The working directory gets none, and the others end with the database."""
+    """The files can have cards. The working directory gets no file, and the database deletes its files at its end."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
