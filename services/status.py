@@ -27,8 +27,9 @@ from services.tls import client_context
 _SECONDS = 3.0
 """The longest time to wait for the answer of one process."""
 _POSITIONS = {"loyalty_query_position": "query {query}", "loyalty_ledger_position": "ledger"}
-"""The metrics from which the lags of readers are computed, and the names of the readers. The readers' own metrics of
-their lags are from their last micro-batch or transaction."""
+"""The metrics from which the lags of readers are computed, and the names of the readers. The lags in the
+readers' own metrics are as old as their last micro-batch or transaction.
+"""
 _LAGS = {"loyalty_webhook_lag": "webhook {endpoint}"}
 """The metrics with the lags of other readers, and the names of the readers."""
 _Spans = Mapping[str, Mapping[int, tuple[int, int]]]

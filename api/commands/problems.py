@@ -103,7 +103,8 @@ class InsufficientPoints(CommandRefused, code="insufficient-points", title="Not 
 
 class RedemptionNotOpen(CommandRefused, code="unknown-redemption", title="The redemption is not open"):
     """The redemption was captured or voided before, or it has lapsed. Before you start a new redemption, check whether
-    this one was captured: repeat its capture with the Idempotency-Key of that capture, or look for the entry redeemed.
+    this one was captured: repeat its capture with the Idempotency-Key of that capture, or look for an entry of the kind
+    redeemed.
     """
 
 

@@ -306,8 +306,9 @@ class CommandService:
     async def _require_customer(self, command: Command, card: str, deadline: float) -> None:
         """Raise UnknownCustomer if the card has no balance. Otherwise the loyalty query would open an account for it.
 
-        If no instance can say whether the card has a balance, a command that takes points is sent. The loyalty query
-        refuses it if there are not enough points. It does not refuse other commands, so they raise Problem.
+        No instance may know whether the card has a balance. Then the API sends a command that takes points, because the
+        loyalty query refuses it if there are not enough points. The loyalty query does not refuse other commands, so
+        they raise Problem.
         """
         try:
             balance = await self._balance(card, deadline)

@@ -279,7 +279,7 @@ class BalanceEvents:
         return [] if knows_erasure else [gap, revisions.current(value, position)]
 
     async def _wait_for_end(self, task: StoreTask, key: bytes, offset: int | None) -> None:
-        """Wait until it is known whether the changelog has this offset. None: wait for the next report of the end.
+        """Wait until it is known whether the changelog has this offset. With None, wait for the next end offset.
 
         An older end offset does not say whether this copy is behind the client, or the topic was created again. Raises
         TimeoutError if Kafka does not answer.

@@ -269,7 +269,7 @@ def server_of(
         # Paths contain card numbers, and a log line costs more than a lookup.
         access_log=False,
         log_config=None,
-        # Without the variable, uvicorn would trust 127.0.0.1. So each local program could choose its own address.
+        # Without the variable, uvicorn would trust the headers of 127.0.0.1. So a local program could name any address.
         proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=grace_seconds,

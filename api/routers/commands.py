@@ -212,8 +212,8 @@ async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     """Move available points from one card to another. They keep the time at which they expire.
 
     When the transfer is done, the points have left the sender. The receiver gets them a moment later. If the receiver's
-    total would be above 10^15 points, they go back to the sender. A sender without a balance is unknown, and gets no
-    account.
+    total would be above 10^15 points, the points go back to the sender. A sender without a balance is unknown, and gets
+    no account.
     """
     fields = body.normalized()
     own = {"points": fields["points"], "counterparty": body.to_card}

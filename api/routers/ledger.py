@@ -161,8 +161,9 @@ def entries(  # noqa: PLR0913, PLR0917 - each parameter of the request is a para
 def statement(request: Request, card: Card, ledger: Ledger, days: Days) -> Response:
     """The opening balance, the entries of these days from the oldest to the newest, and the closing balance, as CSV.
 
-    In a cell with free text, an apostrophe is before each part that a spreadsheet would run as a formula, also after a
-    semicolon, a tab or a line break. A response without the line `closing-balance` is incomplete.
+    In a cell with free text, an apostrophe is before each part that a spreadsheet would run as a formula. Such a part
+    can also begin after a semicolon, a tab or a line break. A response without the line `closing-balance` is
+    incomplete.
     """
     with _ledger_problems():
         found, caller = ledger.statement(card, days), caller_of(request)

@@ -30,8 +30,8 @@ class Balance(BaseModel):
     )
     Blocked: bool | None = Field(description="Whether the card is blocked.", examples=[False])
     MovedTo: str | None = Field(
-        description="The card to which the account has moved. Only requests of stores show it. A read of such a "
-        "balance is 410.",
+        description="The card to which the account has moved. Only reads of a store show it. A read of the balance "
+        "itself gets 410.",
         examples=[None],
     )
     Sequence: int = Field(ge=1, description="Grows with every entry of the account.", examples=[3])

@@ -121,16 +121,16 @@ def _date(created_time: Column) -> tuple[Column, Column]:
 
 
 def move_undated(spark: SparkSession, directory: str) -> None:
-    """Move the files of undated rows to the folder of their date now, which can have rows of year 1.
+    """Move the files of undated rows to the folder of the date that such rows have now. It can already have rows.
 
-    Rows of an unfinished micro-batch are deleted, because it will write to the new folder.
+    Delete the rows of an unfinished micro-batch, because it will write them to the new folder.
     """
     files = Files(spark, directory)
     committed = CheckpointReader(spark, f"{directory}/{_CHECKPOINT}").batches()
     for batch in files.names(_UNDATED):
         if committed and int(batch.removeprefix("batch=")) <= committed[-1]:
             for name in files.names(f"{_UNDATED}/{batch}"):
-                # A micro-batch has files of the same name in both folders.
+                # Both folders can have a file of this micro-batch with the same name.
                 files.rename(f"{_UNDATED}/{batch}/{name}", f"{_UNDATED_NOW}/{batch}/undated-{name}")
     files.delete(_UNDATED)
 

@@ -95,7 +95,7 @@ def _with_steps_counted(rows: DataFrame) -> DataFrame:
 def _check_changelog(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
     """Refuse to start after an interrupted rebuild, and refuse a new checkpoint beside an old changelog.
 
-    A rebuild writes records that the old checkpoint lacks. In a new one, the sequence numbers begin again at 1.
+    A rebuild writes records that the old checkpoint lacks. In a new one, sequence numbers begin at 1 again.
     """
     if CheckpointReader(spark, checkpoint).is_unfinished:
         raise CheckpointMismatchError(

@@ -29,7 +29,7 @@ _SCHEMA_IDS = "schema-ids.json"
 
 
 def write_skipped_invoices(context: QueryContext, checkpoint: str) -> None:
-    """Write a dead letter for each invoice before the position of the checkpoint whose schema id is new.
+    """Write a dead letter for each invoice that has a new schema id and is before the position of the checkpoint.
 
     The fan-out query may have written the same dead letters. Their readers ignore duplicates.
     """

@@ -118,7 +118,7 @@ class Query:
         return writer.trigger(processingTime=f"{interval.total_seconds():.3f} seconds").start()
 
     def check_settings(self, spark: SparkSession, settings: Settings) -> None:
-        """Raise CheckpointMismatchError if the manifest has another value that a new checkpoint must keep."""
+        """Raise CheckpointMismatchError if a setting that a new checkpoint must keep differs from the manifest."""
         before = manifest.read(spark, self.checkpoint(settings))
         kept = before.keys() - self.remedies.keys()
         same = {name: value for name, value in self._made_with(settings).items() if name in kept}

@@ -51,7 +51,7 @@ def import_balances(
         )
     texts = name + reason + actor
     if texts.encode(errors="ignore").decode() != texts:
-        stop("--name, --reason and --actor must be UTF-8, and one of them has other bytes: write it again", MISUSED)
+        stop("--name, --reason and --actor must be UTF-8, but one of them has other bytes: type it again", MISUSED)
     settings, now = read_settings(), time.time_ns() // 1_000_000
     with clear_errors():
         try:

@@ -93,7 +93,7 @@ class _SafeConsole(Console):
 def console(*, stderr: bool = False) -> Console:
     """The console for results, or for messages (``stderr``). If another program reads it, it cuts no text.
 
-    It prints all other texts of users unchanged. By default Rich prints ``:a:`` as an emoji and ``[red]`` as a colour.
+    It prints the other characters unchanged. By default Rich prints ``:a:`` as an emoji and ``[red]`` as a colour.
     """
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return _SafeConsole(stderr=stderr, width=None if is_terminal else _NO_LIMIT, emoji=False, markup=False)

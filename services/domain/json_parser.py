@@ -50,7 +50,7 @@ def _refuse_constant(name: str) -> NoReturn:
 DECODER = json.JSONDecoder(
     object_pairs_hook=_UniqueObject, parse_int=_number, parse_float=_number, parse_constant=_refuse_constant
 )
-"""Raises ValueError for what Jackson refuses, except for what is nested too deeply."""
+"""It raises ValueError for what Jackson refuses. It does not check how deeply a value is nested."""
 
 
 def parse(text: str, deepest: int) -> Any:

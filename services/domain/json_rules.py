@@ -120,8 +120,8 @@ def kind_of_other(value: bytes) -> str | None:
 
 
 def _mistake(error: json.JSONDecodeError) -> str:
-    """Returns where a text that starts as a JSON object is no JSON."""
-    # Python gives the start of a text that has no closing quote.
+    """Returns the place at which a text that starts as a JSON object stops being JSON, in words."""
+    # For a text without a closing quote, Python names the start of this text.
     if error.pos == len(error.doc) or error.msg.startswith("Unterminated string"):
         return f"not JSON: the text ends before the object does, after {len(error.doc):,} characters"
     return f"not JSON: the mistake is at line {error.lineno}, column {error.colno}"

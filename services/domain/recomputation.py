@@ -121,7 +121,7 @@ def _without_ignored(
 
 
 def _came_with(part: Account, event: Event, memory: int) -> bool:
-    """Whether an invoice has a number of an account that moved here. So this account ignored the invoice."""
+    """Whether an account that moved here already knew the number of an invoice. This account then ignored it."""
     past = part.purchases.get(event.event_id) or part.returns.get(event.event_id)
     return isinstance(event, Purchase) and past is not None and event.append_time <= past.append_time + memory
 
@@ -254,7 +254,7 @@ class _Copies:
             memory: how long accounts remember an id, in milliseconds.
         """
         recorded = [entry for entry in entries if not is_from_timer(entry)]
-        # A message has an id of its own. So look at the number of its invoice, too.
+        # A message about an invoice has an id of its own, so the number of the invoice counts, too.
         last_times = dict(sorted((id_, each.time) for each in recorded for id_ in (each.event_id, each.invoice_number)))
         first = []
         for event_id, copies in self._waiting.items():

@@ -38,7 +38,7 @@ class GroupMembership:
     session timeout. This process may not notice, because it may be paused or disconnected. So this instance counts as
     the owner only for half of the session timeout after the last request in whose answer the coordinator listed it as a
     member. The other half is for the age of its last heartbeat, which is up to a quarter of the session timeout, and
-    for responses that are on their way. Heartbeats have another connection than these requests. If only the heartbeats
+    for responses that are on their way. Heartbeats use another connection than these requests. If only the heartbeats
     fail, the lease ends with the first answer that does not list this member.
 
     Attributes:

@@ -74,7 +74,7 @@ class Accounts:
             self._add(AccountKey(row.pseudonym, row.opened_time), Account(row.id, 0, None))
 
     def erase(self, key: AccountKey, time: int) -> list[Account]:
-        """Delete the card of the accounts up to this key. Returns the accounts whose card this call has deleted."""
+        """Delete the card of this account and of older ones of the customer. Returns those that had a card."""
         erased = []
         for opened_time, account in self._by_pseudonym[key.pseudonym]:
             if opened_time <= key.opened_time and account.erased_time is None:

@@ -134,7 +134,7 @@ class Appender:
         accounts = Accounts(connection, pseudonyms.values())
         # A card that this batch erases is never written.
         accounts.open({key: None if key in erasures else storable(each.card) for key, each in keyed})
-        # A card gets an account with a later OpenedTime only after an erasure. The ledger can have missed its entry.
+        # A card gets an account with a later OpenedTime only after an erasure. The ledger can have missed the erasure.
         older = {key._replace(opened_time=key.opened_time - 1): (each.card, key.opened_time - 1) for key, each in keyed}
         erased = 0
         for key, (card, time) in (*erasures.items(), *older.items()):

@@ -1,8 +1,8 @@
 """Removes the cards and free texts of erased customers from entries. Amounts, times, codes and pseudonyms stay.
 
 A token can have any claim sub: the card, another name of the customer, or the name of an employee. The ledger cannot
-distinguish them. So an entry that loses its free text also loses every sub, and only ``BEARER_ACTOR`` stays. For the
-card as sub, the pseudonym stays: the audit then sees why the text is gone.
+distinguish them. So an entry that loses its free text also loses every sub, and only ``BEARER_ACTOR`` stays. If the
+sub is the card, the pseudonym replaces the whole actor, so that the audit sees why the text is gone.
 """
 
 from typing import Any

@@ -10,7 +10,9 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.ready = Gauge(
-            "loyalty_ledger_ready", "0 while Kafka cannot be read or the database cannot be written.", registry=registry
+            "loyalty_ledger_ready",
+            "0 while the ledger cannot read from Kafka or write to its database.",
+            registry=registry,
         )
         self.entries = Counter("loyalty_ledger_entries", "Entries appended.", registry=registry)
         self.repeats = Counter(

@@ -76,8 +76,9 @@ class Page:
 class Statement:
     """A customer's entries of a period, the oldest first, and the totals before and after the period in hundredths.
 
-    An entry with an earlier time than the entry before it belongs to the day of that entry. So each balance is a total
-    that the account had. ``closing`` is ``opening`` plus the points of the entries, even if the ledger lacks some.
+    If an entry has an earlier time than the previous entry, it belongs to the day of the previous entry. So each
+    balance is a total that the account had. ``closing`` is ``opening`` plus the points of the entries, even if the
+    ledger lacks some.
     """
 
     opening: int

@@ -251,7 +251,7 @@ def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False, sinc
 
     Args:
         by_reason: keep the first dead letter of each reason.
-        since: also keep the first dead letter of a record that first became one at this time or later.
+        since: of each record, also keep the first dead letter whose ``first_time`` is not before this time.
     """
     seen = set()
     for letter in letters:

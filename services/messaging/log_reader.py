@@ -194,7 +194,7 @@ class LogReader:
             raise
 
     def _probe(self) -> None:
-        """Ask for the answer of a broker. librdkafka does not report that it has connected again.
+        """Ask a broker for an answer. librdkafka does not report that it has connected again.
 
         Raises KafkaException if no broker answers, and an error was reported or LOST_SECONDS have passed.
         """

@@ -8,7 +8,8 @@ from services.sql.table import MONEY, POINTS, Column, Table
 MACROS = (
     "CREATE MACRO points(hundredths) AS (hundredths::DECIMAL(20, 0) * 0.01)::DECIMAL(21, 2)",
     f"CREATE MACRO time_of(ms) AS CASE WHEN ms BETWEEN {FIRST_TIME} AND {LAST_TIME} THEN epoch_ms(ms) END",
-    # A till can use a number again. An entry belongs to the invoice with the nearest date, then time.
+    # A till can use a number again. An entry belongs to the invoice with the nearest date. The nearest time decides
+    # between invoices of one date.
     """
     CREATE MACRO apart(moment, day, clock) AS (
         greatest(epoch_ms(day) - epoch_ms(moment), epoch_ms(moment) - epoch_ms(day) - 86_399_999, 0),

@@ -156,7 +156,7 @@ class Database:
         # A statement that does not read line items works without them. For others, the lazy table raises the error.
         with suppress(Exception):
             exported = files.line_items(self._settings) or exported
-        # After an error in a transaction, DuckDB accepts nothing but ROLLBACK, and says so to other statements.
+        # After an error in a transaction, DuckDB accepts only ROLLBACK. Its error for the user's statement says so.
         with suppress(duckdb.TransactionException):
             self._connection.register(LINE_ITEMS.name, exported)
 

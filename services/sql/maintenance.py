@@ -40,7 +40,7 @@ def maintain(settings: Settings, keep_hours: int = KEEP_HOURS) -> Maintained:
         raise MaintenanceConflictError(
             f"the export has changed the files that were merged: run the command again ({error})"
         ) from error
-    # Only a full vacuum finds the files of a micro-batch that died before its commit. Younger files can be of a running
-    # one.
+    # Only a full vacuum finds the files of a micro-batch that died before its commit. It keeps younger files, because
+    # they can belong to a running micro-batch.
     deleted = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
     return Maintained(merged["numFilesRemoved"], merged["numFilesAdded"], len(deleted))

@@ -132,7 +132,7 @@ def _temporary(file: Path) -> Path:
 
 
 def replace_parquet(rows: pa.Table, file: Path) -> None:
-    """Write a Parquet file. Its old content stays if that fails."""
+    """Write a Parquet file. If the write fails, the old content stays."""
     temporary = _temporary(file)
     try:
         with temporary.open("wb") as opened:

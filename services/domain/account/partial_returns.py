@@ -32,7 +32,7 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
         values = ((item, value - returned.items.get(item, _ZERO)) for item, value in items_left.items())
         items_left = {item: value for item, value in values if value > 0}
     # A line can lack a value. So lines show which items are left only if they are worth the money of the return.
-    # After a return that does not show it, no later return shows it. Otherwise the order of the returns would matter.
+    # If one return does not show it, later ones do not show it either. Otherwise the order of the returns would matter.
     are_items_known = (
         bought.items is not None
         and not bought.lines
