@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -195,11 +196,11 @@ def _write(result: "pa.Table", file: Path) -> None:
     from services.sql.written import replace_parquet
 
     try:
-        if file.exists() and not file.is_file():  # for example a pipe: it cannot be replaced
+        if file.exists() and not file.is_file():  # for example a pipe: nothing can replace it
             with file.open("wb") as opened:
                 parquet.write_table(result, opened)
-        else:
-            replace_parquet(result, file.resolve())
+            return
+        replace_parquet(result, Path(os.path.realpath(file)))
     except ArrowException as error:
         stop(f"Parquet cannot keep this result: select the column as another type, for example `a::VARCHAR` ({error})")
     report(None, f"{file}: {result.num_rows} rows", as_json=False)

@@ -40,7 +40,7 @@ def maintain(settings: Settings, keep_hours: int = KEEP_HOURS) -> Maintained:
         raise MaintenanceConflictError(
             f"the export has changed the files that were merged: run the command again ({error})"
         ) from error
-    # Only a full vacuum finds the files of a micro-batch that died before its commit. It keeps younger files, because
-    # they can belong to a running micro-batch.
-    deleted = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
+    # A full vacuum would also find files of a micro-batch that died before its commit. But it deletes each file of the
+    # folder that the table does not name, also an archive or a checkpoint that an operator keeps there.
+    deleted = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
     return Maintained(merged["numFilesRemoved"], merged["numFilesAdded"], len(deleted))

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath, PurePosixPath
+from shutil import copymode
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -139,6 +140,8 @@ def replace_parquet(rows: pa.Table, file: Path) -> None:
             parquet.write_table(rows, opened, compression="zstd")
             opened.flush()
             os.fsync(opened.fileno())
+        if file.exists():
+            copymode(file, temporary)
         temporary.rename(file)
     finally:
         temporary.unlink(missing_ok=True)

@@ -102,14 +102,18 @@ def test_csv_and_parquet_have_every_type(tmp_path: Path) -> None:
 
 def test_a_parquet_result_goes_through_a_link_and_into_a_pipe(tmp_path: Path) -> None:
     Path(tmp_path, "link").symlink_to("target.parquet")
+    target = Path(tmp_path, "target.parquet")
+    target.touch(0o600)
     loyalty("--parquet", "link", "SELECT 1 AS a")
     assert Path(tmp_path, "link").is_symlink()
-    assert [{"a": 1}] == parquet.read_table(tmp_path / "target.parquet").to_pylist()
+    assert "600" == f"{target.stat().st_mode:o}"[-3:]
+    assert [{"a": 1}] == parquet.read_table(target).to_pylist()
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
-        assert 0 == loyalty("--parquet", "pipe", "SELECT 2 AS a").exit_code
+        result = loyalty("--parquet", "pipe", "SELECT 2 AS a")
         content, _ = reader.communicate(timeout=60)
     assert [{"a": 2}] == parquet.read_table(io.BytesIO(content)).to_pylist()
+    assert (0, "") == (result.exit_code, result.stdout)
     assert Path(tmp_path, "pipe").is_fifo()
 
 

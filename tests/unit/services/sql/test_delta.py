@@ -58,17 +58,16 @@ def test_maintenance_keeps_all_rows_and_the_checkpoint(tmp_path: Path) -> None:
     assert before == found(settings)
 
 
-def test_maintenance_deletes_old_files_of_a_killed_micro_batch(tmp_path: Path) -> None:
-    """A running micro-batch has younger files, which the table does not know yet either. The checkpoint stays."""
+def test_maintenance_keeps_the_files_that_are_not_of_the_table(tmp_path: Path) -> None:
+    """An operator can keep an archive or a checkpoint in the folder."""
     write(tmp_path, 1)
-    (tmp_path / "_checkpoint").mkdir()
-    left, checkpoint = tmp_path / "left.parquet", tmp_path / "_checkpoint" / "metadata"
-    for file in (left, checkpoint):
+    (tmp_path / "archive").mkdir()
+    for file in (tmp_path / "other.parquet", tmp_path / "archive" / "0.parquet"):
         file.touch()
         os.utime(file, (0, 0))
-    (tmp_path / "running.parquet").touch()
-    assert (0, 0, 1) == maintain(Settings(export_dir=str(tmp_path)))
-    assert [False, True, True] == [file.exists() for file in (left, checkpoint, tmp_path / "running.parquet")]
+    assert (0, 0, 0) == maintain(Settings(export_dir=str(tmp_path)))
+    assert (tmp_path / "other.parquet").exists()
+    assert (tmp_path / "archive" / "0.parquet").exists()
 
 
 def test_the_command_reports_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
