@@ -30,6 +30,12 @@ PATHS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine can need more than half a second to accept a connection."""
+    monkeypatch.setattr(peer_client, "_CONNECT_SECONDS", 30)
+
+
 async def head_of(request: PeerRequest) -> list[bytes]:
     """The lines of the head that a peer reads when an instance forwards the request."""
     lines: list[bytes] = []
