@@ -254,8 +254,8 @@ class BalanceEvents:
         self, revisions: _Revisions, task: StoreTask, key: bytes, last: EventId | None
     ) -> Sequence[Event]:
         """The events that the client has not received yet. Raises KafkaException and TimeoutError."""
-        if last is not None and (last.offset is not None or task.get(key) is None):
-            await self._wait_for_end(task, key, last.offset)
+        if last is not None:
+            await self._wait_until_known(task, key, last)
         position, value, end = task.progress.position, task.get(key), task.progress.end_offset
         if last is None:
             return [revisions.current(value, position)]
@@ -265,8 +265,8 @@ class BalanceEvents:
             if last.offset >= position:
                 # This copy is behind the client. The follower delivers what the client has not received yet.
                 return []
-        elif value is None and (last.offset is not None or not 0 < end <= position):
-            # The topic was created again, or this copy is behind it. So it cannot say that the account is erased.
+        elif value is None and (last.offset is not None or end == 0):
+            # The topic was created again. So this copy cannot say that the account is erased.
             return [gap]
         if value is not None and revisions.has(value):
             revisions.skip_to(value.offset)
@@ -278,16 +278,21 @@ class BalanceEvents:
         knows_erasure = value is None and last.is_of_erasure
         return [] if knows_erasure else [gap, revisions.current(value, position)]
 
-    async def _wait_for_end(self, task: StoreTask, key: bytes, offset: int | None) -> None:
-        """Wait until it is known whether the changelog has this offset. With None, wait for the next end offset.
+    async def _wait_until_known(self, task: StoreTask, key: bytes, last: EventId) -> None:
+        """Wait until it is known whether this copy is behind the client.
 
-        An older end offset does not say whether this copy is behind the client, or the topic was created again. Raises
-        TimeoutError if Kafka does not answer.
+        With an offset, an older end offset does not say whether this copy is behind, or the topic was created again.
+        Without an offset, only a copy that is not behind can say that the account is erased. Raises TimeoutError if
+        Kafka does not answer, or if a copy without the revision of such a client does not catch up.
         """
         progress, now = task.progress, boot_seconds()
 
         def is_known() -> bool:
-            return (offset is not None and progress.end_offset > offset) or progress.end_asked_at > now
+            if last.offset is not None:
+                return progress.end_offset > last.offset or progress.end_asked_at > now
+            value = task.get(key)
+            has_revision = value is not None and value.version >= last.version
+            return has_revision or (progress.end_asked_at > now and progress.lag == 0)
 
         await self._streams.step(self._local.stores.waiters.wait(key, is_known, bool, math.inf))
 

@@ -62,8 +62,8 @@ async def balance_events(
     Without Last-Event-ID the first event is the current balance.
 
     `gap`: revisions after the last event have been compacted away, or the client missed more records than an instance
-    reads for one client. The current balance follows. `erased`: the account is gone. `card-replaced`: the account has
-    moved to the card in `newCard`. A caller that is limited to one card gets no `newCard`.
+    reads for one client. The current balance follows, or `erased`. `erased`: the account is gone. `card-replaced`: the
+    account has moved to the card in `newCard`. A caller that is limited to one card gets no `newCard`.
     """
     last = EventId.parse(last_event_id) if last_event_id is not None else None
     return await events.open(request, stores.by_name[BALANCES], card.encode(), last)

@@ -13,7 +13,7 @@ from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
 from services.messaging.avro import encoder
 from services.state_stores.definition import StoreDefinition
-from services.state_stores.task import ChangelogRecord
+from services.state_stores.task import ChangelogRecord, StoreTask
 from tests.support.builders import CARD, IDS
 from tests.support.clusters import Group, StreamingTransport
 
@@ -108,10 +108,16 @@ class Client:
 
     def report_end(self, offset: int, number: int = 0) -> None:
         """Let the broker report this end offset of the card's partition to an instance."""
-        instance = self.group.instances[number]
-        store = instance.stores["customer-balances"]
-        store.serving(store.partition_of(CARD.encode())).note_end_offset(offset, boot_seconds() + 60, 0)
-        instance.waiters.notify([CARD.encode()])
+        self._task(number).note_end_offset(offset, boot_seconds() + 60, 0)
+        self.group.instances[number].waiters.notify([CARD.encode()])
+
+    def advance(self, position: int, number: int = 0) -> None:
+        """Let an instance apply the records of other cards in the card's partition, up to this position."""
+        self._task(number).advance(position)
+
+    def _task(self, number: int) -> StoreTask:
+        store = self.group.instances[number].stores["customer-balances"]
+        return store.serving(store.partition_of(CARD.encode()))
 
     async def erasure_after(self, last: str) -> str:
         """The id of the event ``erased``, which must be the first one after this event."""

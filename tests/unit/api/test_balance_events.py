@@ -108,6 +108,24 @@ def test_an_erasure_that_the_client_missed_is_an_event(step_seconds: Callable[[f
     run(scenario)
 
 
+def test_a_copy_that_lags_sends_an_erasure_after_it_has_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client knows no offset. The copy has not applied the record after the erasure, which is of another card."""
+    monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 0.01)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1), None)
+        client.report_end(3)
+        async with client.stream(last=f"{OPENED}.1") as stream:
+            first = asyncio.create_task(stream.next())
+            assert not (await asyncio.wait([first], timeout=0.1))[0]
+            client.advance(3)
+            assert ["gap", "erased"] == [(await first)[0], (await stream.next())[0]]
+
+    run(scenario)
+
+
 def test_an_erasure_comes_once_also_if_the_changelog_has_forgotten_it() -> None:
     """A client connects again every ten minutes, and Kafka keeps a deletion for a day."""
 
@@ -159,23 +177,26 @@ def test_a_store_that_is_built_again_repeats_no_old_erasure(step_seconds: Callab
     run(scenario)
 
 
+@pytest.mark.parametrize("last", ["2.3", "2"])
 @pytest.mark.parametrize("known", [0, 1])
-def test_a_copy_that_does_not_know_how_far_it_is_behind_repeats_no_erasure(known: int) -> None:
+def test_a_copy_that_does_not_know_how_far_it_is_behind_repeats_no_erasure(known: int, last: str) -> None:
     """The client has the erasure at offset 1 and two balances of the next account. The copy does not have them yet.
 
-    It asks the broker for the end of the changelog before it says anything.
+    It asks the broker for the end of the changelog before it says anything. A client without an offset gets ``gap``.
     """
     later = OPENED + 1_000
+    names = ["balance"] if last == "2.3" else ["gap", "balance"]
     records = [balance(1), None, *(balance(sequence, later) for sequence in (1, 2, 3))]
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         changelog.write(*records[:known])
-        async with client.stream(last=f"{later}.2.3") as stream:
-            first = asyncio.create_task(stream.sequence())
+        async with client.stream(last=f"{later}.{last}") as stream:
+            first = asyncio.create_task(stream.next())
             assert not (await asyncio.wait([first], timeout=0.1))[0]
             client.report_end(4)
             changelog.write(*records[known:])
-            assert 3 == await first
+            events = [await first] + [await stream.next() for _ in names[1:]]
+            assert (names, f"{later}.3.4") == ([event[0] for event in events], events[-1][1])
 
     run(scenario)
 
@@ -220,16 +241,16 @@ def test_a_stream_ends_if_the_broker_does_not_report_the_end_of_the_changelog(
 def test_a_standby_behind_the_client_does_not_say_that_the_account_is_erased(last: str) -> None:
     """The client has the first balance of an account, and the standby does not have it yet.
 
-    The standby does not know whether a client without an offset has missed something. So this client gets ``gap``.
+    A client without an offset may have missed a revision. So it gets ``gap``.
     """
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         client.group.dead.add(client.group.instances[1].url)
         client.report_end(1)
         async with client.stream(last=last) as stream:
+            changelog.write(balance(1), balance(2))
             if last == f"{OPENED}.1":
                 assert "gap" == (await stream.next())[0]
-            changelog.write(balance(1), balance(2))
             assert 2 == await stream.sequence()
 
     run(scenario, size=2, owner=1)
