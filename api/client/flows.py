@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from http import HTTPStatus
@@ -161,8 +162,11 @@ class Flows:
             again = call if call.method == "DELETE" else Call("GET", response.headers["Location"], {})
             response, command = yield from self._answer(repeat(again), _read_command, deadline, key)
         if command.status != _DONE:
-            # Only the response to the command itself has all members of the problem.
-            _, command = yield from self._answer(repeat(call), _read_command, deadline, key)
+            # Only the response to the command itself has all members of the problem. One attempt is enough, because the
+            # refusal is known.
+            with suppress(UnavailableError):
+                yield from self._answer(repeat(call), _read_command, time.monotonic(), key)
+            raise ProblemError(HTTPStatus.CONFLICT, {"type": command.reason, "detail": "The command is refused."})
         if command.card and command.account_sequence:
             self._remember(command.card, (_milliseconds(command.opened_time), command.account_sequence))
         return command

@@ -245,6 +245,17 @@ def test_a_refusal_is_a_problem_at_once_and_at_its_location(run: Run) -> None:
         assert (409, refusal.json()) == (raised.value.status, raised.value.members)
 
 
+@pytest.mark.parametrize("status", [202, 503])
+def test_a_refusal_at_its_location_is_a_problem_also_if_no_instance_repeats_it(run: Run, status: int) -> None:
+    """The instance that gets the command again does not know the decision yet, or does not answer in time."""
+    refused = httpx.Response(200, json=DECISION | {"Status": "refused", "Reason": "insufficient-points"})
+    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
+    api = Api(accepted, refused, accepted if status == 202 else problem(503, "rebalancing"))
+    with pytest.raises(ProblemError, match="409 insufficient-points: The command is refused"):
+        run(api, ("redeem", CARD, 1))
+    assert ["POST", "GET", "POST"] == [request.method for request in api.requests]
+
+
 def test_the_error_of_a_command_without_an_answer_has_its_key(run: Run) -> None:
     api = Api(*(httpx.ConnectError("refused") for _ in range(1_000)))
     with pytest.raises(UnavailableError, match="Repeat it with idempotency_key='mine'") as raised:
