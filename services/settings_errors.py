@@ -5,11 +5,13 @@ import re
 
 from pydantic_core import ErrorDetails, to_jsonable_python
 
-# A password can contain any character, so all text after it is hidden, up to the next parameter of a URL. Java reads
-# passwords from options such as -Djavax.net.ssl.keyStorePassword.
+# A name such as keyStorePassword, fs.s3a.access.key or sig, but not keyStore or design.
+_NAME = r"[\w.-]*(?:pass|secret|token|signature|(?:key|sig)(?![a-z]))[\w.-]*="
+# A password can contain any character, so all text after it is hidden. Only in the query of a URL, & ends it.
 _PASSWORDS = (
     (re.compile(r"(://[^/@:]*):.*@", re.DOTALL), r"\1:…@"),
-    (re.compile(r"((?:pass|secret|token)[\w.-]*=)[^&]*", re.IGNORECASE), r"\1…"),
+    (re.compile(rf"(?<![?&\w.-])({_NAME}).*", re.DOTALL | re.IGNORECASE), r"\1…"),
+    (re.compile(rf"([?&]{_NAME})[^&]*", re.IGNORECASE), r"\1…"),
 )
 
 

@@ -162,9 +162,12 @@ def test_no_password_is_shown(url: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "hidden"),
     [
-        ("spark_java_options", "-Xmn1m -DkeyStorePassword=s3cret -Da=b", "-Xmn1m -DkeyStorePassword=…"),
+        ("spark_java_options", "-Xmn1m -DkeyStorePassword=s3&cret -Da=b", "-Xmn1m -DkeyStorePassword=…"),
+        ("spark_java_options", "-DkeyStore=a -Dfs.s3a.access.key=s3cret", "-DkeyStore=a -Dfs.s3a.access.key=…"),
+        ("spark_java_options", "-Dfs.azure.account.key.a.example=s3cret==", "-Dfs.azure.account.key.a.example=…"),
         ("schema_registry_url", "https://a/?client_secret=s3cret&x=1", "https://a/?client_secret=…&x=1"),
         ("schema_registry_url", "https://a/?access_token=s3cret", "https://a/?access_token=…"),
+        ("schema_registry_url", "https://a/?sig=s3cret&x=1", "https://a/?sig=…&x=1"),
     ],
 )
 def test_no_password_of_an_option_is_shown(name: str, value: str, hidden: str) -> None:
