@@ -21,8 +21,9 @@ class LoyaltyClient:
         base_url: any instance of the API, or a load balancer in front of all. It begins with http:// or https://.
         credentials: an API key or a bearer token. The client removes blanks around it. None: the API needs no
             credentials.
-        seconds: how long the client repeats a request before it raises UnavailableError. The last attempt may take five
-            seconds longer, or more if the server sends its response slowly.
+        seconds: how long the client repeats a request before it raises UnavailableError. In the last attempt, the
+            connection, the TLS handshake and the response may each take five seconds longer. A response may take even
+            longer if the server sends it slowly.
         transport: replaces the connection, for tests and proxies.
 
     Every command takes an ``idempotency_key``. Give the key of an earlier process to repeat its command. Without a key
