@@ -104,10 +104,9 @@ def _without_ignored(
     of_account = [entry for entry in entries if entry.opened_time == opened_time]
     known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
     known |= {number for number, entry in decided if entry.opened_time == opened_time}
-    opened_until = opened_time or 0
-    if any(entry.kind is Kind.ERASED for entry in entries):
-        # A late event can have opened the account, after the processor had ignored newer events of the erased card.
-        opened_until += EVENT_MEMORY
+    # A late event can have opened the account, after the processor had ignored newer events of the erased card.
+    ignored_until = (entry.time + EVENT_MEMORY for entry in entries if entry.kind is Kind.ERASED)
+    opened_until = max(opened_time or 0, *ignored_until, 0)
     decided_times: defaultdict[str, list[int]] = defaultdict(list)
     for number, entry in decided:
         decided_times[number].append(entry.time)

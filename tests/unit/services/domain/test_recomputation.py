@@ -213,6 +213,17 @@ def test_what_an_erased_card_ignored_does_not_concern_the_account_of_a_late_even
     assert [] == recomputed.late.entries
 
 
+def test_a_lost_erasure_soon_after_a_later_account_opened_is_not_ignored():
+    """The earlier erasure of the card is too long ago to concern it."""
+    arrived = [bought(1, 1), ERASURE, bought(2, 30 * DAY)]
+    lost = Erase(append_time=START + 31 * DAY, command_id="E/card", counterparty="other")
+
+    recomputed = recompute(CARD, [*arrived, lost], entries_of(arrived), PROGRAMMES)
+
+    assert ["E/card"] == recomputed.not_processed
+    assert recomputed.late.account is None
+
+
 def test_a_return_of_an_account_that_a_late_event_opened_is_not_ignored():
     """The index forwards the return of the purchase that opened the account."""
     arrived = [bought(1, 1), ERASURE, bought(8, 2)]
