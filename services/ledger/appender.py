@@ -138,8 +138,10 @@ class Appender:
         older = {key._replace(opened_time=key.opened_time - 1): (each.card, key.opened_time - 1) for key, each in keyed}
         erased = 0
         for key, (card, time) in (*erasures.items(), *older.items()):
+            # Entries after a missed erasure can name the next customer of the card.
+            latest = None if key in erasures else time
             for account in accounts.erase(key, time):
-                erasure.hide_in_table(connection, account.id, card, key.pseudonym)
+                erasure.hide_in_table(connection, account.id, card, key.pseudonym, latest)
                 erased += 1
         rows = [_row(key, each, accounts, pseudonyms) for key, each in keyed]
         insert = self._insert(ENTRY).on_conflict_do_nothing()

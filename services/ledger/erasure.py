@@ -35,20 +35,28 @@ def hide_in_row(row: dict[str, Any], card: str, pseudonym: str) -> None:
         row["actor"] = BEARER_ACTOR
 
 
-def hide_in_table(connection: Connection, account_id: int, card: str, pseudonym: str) -> None:
+def hide_in_table(
+    connection: Connection, account_id: int, card: str, pseudonym: str, latest: int | None = None
+) -> None:
     """Remove a customer from the entries of the account, and from entries that name the card.
 
     Both accounts of a transfer have its reason, so the function removes it from both. It also removes the reason of an
     entry of another account if the customer was its actor, because the customer wrote the reason.
+
+    Args:
+        latest: the time of the last entries of other accounts that can name the customer; None: all can.
     """
     card = storable(card)
     actors = (card, BEARER_ACTOR + card)
     prefixes = [actor_prefix(literal(actor)) for actor in actors]
     is_actor = and_(HAS_ACTOR, actor_prefix(ENTRY.c.actor).in_(prefixes), ENTRY.c.actor.in_(actors))
     has_token = func.substr(ENTRY.c.actor, 1, len(BEARER_ACTOR)) == BEARER_ACTOR
+    names_customer = or_(ENTRY.c.counterparty == card, is_actor)
+    if latest is not None:
+        names_customer = and_(names_customer, ENTRY.c.time <= latest)
     connection.execute(
         update(ENTRY)
-        .where(or_(ENTRY.c.account_id == account_id, ENTRY.c.counterparty == card, is_actor))
+        .where(or_(ENTRY.c.account_id == account_id, names_customer))
         .values(
             reason=case((ENTRY.c.kind.in_(_CODED), ENTRY.c.reason), else_=""),
             actor=case((ENTRY.c.actor.in_(actors), pseudonym), (has_token, BEARER_ACTOR), else_=ENTRY.c.actor),

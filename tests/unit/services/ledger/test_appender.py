@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, update
 
 import services.ledger.appender
 from services.domain.entries import Kind
@@ -18,6 +18,7 @@ from services.ledger.appender import Appended, Appender, Batch
 from services.ledger.database import LedgerError
 from services.ledger.positions import PositionMovedError, Span, Watermarks, forget_positions
 from services.ledger.records import CardEntry, Undecodable
+from services.ledger.tables import ACCOUNT
 from services.pseudonyms import Pseudonyms
 from tests.support.builders import entry
 from tests.support.examples import examples
@@ -379,3 +380,17 @@ def test_the_next_account_of_a_card_erases_the_older_one(ledger: Ledger, cut: in
     assert "Anna" not in found
     assert 2 == found.count("'4711'")
     assert expected(entries) == stored(ledger.engine)
+
+
+def test_an_erasure_that_was_missed_long_ago_hides_nothing_of_the_next_customer(ledger: Ledger) -> None:
+    """A database of release 0.1 can have an older account that is not erased, and entries of the next one."""
+    received = entry(1, opened_time=OPENED_AGAIN, time=OPENED_AGAIN, actor="4711")
+    sent = entry(1, kind=Kind.SENT, counterparty="4711", reason="for my son", time=OPENED_AGAIN)
+    ledger.append(("4711", entry(1)), ("4711", received), ("0815", sent))
+    with ledger.engine.begin() as connection:
+        missed = ACCOUNT.c.erased_time.is_not(None)
+        connection.execute(update(ACCOUNT).where(missed).values(card="4711", erased_time=None))
+    assert 1 == ledger.append(("4711", entry(2, opened_time=OPENED_AGAIN, time=OPENED_AGAIN + 1))).erased
+    found = texts(ledger.engine)
+    assert "for my son" in found
+    assert 3 == found.count("'4711'")  # the account, the actor and the receiver
