@@ -274,7 +274,8 @@ def _problem(part: OpenerDirector, url: str) -> str | None:
 def _lags(samples: Iterable[Sample], spans: _Spans, prefix: str) -> list[Lag]:
     found: Counter[tuple[str, str]] = Counter()
     for sample in samples:
-        topic = sample.labels.get("topic", topics.LOYALTY.name).removeprefix(prefix)
+        named = sample.labels.get("topic")
+        topic = named.removeprefix(prefix) if named else topics.LOYALTY.name
         if reader := _POSITIONS.get(sample.name):
             _, end = spans.get(topic, {}).get(int(sample.labels["partition"]), (0, 0))
             found[reader.format(**sample.labels), topic] += max(0, end - int(sample.value))

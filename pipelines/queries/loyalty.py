@@ -67,8 +67,8 @@ class Seed:
 def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWriter:
     settings, ids = context.settings, context.ids
     start = seed.offsets if seed else {}
+    write_skipped_invoices(context, LOYALTY.checkpoint(settings))  # it can take minutes, so read the programme after it
     versions = load_programmes(settings)
-    write_skipped_invoices(context, LOYALTY.checkpoint(settings))
     invoices = invoice_events(context.read(POS_INVOICES, start.get(POS_INVOICES)), versions, ids)
     commands = command_events(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
     unique = unique_events(invoices, commands, context, seed.remembered if seed else None)

@@ -47,9 +47,10 @@ def _read_invoices(context: QueryContext, checkpoint: str, ids: Collection[int])
     spark, settings = context.spark, context.settings
     topic = settings.name_of(POS_INVOICES)
     with closing(consumer(settings, "loyalty-pipeline")) as client:
-        begins = {partition: begin for partition, (begin, _) in watermarks_of(client, topic).items()}
+        watermarks = watermarks_of(client, topic)
     positions = CheckpointReader(spark, checkpoint).positions().get(topic, {})
-    ends = {partition: max(begin, positions.get(partition, begin)) for partition, begin in begins.items()}
+    begins = {partition: begin for partition, (begin, _) in watermarks.items()}
+    ends = {each: min(end, max(begin, positions.get(each, begin))) for each, (begin, end) in watermarks.items()}
     reasons = (F.when(F.startswith("value", F.lit(header(each))), str(UnknownSchemaIdError(each))) for each in ids)
     records = read_batch(spark, POS_INVOICES, settings, begins, ends)
     return records.withColumn("reason", F.coalesce(*reasons))
