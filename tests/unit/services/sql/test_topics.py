@@ -204,7 +204,7 @@ def test_invoices_of_simple_tills_are_rows(database: Database, log: Log) -> None
     assert {
         "TotalAmount is a text, and must be a number": 1,
         "a list in JSON, and must be one JSON object": 1,
-        "not clear: the field TotalAmount is given twice": 1,
+        "the field TotalAmount is given twice": 1,
         INVOICE_TOO_LARGE: 2,
     } == database.skipped["pos_invoices"]
 
