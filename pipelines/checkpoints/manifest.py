@@ -37,6 +37,15 @@ def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], re
     before = read(spark, checkpoint)
     adopted = {name: value for name, value in made_with.items() if name not in before and name not in remedies}
     before |= adopted
+    require_same(checkpoint, before, made_with, remedies)
+    if adopted:
+        files.write(MANIFEST, json.dumps(before, indent=2))
+
+
+def require_same(
+    checkpoint: str, before: Mapping[str, str], made_with: Mapping[str, str], remedies: Mapping[str, str] = {}
+) -> None:
+    """Raise CheckpointMismatchError if the values of a manifest differ from these. For the arguments see ``claim``."""
     different = [name for name in sorted({*before, *made_with}) if before.get(name) != made_with.get(name)]
     if remedy := next((remedies[name] for name in different if name in remedies), None):
         raise CheckpointMismatchError(f"the checkpoint {checkpoint} belongs to another release: {remedy}")
@@ -46,8 +55,6 @@ def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], re
             f"the checkpoint {checkpoint} was made with other settings ({'; '.join(differences)}); restore them, or "
             "read in docs/how-to/manage-checkpoints.md what a new checkpoint costs"
         )
-    if adopted:
-        files.write(MANIFEST, json.dumps(before, indent=2))
 
 
 def read(spark: SparkSession, checkpoint: str) -> dict[str, str]:

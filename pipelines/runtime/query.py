@@ -122,8 +122,7 @@ class Query:
         before = manifest.read(spark, self.checkpoint(settings))
         kept = before.keys() - self.remedies.keys()
         same = {name: value for name, value in self._made_with(settings).items() if name in kept}
-        if before:
-            manifest.claim(spark, self.checkpoint(settings), before | same)
+        manifest.require_same(self.checkpoint(settings), before, before | same)
 
     def _made_with(self, settings: Settings) -> dict[str, str]:
         sources = ", ".join(settings.name_of(source) for source in self.sources)

@@ -198,7 +198,7 @@ def _write(result: "pa.Table", file: Path) -> None:
     try:
         if file.exists() and not file.is_file():  # for example a pipe: nothing can replace it
             with file.open("wb") as opened:
-                parquet.write_table(result, opened)
+                parquet.write_table(result, opened, compression="zstd")
             return
         replace_parquet(result, Path(os.path.realpath(file)))
     except ArrowException as error:

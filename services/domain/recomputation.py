@@ -106,7 +106,7 @@ def _without_ignored(
     known |= {number for number, entry in decided if entry.opened_time == opened_time}
     # A late event can have opened the account, after the processor had ignored newer events of the erased card.
     ignored_until = (entry.time + EVENT_MEMORY for entry in entries if entry.kind is Kind.ERASED)
-    opened_until = max(opened_time or 0, *ignored_until, 0)
+    opened_until = max([opened_time or 0, *ignored_until])
     decided_times: defaultdict[str, list[int]] = defaultdict(list)
     for number, entry in decided:
         decided_times[number].append(entry.time)
