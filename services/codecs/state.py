@@ -6,6 +6,8 @@ The first byte is the format:
 - 2: the marker of an erased account. Its time follows in MessagePack (decision 18).
 """
 
+from operator import attrgetter
+
 import msgspec
 
 from services.domain.account.lots import Lots
@@ -24,7 +26,7 @@ _MESSAGE_PACK, MARKER = b"\1", b"\2"
 
 
 class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The fields of an account by position. A position never changes.
+    """The fields of ``Account`` by position, in the same order. A position never changes.
 
     Add a new field at the end, with a default. The same is true for the tuples in the fields. Any other change needs
     another first byte. Release 0.1 wrote only the time of a command, and no fields from ``returns`` on.
@@ -35,7 +37,7 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     updated_time: int
     debt: int
     lots: Lots
-    reservations: dict[str, tuple[int, Lots]]
+    reservations: dict[str, Reservation]
     purchases: dict[str, PastPurchase]
     commands: dict[str, int | PastCommand]
     tier: str
@@ -50,6 +52,7 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     reserved_debt: int = 0
 
 
+_fields_of = attrgetter(*_State.__struct_fields__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_State).decode
 _decode_time = msgspec.msgpack.Decoder(int).decode
@@ -59,28 +62,7 @@ def encode_account(account: AccountState) -> bytes:
     """Returns the bytes for the state store."""
     if isinstance(account, ErasureMarker):
         return MARKER + _encode(account.time)
-    return _MESSAGE_PACK + _encode(
-        _State(
-            account.opened_time,
-            account.sequence,
-            account.updated_time,
-            account.debt,
-            account.lots,
-            {name: (each.lapses_time, each.lots) for name, each in account.reservations.items()},
-            account.purchases,
-            dict[str, int | PastCommand](account.commands),
-            account.tier,
-            account.period_start,
-            account.period_end,
-            account.earned_in_period,
-            account.returns,
-            account.is_blocked,
-            account.moved_to,
-            account.former_cards,
-            account.imports,
-            account.reserved_debt,
-        )
-    )
+    return _MESSAGE_PACK + _encode(_fields_of(account))
 
 
 def decode_account(state: bytes) -> AccountState:
@@ -93,23 +75,8 @@ def decode_account(state: bytes) -> AccountState:
         stored = _decode(memoryview(state)[1:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UndecodableError(f"The account cannot be decoded: {error}") from error
-    return Account(
-        stored.opened_time,
-        stored.sequence,
-        stored.updated_time,
-        stored.debt,
-        stored.lots,
-        {name: Reservation(lapses_time, lots) for name, (lapses_time, lots) in stored.reservations.items()},
-        stored.purchases,
-        {name: PastCommand(each) if isinstance(each, int) else each for name, each in stored.commands.items()},
-        stored.tier,
-        stored.period_start,
-        stored.period_end,
-        stored.earned_in_period,
-        stored.returns,
-        stored.is_blocked,
-        stored.moved_to,
-        stored.former_cards,
-        stored.imports,
-        stored.reserved_debt,
-    )
+    account = Account(*_fields_of(stored))
+    for command_id, past in stored.commands.items():
+        if isinstance(past, int):
+            account.commands[command_id] = PastCommand(past)
+    return account

@@ -222,15 +222,11 @@ def _opened_as(first: Entry, outcome: Outcome) -> Outcome:
     opened_time = first.opened_time
     if opened_time != first.time:
         return outcome
-    account = replace(outcome.account, opened_time=opened_time) if outcome.account else None
-    return Outcome(
-        account,
-        [replace(entry, opened_time=opened_time) for entry in outcome.entries],
-        [replace(decision, opened_time=opened_time) for decision in outcome.decisions],
-        outcome.credits,
-        outcome.forgotten,
-        outcome.marker,
-        commands=outcome.commands,
+    return replace(
+        outcome,
+        account=outcome.account and replace(outcome.account, opened_time=opened_time),
+        entries=[replace(entry, opened_time=opened_time) for entry in outcome.entries],
+        decisions=[replace(decision, opened_time=opened_time) for decision in outcome.decisions],
     )
 
 

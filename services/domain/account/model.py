@@ -1,6 +1,6 @@
 """The state of one account. Points are hundredths; times are milliseconds since the epoch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -25,8 +25,7 @@ LARGEST_RETURNED_TOTAL = 9 * LARGEST_TOTAL
 """Hundredths. Points of a refused transfer that come back do not lift a total above it: the records have 18 digits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(NamedTuple):
     """Points that are reserved for a redemption until it lapses."""
 
     lapses_time: int
@@ -181,25 +180,13 @@ class Account:
         return min(times, default=None)
 
     def copy(self) -> "Account":
-        return Account(
-            self.opened_time,
-            self.sequence,
-            self.updated_time,
-            self.debt,
-            self.lots.copy(),
-            self.reservations.copy(),
-            self.purchases.copy(),
-            self.commands.copy(),
-            self.tier,
-            self.period_start,
-            self.period_end,
-            self.earned_in_period,
-            self.returns.copy(),
-            self.is_blocked,
-            self.moved_to,
-            self.former_cards,
-            self.imports,
-            self.reserved_debt,
+        return replace(
+            self,
+            lots=self.lots.copy(),
+            reservations=self.reservations.copy(),
+            purchases=self.purchases.copy(),
+            commands=self.commands.copy(),
+            returns=self.returns.copy(),
         )
 
 
