@@ -26,7 +26,7 @@ from services.messaging.dead_letters import (
     RecordPosition,
 )
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.programmes.topic import UncertainPublicationError, Version, publish_programme
 from services.settings import Settings
 from services.status import ApiState, Rates, Status, default_urls, rates_between, status_of
@@ -229,10 +229,7 @@ class Operations:
                 raise PublicationUncertain(reason=str(error)) from error
 
 
-_ERRORS = (
-    *(DeadLettersError, PublishError, KafkaException),
-    *(SchemaRegistryUnavailableError, UndecodableError, UnknownSchemaIdError),
-)
+_ERRORS = (DeadLettersError, PublishError, KafkaException, SchemaRegistryUnavailableError, UndecodableError)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from api.security.permissions import MOVED, caller_of, moved
 from services.boot_clock import boot_seconds
 from services.interactive_queries.local import LocalInstance
 from services.messaging.avro import UndecodableError
-from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.state_stores.contract import StoreError
 from services.state_stores.definition import StoreDefinition, VersionedValue
 from services.state_stores.store import NotServingError, StateStore
@@ -130,7 +130,7 @@ class _Revisions:
     def _value(self, body: bytes, record: ChangelogRecord) -> VersionedValue | None:
         try:
             view = self._view(record.key or b"", body)
-        except (UndecodableError, UnknownSchemaIdError):
+        except UndecodableError:
             return None
         return VersionedValue(view.sequence or 0, record.offset, record.append_time, view.body, view.opened_time)
 

@@ -36,7 +36,7 @@ from services.cli.output import AsJson, print_json
 from services.messaging.administration import TopicMismatchError
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
+from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.invoicing import TIME_ZONE, opening, since_opening
 from services.pos_simulator.simulation import Options
 from services.programmes.file import ProgrammeError
@@ -57,7 +57,6 @@ _KNOWN_ERRORS = (
     TopicMismatchError,
     PublishError,
     UndecodableError,
-    UnknownSchemaIdError,
     KafkaException,
     httpx.HTTPError,
     ValidationError,

@@ -73,7 +73,7 @@ class TopicReader:
         )
 
     def records(self, topic: Topic, ids: SchemaIds) -> list[Record]:
-        """The values of a topic. Raises UndecodableError or UnknownSchemaIdError."""
+        """The values of a topic. Raises UndecodableError."""
         decode = avro.decoder(topic, ids)
         return [decode(message.value() or b"") for message in self._found[topic].values()]
 

@@ -15,7 +15,7 @@ from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, seconds_text, stop, table
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="The API keys that all API instances know.")
@@ -148,7 +148,7 @@ def _readable_keys(settings: Settings) -> Iterator[None]:
     with clear_errors():
         try:
             yield
-        except (UndecodableError, UnknownSchemaIdError) as error:
+        except UndecodableError as error:
             stop(f"the topic {settings.topic_prefix}api-keys has a record that is no API key: {error}")
 
 

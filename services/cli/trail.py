@@ -8,7 +8,6 @@ import typer
 from services.audit_trail import details_of, read_trail
 from services.cli.output import AsJson, clear_errors, read_settings, report, seconds_text, stop, table
 from services.messaging.avro import Record, UndecodableError
-from services.messaging.schema_ids import UnknownSchemaIdError
 
 
 def trail(
@@ -27,7 +26,7 @@ def trail(
     with clear_errors():
         try:
             found = heapq.nlargest(limit, filter(is_wanted, read_trail(settings)), key=lambda each: each["ActionTime"])
-        except (UndecodableError, UnknownSchemaIdError) as error:
+        except UndecodableError as error:
             stop(f"the topic {settings.topic_prefix}audit-trail has a record that cannot be decoded: {error}")
     records = found[::-1]
     rows = (

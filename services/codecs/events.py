@@ -40,7 +40,7 @@ from services.domain.formats import LAST_TIME, to_points
 from services.domain.programme import DAY
 from services.domain.validation import BLANKS, LARGEST_AMOUNT, MOST_LINE_ITEMS
 from services.messaging.avro import HEADER_BYTES, Record, UndecodableError, header, record_decoder
-from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
+from services.messaging.schema_ids import FolderSchemaIds
 
 _IDS = FolderSchemaIds()
 _PURCHASE_HEADERS = {
@@ -65,12 +65,9 @@ _REDIRECT = "redirect"
 
 def decode_event(append_time: int, value: bytes) -> Event:
     """Decodes a framed Purchase or LoyaltyCommand. Raises UndecodableError, which says what is wrong."""
-    try:
-        if value[:HEADER_BYTES] in _PURCHASE_HEADERS:
-            return _purchase(append_time, _decode_purchase(value))
-        return _command(append_time, _decode_command(value))
-    except UnknownSchemaIdError as error:
-        raise UndecodableError(str(error)) from error
+    if value[:HEADER_BYTES] in _PURCHASE_HEADERS:
+        return _purchase(append_time, _decode_purchase(value))
+    return _command(append_time, _decode_command(value))
 
 
 def command_record(card: str, command: Command | Purchase, issued_time: int = 0) -> Record:

@@ -17,7 +17,7 @@ from services.ledger.records import CardEntry, Undecodable, entry_of
 from services.messaging import clients
 from services.messaging.avro import Record, UndecodableError
 from services.messaging.log_reader import LogReader
-from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -128,7 +128,7 @@ class LedgerConsumer:
             ends[partition] = offset + 1
             try:
                 entries.append(self._entry(message))
-            except (UndecodableError, UnknownSchemaIdError) as error:
+            except UndecodableError as error:
                 undecodable.append(Undecodable(partition, offset, message.timestamp()[1], str(error)))
         spans = {partition: Span(self._positions[partition], end) for partition, end in ends.items()}
         return Batch(entries, undecodable, spans)

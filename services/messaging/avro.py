@@ -14,7 +14,7 @@ from fastavro.schema import SchemaParseException
 import schemas
 from schemas.topics import Topic
 from services.domain.formats import points_text
-from services.messaging.schema_ids import SchemaIds
+from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError
 
 Record = dict[str, Any]
 
@@ -113,8 +113,8 @@ def encoder(topic: Topic, ids: SchemaIds) -> Callable[[Mapping[str, Any]], bytes
 def decoder(topic: Topic, ids: SchemaIds, *, decimals_as_text: bool = False) -> Callable[[bytes], Record]:
     """A function that decodes values of the topic into its newest schema. Any known schema can have written them.
 
-    The function raises UndecodableError for other bytes, UnknownSchemaIdError for an unregistered id, and
-    SchemaRegistryUnavailableError if the Schema Registry does not answer.
+    The function raises UndecodableError for other bytes and for an unregistered id, and SchemaRegistryUnavailableError
+    if the Schema Registry does not answer.
 
     Args:
         decimals_as_text: return the decimals of the record's own fields as text, like ``str(Decimal)``. The decoder
@@ -151,10 +151,11 @@ def record_decoder(
 
     @cache
     def writer_and_reader(schema_id: int) -> tuple[Any, Any]:
-        text = writer_schema(schema_id)
         try:
-            schema = json.loads(text)
+            schema = json.loads(writer_schema(schema_id))
             writer = _prepared(schema, decimals_as_text=decimals_as_text)
+        except UnknownSchemaIdError as error:
+            raise UndecodableError(str(error)) from error
         except AVRO_ERRORS as error:
             raise UndecodableError(f"schema id {schema_id} is no Avro schema: {error}") from error
         if decimal_fields and _decimal_scales(schema).items() - decimal_fields.items():

@@ -15,7 +15,7 @@ from services.domain.programme import DAY, Programme, Programmes
 from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError, find_topic
-from services.messaging.schema_ids import SchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError, schema_ids
+from services.messaging.schema_ids import SchemaIds, SchemaRegistryUnavailableError, schema_ids
 from services.messaging.topic_reader import read_topic, watermarks_of
 from services.programmes.file import ProgrammeError, parse_programme
 from services.settings import Settings
@@ -101,7 +101,7 @@ def _read(consumer: Consumer, topic: str, ids: SchemaIds) -> Iterator[Version]:
     for message in read_topic(consumer, topic):
         try:
             version = Version.of(decode(message.value() or b""))
-        except (UndecodableError, UnknownSchemaIdError, ProgrammeError) as wrong:
+        except (UndecodableError, ProgrammeError) as wrong:
             raise ProgrammeError(f"topic {topic}, offset {message.offset()}: {wrong}") from wrong
         if message.key() != str(version.number).encode():
             key = f"its key is {message.key()!r}, its version {version.number}"

@@ -16,7 +16,7 @@ from services.domain.validation import LARGEST_INVOICE
 from services.messaging import avro, clients, dead_letters
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import require_broker
-from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
+from services.messaging.schema_ids import schema_ids
 from services.messaging.topic_reader import read_topic, watermarks_of
 from services.settings import Settings
 from services.sql.arrow import Row, batches, record_fields
@@ -144,7 +144,7 @@ class TopicSource:
             return None
         try:
             row = decode(value)
-        except (UndecodableError, UnknownSchemaIdError) as error:
+        except UndecodableError as error:
             self.skipped[str(error)] += 1
             return None
         return row | _position_row(message)

@@ -98,7 +98,7 @@ class View(NamedTuple):
 
 
 Viewer = Callable[[bytes, bytes], View]
-"""Makes a view of the key and the value of a changelog record. Raises UndecodableError or UnknownSchemaIdError."""
+"""Makes a view of the key and the value of a changelog record. Raises UndecodableError."""
 
 
 @dataclass(frozen=True, slots=True)

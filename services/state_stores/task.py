@@ -9,7 +9,7 @@ from typing import NamedTuple
 import structlog
 
 from services.messaging.avro import UndecodableError
-from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.state_stores.contract import Checkpoint, StoredValues, StorePartition
 from services.state_stores.definition import StoreDefinition, VersionedValue
 
@@ -250,7 +250,7 @@ class StoreTask:
             return
         try:
             view = self.definition.view(record.key, record.value)
-        except (UndecodableError, UnknownSchemaIdError) as error:
+        except UndecodableError as error:
             self._skip(record, str(error))
             return
         sequence = record.offset + 1 if view.sequence is None else view.sequence

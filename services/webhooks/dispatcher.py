@@ -17,7 +17,7 @@ from services.messaging import clients
 from services.messaging.avro import decoder
 from services.messaging.dead_letters import DeadLetterWriter, RecordPosition
 from services.messaging.log_reader import NO_ANSWER, LogReader
-from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError
+from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 from services.webhooks.delivery import UndeliveredError
 from services.webhooks.endpoints import Endpoint
@@ -222,7 +222,7 @@ class EndpointDispatcher:
         name = self._endpoint.name
         try:
             message = Message.of(self._decode(record.value() or b""))
-        except (ValueError, OverflowError, UnknownSchemaIdError) as error:
+        except (ValueError, OverflowError) as error:
             # The value cannot be decoded, or it has a time outside of the years 1 to 9999.
             await self._write_dead_letter(record, str(error))
             return

@@ -27,7 +27,6 @@ from services.domain.programme import Programme, Programmes
 from services.ledger.records import entry_of
 from services.messaging.avro import UndecodableError, decoder
 from services.messaging.dead_letters import dead_letter_of, deduplicated
-from services.messaging.schema_ids import UnknownSchemaIdError
 from services.open_telemetry import Spans
 from services.state_stores import catalogue
 from services.state_stores.definition import StoreDefinition
@@ -300,7 +299,7 @@ def prepare_notifications() -> Iterator[Feed]:
         found = Outcome.ACCEPTED
         try:
             record = decode(change.value or b"")
-        except (UndecodableError, UnknownSchemaIdError):
+        except UndecodableError:
             return Outcome.SET_ASIDE
         try:
             entry_of(record, change.key)

@@ -12,9 +12,8 @@ from typer.testing import CliRunner, Result
 from schemas.topics import API_KEYS
 from services.api_keys.keys import ApiKey, Scope, key_id_of, new_key, scopes_of
 from services.cli import app
-from services.messaging.avro import decoder, encoder
+from services.messaging.avro import UndecodableError, decoder, encoder
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import UnknownSchemaIdError
 from services.state_stores import catalogue
 from tests.support.builders import IDS
 from tests.support.kafka import NOBODY
@@ -220,7 +219,7 @@ def test_an_unknown_schema_id_is_one_clear_line(monkeypatch: pytest.MonkeyPatch)
     """A newer release can have written the record."""
 
     def fail(_: object) -> None:
-        raise UnknownSchemaIdError(65535)
+        raise UndecodableError("unknown schema id 65535")
 
     monkeypatch.setattr("services.cli.keys.read_keys", fail)
     result = loyalty("list")

@@ -14,7 +14,6 @@ from services.domain.invoice import PosInvoice
 from services.domain.returns import InvoiceKind, kind_of
 from services.domain.validation import first_violation
 from services.messaging import avro
-from services.messaging.schema_ids import UnknownSchemaIdError
 from services.pos_simulator import invoicing
 from services.pos_simulator.broken import Breakage
 from services.pos_simulator.simulation import Kind, Message, Options, Simulation
@@ -260,10 +259,8 @@ def fault_of(value: bytes) -> tuple[Fault | None, str | None]:
     """The fault that a reader finds. A value is JSON if it begins with a brace, and Avro otherwise."""
     try:
         invoice = orjson.loads(value) if value.startswith(b"{") else DECODE(value)
-    except (orjson.JSONDecodeError, avro.UndecodableError):
-        return Fault.UNDECODABLE, None
-    except UnknownSchemaIdError:
-        return Fault.UNKNOWN_SCHEMA_ID, None
+    except ValueError as error:
+        return (Fault.UNKNOWN_SCHEMA_ID if "unknown schema id" in str(error) else Fault.UNDECODABLE), None
     violation = first_violation(invoice)
     return (Fault.INVALID, violation) if violation else (None, None)
 
