@@ -64,5 +64,5 @@ def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, 
 
     All these offsets can belong to transaction markers. Raises KafkaException.
     """
-    first = next(read_range(consumer, topic, {partition: low}, {partition: high}), None)
+    first = next(read_range(consumer, topic, {partition: (low, high)}), None)
     return now if first is None else first.timestamp()[1]

@@ -61,23 +61,21 @@ def of_topic(settings: Settings, since: int | None) -> Iterator[Sent]:
     Raises PublishError if no broker answers or the topic does not exist, and KafkaException.
 
     Args:
-        settings: the addresses of the brokers, and the credentials.
         since: return only records that the broker appended then or later, in milliseconds; None returns all.
     """
     require_broker(settings)
     topic = settings.name_of(topics.POS_INVOICES)
     with closing(clients.bounded_consumer(settings, CLIENT_ID)) as consumer:
         spans = watermarks_of(consumer, topic)
-        starts = {partition: first for partition, (first, _) in spans.items()}
-        ends = {partition: end for partition, (_, end) in spans.items()}
         if since is not None:
-            times = [TopicPartition(topic, partition, since) for partition in starts]
+            times = [TopicPartition(topic, partition, since) for partition in spans]
             for found in consumer.offsets_for_times(times, timeout=BROKER_TIMEOUT):
                 if found.error:
                     raise KafkaException(found.error)
+                _, end = spans[found.partition]
                 # A negative offset is the end: no record has this time or a later one.
-                starts[found.partition] = found.offset if found.offset >= 0 else ends[found.partition]
-        for message in read_range(consumer, topic, starts, ends):
+                spans[found.partition] = (found.offset if found.offset >= 0 else end, end)
+        for message in read_range(consumer, topic, spans):
             partition = int(message.partition() or 0)
             yield Sent(
                 place=f"{partition}:{message.offset()}",

@@ -174,11 +174,11 @@ class DeadLetters:
         self._topic = settings.name_of(topics.DEAD_LETTERS)
         self._diagnosis = clients.ConnectionDiagnosis()
         with self._consumer() as consumer:
-            self._ends = _end_offsets(consumer, self._topic, settings, self._diagnosis)
+            self._spans = self._find_spans(consumer)
 
     def __iter__(self) -> Iterator[DeadLetter]:
         with self._consumer() as consumer:
-            records = read_range(consumer, self._topic, dict.fromkeys(self._ends, OFFSET_BEGINNING), self._ends)
+            records = read_range(consumer, self._topic, self._spans)
             selected = (letter for letter in map(dead_letter_of, records) if letter in self._filter)
             since = replayed_since(self._settings, older=False)
             yield from selected if self._filter.positions else deduplicated(selected, by_reason=True, since=since)
@@ -191,6 +191,23 @@ class DeadLetters:
                 yield consumer
             except KafkaException as error:
                 raise DeadLettersError(f"topic {self._topic}: {error.args[0].str()}") from error
+
+    def _find_spans(self, consumer: Consumer) -> dict[int, tuple[int, int]]:
+        """The start and the end offset of each partition, except partitions that never had a record."""
+        try:
+            found = find_topic(consumer, self._topic)
+        except KafkaException as error:
+            consumer.poll(0)
+            raise DeadLettersError(self._diagnosis.explain(self._settings)) from error
+        # The admin client retries while a partition has no leader; the consumer does not. The variable keeps the client
+        # alive: librdkafka never answers a request of a client that has been freed.
+        admin = clients.admin(self._settings)
+        learn_leaders(admin, [self._topic])
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        partitions = {TopicPartition(self._topic, partition): latest for partition in found.partitions}
+        answers = admin.list_offsets(partitions, request_timeout=BROKER_TIMEOUT)
+        ends = {each.partition: listed_offset(answer) for each, answer in answers.items()}
+        return {partition: (OFFSET_BEGINNING, end) for partition, end in ends.items() if end > 0}
 
 
 def newest_of(letters: Iterable[Facts], most: int) -> tuple[Counter[str], list[Facts]]:
@@ -306,26 +323,6 @@ def _destination(letter: DeadLetter) -> str:
             f"{letter.topic} is too large; nothing was published: select other dead letters"
         )
     return letter.topic
-
-
-def _end_offsets(
-    consumer: Consumer, topic: str, settings: Settings, diagnosis: clients.ConnectionDiagnosis
-) -> dict[int, int]:
-    """The end offset of each partition, except partitions that never had a record."""
-    try:
-        found = find_topic(consumer, topic)
-    except KafkaException as error:
-        consumer.poll(0)
-        raise DeadLettersError(diagnosis.explain(settings)) from error
-    # The admin client retries while a partition has no leader; the consumer does not. The variable keeps the client
-    # alive: librdkafka never answers a request of a client that has been freed.
-    admin = clients.admin(settings)
-    learn_leaders(admin, [topic])
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    partitions = {TopicPartition(topic, partition): latest for partition in found.partitions}
-    answers = admin.list_offsets(partitions, request_timeout=BROKER_TIMEOUT)
-    ends = {each.partition: listed_offset(answer) for each, answer in answers.items()}
-    return {partition: end for partition, end in ends.items() if end > 0}
 
 
 def dead_letter_of(message: KafkaMessage) -> DeadLetter:

@@ -19,13 +19,13 @@ def watermarks_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     return {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in partitions}
 
 
-def read_topic(consumer: Consumer, topic: str) -> Iterator[Message]:
-    """All records that the topic has now. Raises PublishError if there is no such topic, and KafkaException."""
-    return _read_spans(consumer, topic, watermarks_of(consumer, topic))
-
-
 def values_of(settings: Settings, topic: str, client_id: str) -> Iterator[bytes]:
-    """The values that the topic has now; b"" for a tombstone. It uses its own consumer. Raises PublishError."""
+    """The values that the topic has now; b"" for a tombstone. Raises PublishError."""
+    return (message.value() or b"" for message in records_of(settings, topic, client_id))
+
+
+def records_of(settings: Settings, topic: str, client_id: str) -> Iterator[Message]:
+    """The records that the topic has now, partition by partition. It uses its own consumer. Raises PublishError."""
     diagnosis = clients.ConnectionDiagnosis()
     with closing(clients.bounded_consumer(settings, client_id, error_cb=diagnosis.on_error)) as consumer:
         try:
@@ -34,25 +34,19 @@ def values_of(settings: Settings, topic: str, client_id: str) -> Iterator[bytes]
             consumer.poll(0)
             raise PublishError(diagnosis.explain(settings)) from error
         try:
-            for message in _read_spans(consumer, topic, spans):
-                yield message.value() or b""
+            yield from read_range(consumer, topic, spans)
         except KafkaException as error:
             raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
 
 
-def _read_spans(consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
-    starts, ends = ({partition: span[side] for partition, span in spans.items()} for side in (0, 1))
-    return read_range(consumer, topic, starts, ends)
-
-
-def read_range(consumer: Consumer, topic: str, starts: Offsets, ends: Offsets) -> Iterator[Message]:
-    """The records of partitions from a start offset (inclusive) to an end offset (exclusive).
+def read_range(consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
+    """The records of each partition from a start offset (inclusive) to an end offset (exclusive).
 
     The consumer must have ``enable.partition.eof``. Raises KafkaException, also if the broker sends no record for
     BROKER_TIMEOUT.
     """
-    unfinished = {partition for partition, start in starts.items() if start < ends[partition]}
-    consumer.assign([TopicPartition(topic, partition, starts[partition]) for partition in unfinished])
+    unfinished = {partition for partition, (start, end) in spans.items() if start < end}
+    consumer.assign([TopicPartition(topic, partition, spans[partition][0]) for partition in unfinished])
     while unfinished:
         message = consumer.poll(BROKER_TIMEOUT)
         if message is None:
@@ -60,11 +54,12 @@ def read_range(consumer: Consumer, topic: str, starts: Offsets, ends: Offsets) -
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))  # noqa: SLF001 - the code has no other name
         error, partition, offset = message.error(), int(message.partition() or 0), int(message.offset() or 0)
         if error is None:
-            if offset < ends[partition]:
+            _, end = spans[partition]
+            if offset < end:
                 yield message
             # The last offset can belong to a transaction marker, which no consumer receives. Then _PARTITION_EOF
             # finishes the partition.
-            if offset >= ends[partition] - 1:
+            if offset >= end - 1:
                 unfinished.discard(partition)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the code has no other name
             unfinished.discard(partition)

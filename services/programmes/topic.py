@@ -1,12 +1,12 @@
 """Reads and publishes versions of the programme in the topic loyalty-programmes."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
@@ -16,7 +16,7 @@ from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError, find_topic
 from services.messaging.schema_ids import SchemaIds, SchemaRegistryUnavailableError, schema_ids
-from services.messaging.topic_reader import read_topic, watermarks_of
+from services.messaging.topic_reader import records_of, watermarks_of
 from services.programmes.file import ProgrammeError, parse_programme
 from services.settings import Settings
 
@@ -74,31 +74,10 @@ def load_programmes(settings: Settings) -> Programmes:
 
 def published_versions(settings: Settings) -> list[Version]:
     """Returns the published versions in the order of their numbers. Raises the errors of ``load_programmes``."""
-    ids = schema_ids(settings)
-    with closing(clients.bounded_consumer(settings, CLIENT_ID)) as consumer:
-        topic = _topic_name(consumer, settings)
-        try:
-            found = {version.number: version for version in _read(consumer, topic, ids)}
-        except KafkaException as error:
-            raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
-    if missing := set(range(1, len(found) + 1)) - set(found):
-        raise ProgrammeError(f"topic {topic}: version {min(missing)} is missing among {len(found)} versions")
-    return [found[number] for number in sorted(found)]
-
-
-def _topic_name(client: Consumer | Producer, settings: Settings) -> str:
-    """Returns the name of the topic. Raises PublishError if it does not exist."""
     topic = settings.name_of(topics.LOYALTY_PROGRAMMES)
-    try:
-        find_topic(client, topic)
-    except KafkaException as error:
-        raise PublishError(clients.no_broker(settings)) from error
-    return topic
-
-
-def _read(consumer: Consumer, topic: str, ids: SchemaIds) -> Iterator[Version]:
-    decode = decoder(topics.LOYALTY_PROGRAMMES, ids)
-    for message in read_topic(consumer, topic):
+    decode = decoder(topics.LOYALTY_PROGRAMMES, schema_ids(settings))
+    found = {}
+    for message in records_of(settings, topic, CLIENT_ID):
         try:
             version = Version.of(decode(message.value() or b""))
         except (UndecodableError, ProgrammeError) as wrong:
@@ -106,7 +85,10 @@ def _read(consumer: Consumer, topic: str, ids: SchemaIds) -> Iterator[Version]:
         if message.key() != str(version.number).encode():
             key = f"its key is {message.key()!r}, its version {version.number}"
             raise ProgrammeError(f"topic {topic}, offset {message.offset()}: {key}")
-        yield version
+        found[version.number] = version
+    if missing := set(range(1, len(found) + 1)) - set(found):
+        raise ProgrammeError(f"topic {topic}: version {min(missing)} is missing among {len(found)} versions")
+    return [found[number] for number in sorted(found)]
 
 
 def publish_programme(file: str, settings: Settings, effective_time: int | None = None) -> Version:
@@ -127,10 +109,13 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
         PublishError: no broker answers, or the topic does not exist. Nothing was published.
     """
     rules = parse_programme(file)
-    identity = f"{settings.name_of(topics.LOYALTY_PROGRAMMES)}-publisher"
-    options: dict[str, clients.Option] = {"transactional.id": identity, "linger.ms": 0, "log_level": 0}
+    topic = settings.name_of(topics.LOYALTY_PROGRAMMES)
+    options: dict[str, clients.Option] = {"transactional.id": f"{topic}-publisher", "linger.ms": 0, "log_level": 0}
     producer = clients.producer(settings, CLIENT_ID, **options)
-    topic = _topic_name(producer, settings)
+    try:
+        find_topic(producer, topic)
+    except KafkaException as error:
+        raise PublishError(clients.no_broker(settings)) from error
     try:
         # This call fences other publishers, so nobody adds a version after the next read.
         producer.init_transactions(DELIVERY_TIMEOUT)

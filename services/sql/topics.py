@@ -17,7 +17,7 @@ from services.messaging import avro, clients, dead_letters
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import require_broker
 from services.messaging.schema_ids import schema_ids
-from services.messaging.topic_reader import read_topic, watermarks_of
+from services.messaging.topic_reader import records_of, watermarks_of
 from services.settings import Settings
 from services.sql.arrow import Row, batches, record_fields
 from services.verdicts import judge_of_invoices
@@ -78,19 +78,15 @@ class TopicSource:
         self._interrupted = interrupted
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The records that the topic has now. Raises PublishError, DeadLettersError and KafkaException."""
+        """The records that the topic has now. Raises PublishError and DeadLettersError."""
         if self._topic is topics.DEAD_LETTERS:
             return self._batches(map(_letter_row, dead_letters.DeadLetters(self._settings)))
         return self._batches(self._records())
 
     def _records(self) -> Iterator[Row]:
-        require_broker(self._settings)
-        with closing(clients.bounded_consumer(self._settings, CLIENT_ID)) as consumer:
-            messages = takewhile(lambda _: not self._interrupted.is_set(), read_topic(consumer, self._name))
-            if self._is_compacted:
-                yield from self._newest(messages)
-            else:
-                yield from self._rows(_without_duplicates(messages))
+        found = records_of(self._settings, self._name, CLIENT_ID)
+        messages = takewhile(lambda _: not self._interrupted.is_set(), found)
+        return self._newest(messages) if self._is_compacted else self._rows(_without_duplicates(messages))
 
     def follow(self) -> Iterator[list[pa.RecordBatch]]:
         """The records that arrive from now on, in batches, without end. An empty list: nothing has arrived in 0.5 s.

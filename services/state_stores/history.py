@@ -24,7 +24,7 @@ def read_key(
     """
     topic, deadline = settings.name_of(definition.changelog), time.monotonic() + _LONGEST_SECONDS
     with closing(clients.bounded_consumer(settings, "loyalty-api-events")) as consumer:
-        messages = read_range(consumer, topic, {partition: span.start}, {partition: span.stop})
+        messages = read_range(consumer, topic, {partition: (span.start, span.stop)})
         records: list[ChangelogRecord] = []
         for message in messages:
             offset = message.offset() or 0

@@ -36,7 +36,7 @@ from services.messaging.access import Changes, apply_rights, rights, set_passwor
 from services.messaging.administration import create_topics
 from services.messaging.avro import Record, encoder
 from services.messaging.publishing import PublishError, connected_producer
-from services.messaging.topic_reader import read_topic
+from services.messaging.topic_reader import records_of
 from services.settings import Settings
 from tests.support.builders import HOME_DELIVERY, IDS, invoice
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish, read_all
@@ -360,9 +360,8 @@ def test_two_deployments_share_the_brokers(secured):
     for service in SERVICES:
         for topic in service.reads[:1]:
             publish(admin, topic, [(service.user.encode(), b"value")])
-            with closing(clients.bounded_consumer(secured.settings_of(service.user, **second), "test")) as consumer:
-                keys = [message.key() for message in read_topic(consumer, admin.name_of(topic))]
-            assert service.user.encode() in keys
+            found = records_of(secured.settings_of(service.user, **second), admin.name_of(topic), "test")
+            assert service.user.encode() in [message.key() for message in found]
 
 
 @pytest.mark.usefixtures("short_timeout")

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 from confluent_kafka import Message, Producer
 
-from services.messaging import clients, dead_letters, headers, publishing
+from services.messaging import dead_letters, headers, publishing
 from services.messaging.dead_letters import (
     DeadLetter,
     DeadLettersError,
@@ -25,7 +25,7 @@ from services.messaging.dead_letters import (
     topics_of,
 )
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError
-from services.messaging.topic_reader import read_topic
+from services.messaging.topic_reader import records_of
 from services.settings import Settings
 from tests.support.mock_kafka import hanging, mock_broker
 
@@ -117,8 +117,7 @@ def test_a_replay_keeps_all_headers(broker: tuple[Settings, Producer]) -> None:
     added = ("dead_letter_first_time", str(letter.time).encode())
 
     assert 1 == replay(settings, letters, ["pos-invoices"], since=0)
-    with closing(clients.bounded_consumer(settings, "test")) as consumer:
-        assert [[*pairs, added]] == [each.headers() for each in read_topic(consumer, "pos-invoices")]
+    assert [[*pairs, added]] == [each.headers() for each in records_of(settings, "pos-invoices", "test")]
 
 
 def test_a_replay_leaves_out_what_the_pipeline_may_have_forgotten(broker: tuple[Settings, Producer]) -> None:

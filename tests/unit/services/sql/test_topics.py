@@ -57,7 +57,7 @@ class Log:
         records = self.records[topic.name]
         records.append(FakeMessage(len(records), key, value, headers))
 
-    def read_topic(self, _: object, name: str) -> Iterable[FakeMessage]:
+    def records_of(self, _: object, name: str, __: str) -> Iterable[FakeMessage]:
         self.read.append(name)
         return self.records[name]
 
@@ -75,8 +75,7 @@ class Log:
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     log = Log()
     monkeypatch.setattr("services.sql.topics.require_broker", lambda _: None)
-    monkeypatch.setattr("services.sql.topics.clients.bounded_consumer", lambda *_: log)
-    monkeypatch.setattr("services.sql.topics.read_topic", log.read_topic)
+    monkeypatch.setattr("services.sql.topics.records_of", log.records_of)
     return log
 
 
