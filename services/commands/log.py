@@ -88,10 +88,10 @@ class KafkaCommandLog:
         self._poller = threading.Thread(target=self._poll, name="command-log", daemon=True)
 
     async def mark(self, mark: Record) -> None:
-        await self._publish(topics.LOYALTY_DECISIONS, mark["CommandID"], mark["CommandID"], mark)
+        await self._publish(topics.LOYALTY_DECISIONS, mark["CommandID"], mark)
 
     async def send(self, command: Record) -> None:
-        await self._publish(topics.LOYALTY_COMMANDS, command["CustomerCardNo"], command["CommandID"], command)
+        await self._publish(topics.LOYALTY_COMMANDS, command["CustomerCardNo"], command)
 
     def close(self) -> None:
         self._closing.set()
@@ -101,7 +101,7 @@ class KafkaCommandLog:
             with suppress(KafkaException):  # after a fatal error, no record is acknowledged any more
                 clients.flush(self._producer, DELIVERY_SECONDS)
 
-    async def _publish(self, topic: Topic, key: str, identity: str, record: Record) -> None:
+    async def _publish(self, topic: Topic, key: str, record: Record) -> None:
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[None] = loop.create_future()
 
@@ -121,7 +121,7 @@ class KafkaCommandLog:
 
         with tracing.span(f"publish {topic.name}", "producer"):
             # The first record sends a request to the Schema Registry.
-            await asyncio.to_thread(self._produce, topic, key, identity, record, on_delivery)
+            await asyncio.to_thread(self._produce, topic, key, record, on_delivery)
             try:
                 async with asyncio.timeout(2 * DELIVERY_SECONDS):
                     await acknowledged
@@ -129,14 +129,9 @@ class KafkaCommandLog:
                 raise PublishError(f"topic {topic.name}: no broker acknowledged the record in time") from error
 
     def _produce(
-        self,
-        topic: Topic,
-        key: str,
-        identity: str,
-        record: Record,
-        on_delivery: Callable[[KafkaError | None, Message], None],
+        self, topic: Topic, key: str, record: Record, on_delivery: Callable[[KafkaError | None, Message], None]
     ) -> None:
-        headers: Mapping[str, str | bytes] = {**cloud_event(identity, str(topic.value)), **tracing.headers()}
+        headers: Mapping[str, str | bytes] = cloud_event(record["CommandID"], str(topic.value)) | tracing.headers()
         value = self._encoder(topic)(record)
         try:
             self._ready_producer().produce(

@@ -31,31 +31,26 @@ from services.webhooks.metrics import Metrics
 log = structlog.get_logger()
 
 
-class Readiness:
-    """Whether the process can deliver: its dispatchers run and can read from Kafka.
+def problem(endpoints: Sequence[Endpoint], running: Sequence[EndpointDispatcher]) -> str | None:
+    """Why the process cannot deliver now; None if all dispatchers run and can read from Kafka.
 
     A receiver that does not answer is no problem of the process. Its deliveries wait, and metrics show them.
     """
-
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        self._number = len(endpoints)
-        self._running: list[EndpointDispatcher] = []
-
-    def add(self, dispatcher: EndpointDispatcher) -> None:
-        self._running.append(dispatcher)
-
-    def problem(self) -> str | None:
-        """Why the process cannot deliver now; None if it can."""
-        if len(self._running) < self._number:
-            return "not connected"
-        return next((each.problem for each in self._running if each.problem), None)
+    if len(running) < len(endpoints):
+        return "not connected"
+    return next((each.problem for each in running if each.problem), None)
 
 
-def serve(endpoints: Sequence[Endpoint], settings: Settings, metrics: Metrics, readiness: Readiness) -> None:
+def serve(
+    endpoints: Sequence[Endpoint], settings: Settings, metrics: Metrics, running: list[EndpointDispatcher]
+) -> None:
     """Deliver until SIGTERM or SIGINT. If one dispatcher fails, all of them stop, and its error is raised.
 
     Each endpoint has its own thread with an event loop. So an endpoint that blocks its loop, or the threads that
     resolve host names for it, does not delay other endpoints.
+
+    Args:
+        running: gets the dispatchers that have started.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,17 +63,17 @@ def serve(endpoints: Sequence[Endpoint], settings: Settings, metrics: Metrics, r
         async with http_client() as client:
             deliver = Delivery(endpoint, client, metrics).deliver
             dispatcher = EndpointDispatcher(endpoint, settings, ids, deliver, dead_letters, metrics)
-            readiness.add(dispatcher)
+            running.append(dispatcher)
             await dispatcher.run(stopping)
 
     def run_in_loop(endpoint: Endpoint) -> None:
         asyncio.run(run(endpoint))
 
     with ThreadPoolExecutor(len(endpoints), "endpoint") as threads:
-        running = [threads.submit(run_in_loop, endpoint) for endpoint in endpoints]
-        wait(running, return_when=FIRST_COMPLETED)
+        loops = [threads.submit(run_in_loop, endpoint) for endpoint in endpoints]
+        wait(loops, return_when=FIRST_COMPLETED)
         stopping.set()
-    for each in running:
+    for each in loops:
         each.result()
 
 
@@ -103,10 +98,10 @@ def main(
         # The lines of httpx show URLs, which can contain tokens.
         logging.getLogger("httpx").setLevel(logging.WARNING)
         require_port(settings.metrics_host, settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT")
-        readiness = Readiness(endpoints)
-        with serve_health(settings, settings.webhooks_metrics_port, REGISTRY, readiness.problem):
+        running: list[EndpointDispatcher] = []
+        with serve_health(settings, settings.webhooks_metrics_port, REGISTRY, lambda: problem(endpoints, running)):
             log.info("delivering", endpoints=[endpoint.name for endpoint in endpoints])
-            serve(endpoints, settings, Metrics(REGISTRY), readiness)
+            serve(endpoints, settings, Metrics(REGISTRY), running)
     except KafkaException as error:
         _stop(f"Kafka: {error.args[0].str()}")
     except OSError as error:

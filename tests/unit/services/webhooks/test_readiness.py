@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas import topics
 from services.messaging.schema_ids import FolderSchemaIds
-from services.webhooks.__main__ import Readiness
+from services.webhooks.__main__ import problem
 from services.webhooks.dispatcher import EndpointDispatcher
 from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Kind
@@ -24,8 +24,8 @@ ENDPOINT = Endpoint("crm", "http://crm.example", (b"x" * 24,), frozenset(Kind))
 def test_the_process_is_ready_while_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says "not connected" until all dispatchers run, and then why it cannot read."""
     monkeypatch.setattr("services.messaging.log_reader._PROBE_SECONDS", 0.2)
-    readiness, stopping = Readiness([ENDPOINT]), threading.Event()
-    assert "not connected" == readiness.problem()
+    stopping = threading.Event()
+    assert "not connected" == problem([ENDPOINT], [])
     with ExitStack() as broker:
         settings, producer = broker.enter_context(mock_broker())
         producer.produce(settings.name_of(topics.LOYALTY), b"")
@@ -33,14 +33,13 @@ def test_the_process_is_ready_while_kafka_answers(monkeypatch: pytest.MonkeyPatc
         arguments: tuple[Any, Any] = cast(Any, None), cast(Any, None)
         metrics = Metrics(CollectorRegistry())
         dispatcher = EndpointDispatcher(ENDPOINT, settings, FolderSchemaIds(), *arguments, metrics)
-        readiness.add(dispatcher)
         running = threading.Thread(target=lambda: asyncio.run(dispatcher.run(stopping)))
         running.start()
         try:
-            assert readiness.problem() is None
+            assert problem([ENDPOINT], [dispatcher]) is None
             broker.close()
-            wait_for("the problem", readiness.problem, 60)
-            assert "Kafka does not answer" in str(readiness.problem())
+            wait_for("the problem", lambda: problem([ENDPOINT], [dispatcher]), 60)
+            assert "Kafka does not answer" in str(problem([ENDPOINT], [dispatcher]))
         finally:
             stopping.set()
             running.join()
