@@ -25,7 +25,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from services.domain import programme as domain
 from services.domain.programme import BlockedCards, Combining, Period, Programme, SpentReturns, TaxBasis, TimeBasis
 from services.yaml_files.model import FileModel, Notes, validated
-from services.yaml_files.scalars import choice, day, duration, in_iso, number, points, scalar, text
+from services.yaml_files.scalars import choice, day, duration, in_iso, member, number, points, scalar, text
 from services.yaml_files.tree import InvalidFileError, Problem
 
 ROUNDING = {
@@ -177,24 +177,20 @@ class _ProgrammeFile(FileModel):
     # A decision is kept for twenty days. The decision of a reserve must still exist when the reserve lapses.
     reserve_for: Annotated[int, scalar(duration(timedelta(minutes=1), _DAY))] = _DEFAULT.reserve_for
     return_window: Annotated[int, scalar(duration(_ZERO, _LONGEST_RETURN))] = _DEFAULT.return_window
-    spent_returns: Annotated[SpentReturns, scalar(choice({word.value: word for word in SpentReturns}))] = (
-        _DEFAULT.spent_returns
-    )
-    tier_period: Annotated[Period | None, scalar(choice({word.value: word for word in Period}))] = _DEFAULT.tier_period
+    spent_returns: Annotated[SpentReturns, scalar(member(SpentReturns))] = _DEFAULT.spent_returns
+    tier_period: Annotated[Period | None, scalar(member(Period))] = _DEFAULT.tier_period
     tiers: list[_Tier] = Field(default_factory=list, validate_default=True)
     categories: dict[_Text, _Texts] = Field(default_factory=dict)
-    tax_basis: Annotated[TaxBasis, scalar(choice({word.value: word for word in TaxBasis}))] = _DEFAULT.tax_basis
+    tax_basis: Annotated[TaxBasis, scalar(member(TaxBasis))] = _DEFAULT.tax_basis
     excluded_items: _Texts = Field(default_factory=list)
     excluded_categories: _Texts = Field(default_factory=list)
     minimum_spend: Annotated[Decimal, scalar(number("0", "1000000000", places=3))] = _DEFAULT.minimum_spend
     cap_per_invoice: Annotated[int, scalar(points("0.01", "1000000000"))] | None = None
     cap_per_day: Annotated[int, scalar(points("0.01", "1000000000"))] | None = None
-    blocked_cards: Annotated[BlockedCards, scalar(choice({word.value: word for word in BlockedCards}))] = (
-        _DEFAULT.blocked_cards
-    )
-    time_basis: Annotated[TimeBasis, scalar(choice({word.value: word for word in TimeBasis}))] = _DEFAULT.time_basis
-    largest_backdating: Annotated[int, scalar(duration(_ZERO, _LONGEST_BACKDATING))] | None = None
-    combining: Annotated[Combining, scalar(choice({word.value: word for word in Combining}))] = _DEFAULT.combining
+    blocked_cards: Annotated[BlockedCards, scalar(member(BlockedCards))] = _DEFAULT.blocked_cards
+    time_basis: Annotated[TimeBasis, scalar(member(TimeBasis))] = _DEFAULT.time_basis
+    largest_backdating: Annotated[int, scalar(duration(_ZERO, _LONGEST_BACKDATING))] = _DEFAULT.largest_backdating
+    combining: Annotated[Combining, scalar(member(Combining))] = _DEFAULT.combining
     campaigns: list[_Campaign] = Field(default_factory=list)
 
     @field_validator("valid_for")
@@ -231,8 +227,8 @@ class _ProgrammeFile(FileModel):
 
     @field_validator("largest_backdating")
     @classmethod
-    def _only_with_till(cls, limit: int | None, info: ValidationInfo) -> int | None:
-        if limit is not None and info.data.get("time_basis") is TimeBasis.BROKER:
+    def _only_with_till(cls, limit: int, info: ValidationInfo) -> int:
+        if info.data.get("time_basis") is TimeBasis.BROKER:
             raise ValueError("has no effect with the time basis broker. Add time-basis: till, or remove this key.")
         return limit
 
@@ -252,48 +248,26 @@ class _ProgrammeFile(FileModel):
         return names
 
     def rules(self) -> Programme:
-        return Programme(
-            loyalty_factor=self.loyalty_factor,
-            rounding=self.rounding,
-            customer_types=frozenset(name.upper() for name in self.customer_types),
-            time_zone=self.time_zone,
-            pending=self.pending,
-            valid_for=self.valid_for,
-            expiry_notice=self.expiry_notice,
-            reserve_for=self.reserve_for,
-            return_window=self.return_window,
-            spent_returns=self.spent_returns,
-            tier_period=self.tier_period,
-            tiers=tuple(domain.Tier(tier.name, tier.points, tier.multiplier) for tier in self.tiers),
-            combining=self.combining,
-            campaigns=tuple(map(self._campaign, self.campaigns)),
-            tax_basis=self.tax_basis,
-            excluded_items=self._items(self.excluded_items, self.excluded_categories),
-            minimum_spend=self.minimum_spend,
-            cap_per_invoice=self.cap_per_invoice,
-            cap_per_day=self.cap_per_day,
-            time_basis=self.time_basis,
-            largest_backdating=(
-                _DEFAULT.largest_backdating if self.largest_backdating is None else self.largest_backdating
-            ),
-            blocked_cards=self.blocked_cards,
-        )
+        values = dict(self) | {
+            "customer_types": frozenset(name.upper() for name in self.customer_types),
+            "tiers": tuple(domain.Tier(**dict(tier)) for tier in self.tiers),
+            "campaigns": tuple(map(self._campaign, self.campaigns)),
+            "excluded_items": self._items(self.excluded_items, self.excluded_categories),
+        }
+        del values["categories"], values["excluded_categories"]
+        return Programme(**values)
+
+    def _campaign(self, campaign: _Campaign) -> domain.Campaign:
+        values = dict(campaign) | {
+            "weekdays": frozenset(campaign.weekdays),
+            "stores": frozenset(campaign.stores),
+            "items": self._items(campaign.items, campaign.categories),
+        }
+        del values["categories"]
+        return domain.Campaign(**values)
 
     def _items(self, items: Iterable[str], categories: Iterable[str]) -> frozenset[str]:
         return frozenset([*items, *(code for category in categories for code in self.categories[category])])
-
-    def _campaign(self, campaign: _Campaign) -> domain.Campaign:
-        return domain.Campaign(
-            name=campaign.name,
-            first_day=campaign.first_day,
-            last_day=campaign.last_day,
-            weekdays=frozenset(campaign.weekdays),
-            hours=campaign.hours,
-            stores=frozenset(campaign.stores),
-            items=self._items(campaign.items, campaign.categories),
-            multiplier=campaign.multiplier,
-            bonus=campaign.bonus,
-        )
 
 
 class _PublishedFile(_ProgrammeFile):

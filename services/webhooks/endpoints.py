@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from services.domain.entries import Kind
 from services.yaml_files.model import FileModel, Notes, validated
-from services.yaml_files.scalars import choice, duration, scalar, text, whole
+from services.yaml_files.scalars import duration, member, scalar, text, whole
 from services.yaml_files.tree import InvalidFileError
 
 USUAL_KINDS = (Kind.EARNED, Kind.REDEEMED, Kind.EXPIRES_SOON, Kind.TIER)
@@ -137,7 +137,7 @@ def _url(value: str) -> str:
 
 
 _Duration = scalar(duration(timedelta(milliseconds=100), timedelta(hours=1)))
-_Kind = Annotated[Kind, scalar(choice({kind.value: kind for kind in Kind}))]
+_Kind = Annotated[Kind, scalar(member(Kind))]
 
 
 class _Endpoint(FileModel):

@@ -4,11 +4,13 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from decimal import Decimal
+from enum import StrEnum
 from typing import TypeVar
 
 from pydantic import PlainValidator
 
 Value = TypeVar("Value")
+Word = TypeVar("Word", bound=StrEnum)
 
 LONGEST_TEXT = 200
 
@@ -109,6 +111,11 @@ def choice(allowed: Mapping[str, Value]) -> Callable[[str], Value]:
         return allowed[text]
 
     return convert
+
+
+def member(words: type[Word]) -> Callable[[str], Word]:
+    """Returns a converter to a member of an enumeration."""
+    return choice({word.value: word for word in words})
 
 
 def text(value: str) -> str:
