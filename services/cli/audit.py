@@ -59,12 +59,9 @@ def audit(
     The outputs are the topic loyalty, the ledger, the balances of the API and the state of Spark. The exit status is 0
     if all are equal, 1 if there is a difference, and 2 if a part cannot be read. The output contains card numbers.
     """
-    omitted = [f"--without={part}" for part in without or ()]
-    at = [f"--api={api}"] if api else []
-    replace_process(
-        "pipelines.reconciliation.audit",
-        [f"--from={source}", f"--show={show}", *at, *omitted, *_json(as_json=as_json)],
-    )
+    parts = [f"--without={part}" for part in without or ()]
+    options = [f"--from={source}", f"--show={show}", *[f"--api={api}"] * bool(api), *parts, *["--json"] * as_json]
+    replace_process("pipelines.reconciliation.audit", options)
 
 
 def rebuild(
@@ -75,8 +72,8 @@ def rebuild(
     Stop the pipeline first. The command renames the old checkpoint. The output contains card numbers.
     """
     announce_command("rebuild", source=source)
-    omitted = ["--without-ledger"] * without_ledger
-    replace_process("pipelines.reconciliation.rebuild", [f"--from={source}", *omitted, *_json(as_json=as_json)])
+    options = [f"--from={source}", *["--without-ledger"] * without_ledger, *["--json"] * as_json]
+    replace_process("pipelines.reconciliation.rebuild", options)
 
 
 def returns(*, as_json: AsJson = False) -> None:
@@ -86,8 +83,4 @@ def returns(*, as_json: AsJson = False) -> None:
 
     The list is in the state of the loyalty query, so this command needs its checkpoint. The output names no card.
     """
-    replace_process("pipelines.reconciliation.waiting_returns", _json(as_json=as_json))
-
-
-def _json(*, as_json: bool) -> list[str]:
-    return ["--json"] if as_json else []
+    replace_process("pipelines.reconciliation.waiting_returns", ["--json"] * as_json)

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
+from operator import attrgetter
 
 from services.domain.entries import Refusal
 from services.domain.events import Line, Purchase
@@ -155,7 +156,7 @@ def _campaign_shares(purchase: Purchase, programme: Programme, rate: Decimal) ->
     ]
     if programme.combining is Combining.BEST:
         additions = _best_multipliers(purchase.total_amount, invoice_campaigns, lines)
-        with_bonus = [max(with_bonus, key=lambda campaign: campaign.bonus)] if with_bonus else []
+        with_bonus = [max(with_bonus, key=attrgetter("bonus"))] if with_bonus else []
     else:
         additions = _all_multipliers(purchase.total_amount, invoice_campaigns, lines)
     return [
@@ -179,12 +180,12 @@ def _best_multipliers(amount: Decimal, invoice_campaigns: list[Campaign], lines:
     """For ``Combining.BEST``: only the highest multiplier of each line counts."""
     multiplier = Decimal(1)
     if invoice_campaigns:
-        best = max(invoice_campaigns, key=_multiplier)
+        best = max(invoice_campaigns, key=attrgetter("multiplier"))
         multiplier = best.multiplier
         yield best.name, amount * (multiplier - 1)
     for line, item_campaigns in lines:
         if item_campaigns:
-            best = max(item_campaigns, key=_multiplier)
+            best = max(item_campaigns, key=attrgetter("multiplier"))
             # Without a campaign for the invoice, the item campaign counts even if its multiplier is below 1.
             if best.multiplier > multiplier or not invoice_campaigns:
                 yield best.name, line.value * (best.multiplier - multiplier)
@@ -197,10 +198,6 @@ def _all_multipliers(amount: Decimal, invoice_campaigns: list[Campaign], lines: 
     for line, item_campaigns in lines:
         for campaign in item_campaigns:
             yield campaign.name, line.value * (campaign.multiplier - 1)
-
-
-def _multiplier(campaign: Campaign) -> Decimal:
-    return campaign.multiplier
 
 
 def _purchase_time(purchase: Purchase, programme: Programme) -> datetime:

@@ -141,9 +141,17 @@ class LocalInstance:
     def report(self) -> InstanceReport:
         """The report for the other instances."""
         copies = [
-            _held_partition(name, task, self.status_of(store, task).role)
+            HeldPartition(
+                store=name,
+                partition=number,
+                role=self.status_of(store, task).role,
+                restored=task.serving,
+                position=task.progress.position,
+                end_offset=task.progress.end_offset,
+                lag=task.progress.lag,
+            )
             for name, store in self.stores.by_name.items()
-            for _, task in sorted(store.tasks.items())
+            for number, task in sorted(store.tasks.items())
         ]
         return InstanceReport(
             url=self.url,
@@ -151,16 +159,3 @@ class LocalInstance:
             partitions=tuple(copies),
             kafka_error=self.stores.materialiser.kafka_error,
         )
-
-
-def _held_partition(store: str, task: StoreTask, role: Role) -> HeldPartition:
-    progress = task.progress
-    return HeldPartition(
-        store=store,
-        partition=task.partition,
-        role=role,
-        restored=task.serving,
-        position=progress.position,
-        end_offset=progress.end_offset,
-        lag=progress.lag,
-    )

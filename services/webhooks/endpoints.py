@@ -27,7 +27,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
 _LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST = re.compile(rf"(?:{_LABEL}\.)*{_LABEL}\.?|[0-9a-f]*:[0-9a-f:.]+")
 _LARGEST_PORT = 65_535
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class EndpointsError(ValueError):
@@ -70,20 +69,16 @@ def load(file: Path) -> list[Endpoint]:
         raise FileNotFoundError(error.errno, advice, str(file)) from error
     except UnicodeDecodeError as error:
         raise EndpointsError(f"{file}: is not in UTF-8") from error
-    return [
-        Endpoint(
-            name=each.name,
-            url=each.url,
-            secrets=_secrets(file.parent / each.secret_file, each.name),
-            kinds=frozenset(each.kinds),
-            timeout=each.timeout * _MILLISECOND,
-            attempts=each.attempts,
-            first_wait=each.first_wait * _MILLISECOND,
-            longest_wait=each.longest_wait * _MILLISECOND,
-            concurrency=each.concurrency,
-        )
-        for each in found
-    ]
+    return [_endpoint(each, file.parent) for each in found]
+
+
+def _endpoint(given: "_Endpoint", folder: Path) -> Endpoint:
+    values = dict(given) | {
+        "kinds": frozenset(given.kinds),
+        "secrets": _secrets(folder / given.secret_file, given.name),
+    }
+    del values["secret_file"]
+    return Endpoint(**values)
 
 
 def _secrets(file: Path, endpoint: str) -> tuple[bytes, ...]:
@@ -136,7 +131,12 @@ def _url(value: str) -> str:
     return value
 
 
-_Duration = scalar(duration(timedelta(milliseconds=100), timedelta(hours=1)))
+def _duration(text: str) -> timedelta:
+    return duration(timedelta(milliseconds=100), timedelta(hours=1))(text) * timedelta(milliseconds=1)
+
+
+_DEFAULT = Endpoint("", "", ())
+_Duration = Annotated[timedelta, scalar(_duration)]
 _Kind = Annotated[Kind, scalar(member(Kind))]
 
 
@@ -145,11 +145,11 @@ class _Endpoint(FileModel):
     url: Annotated[str, scalar(_url)]
     secret_file: Annotated[str, scalar(text)]
     kinds: list[_Kind] = Field(default_factory=lambda: list(USUAL_KINDS))
-    timeout: Annotated[int, _Duration] = 10_000
-    attempts: Annotated[int, scalar(whole(1, 100))] = 10
-    first_wait: Annotated[int, _Duration] = 1_000
-    longest_wait: Annotated[int, _Duration] = 300_000
-    concurrency: Annotated[int, scalar(whole(1, 100))] = 8
+    timeout: _Duration = _DEFAULT.timeout
+    attempts: Annotated[int, scalar(whole(1, 100))] = _DEFAULT.attempts
+    first_wait: _Duration = _DEFAULT.first_wait
+    longest_wait: _Duration = _DEFAULT.longest_wait
+    concurrency: Annotated[int, scalar(whole(1, 100))] = _DEFAULT.concurrency
 
     @field_validator("kinds")
     @classmethod
@@ -160,8 +160,8 @@ class _Endpoint(FileModel):
 
     @field_validator("longest_wait")
     @classmethod
-    def _in_order(cls, longest: int, info: ValidationInfo) -> int:
-        if longest < info.data.get("first_wait", 0):
+    def _in_order(cls, longest: timedelta, info: ValidationInfo) -> timedelta:
+        if longest < info.data.get("first_wait", timedelta(0)):
             raise ValueError("is shorter than first-wait")
         return longest
 
