@@ -111,7 +111,10 @@ def compare(
     expected = recomputed.settled.entries if complete else record
     differences = [Difference(Source.LOYALTY, str(gap)) for gap in missing.gaps if gap.after >= coverage.topic_from]
     if has_events:
-        differences += _compare_recorded_events(recomputed)
+        differences += [
+            Difference(Source.EVENT, f"no such event: {entry.event_id}, of the recorded entry {entry.sequence}")
+            for entry in recomputed.without_event
+        ]
     differences += _compare_events(recomputed, programmes, coverage) if complete else _compare_totals(record)
     for source, since in ((Source.LOYALTY, coverage.topic_from), (Source.LEDGER, 0)):
         if source in coverage.compared:
@@ -159,11 +162,6 @@ def _has_events(recomputed: Recomputed, record: list[Entry], facts: Facts, cover
     # Without a recorded entry, the events must lead to what is served.
     versions = {entry.version for entry in (*recomputed.settled.entries, *recomputed.late.entries)}
     return versions.issuperset(version for version, _ in facts.served_versions)
-
-
-def _compare_recorded_events(recomputed: Recomputed) -> Iterator[Difference]:
-    for entry in recomputed.without_event:
-        yield Difference(Source.EVENT, f"no such event: {entry.event_id}, of the recorded entry {entry.sequence}")
 
 
 def _compare_events(recomputed: Recomputed, programmes: Programmes, coverage: Coverage) -> Iterator[Difference]:
@@ -295,9 +293,7 @@ def _compare_state(
         recomputed = _as_stored(account, state)
         wrong = _wrong_fields(_advanced(recomputed, now, programmes), _advanced(state, now, programmes))
     else:
-        names = ("total", "available", "pending", "reserved", "tier")
-        pairs = ((name, getattr(last, name), getattr(state, name)) for name in names)
-        wrong = ", ".join(_wrong_field(*pair) for pair in pairs if pair[1] != pair[2])
+        wrong = _wrong(("total", "available", "pending", "reserved", "tier"), last, state)
     if wrong:
         yield Difference(Source.STATE, f"at sequence {state.sequence}: {wrong}")
 
@@ -332,7 +328,10 @@ def _wrong_fields(expected: Entry | Account, found: Entry | Account) -> str:
     """The fields that differ, as text."""
     if expected == found:
         return ""
-    names = [each.name for each in fields(expected) if each.compare]
+    return _wrong((each.name for each in fields(expected) if each.compare), expected, found)
+
+
+def _wrong(names: Iterable[str], expected: Entry | Account, found: Entry | Account) -> str:
     pairs = ((name, getattr(expected, name), getattr(found, name)) for name in names)
     return ", ".join(_wrong_field(*pair) for pair in pairs if pair[1] != pair[2])
 

@@ -47,7 +47,7 @@ def conformance(  # noqa: PLR0913 - each option is a parameter
     if files and hours is not None:
         stop("--hours needs the times of the broker, but files have no times: remove --hours or the files", MISUSED)
     settings = read_settings()
-    verdicts: Counter[str] = Counter()
+    records = 0
     reasons: Counter[str] = Counter()
     warnings: Counter[str] = Counter()
     kept: list[Finding] = []
@@ -58,7 +58,7 @@ def conformance(  # noqa: PLR0913 - each option is a parameter
                 finding = review(sent)
                 if not _is_selected(finding, sent, store, till):
                     continue
-                verdicts["refused" if finding.reason else "accepted"] += 1
+                records += 1
                 reasons.update([finding.reason] if finding.reason else [])
                 if finding.reason or finding.warnings or finding.original:
                     kept.append(finding)
@@ -68,7 +68,7 @@ def conformance(  # noqa: PLR0913 - each option is a parameter
         except CutFileError as error:
             stop(str(error))
     findings = [finding for finding in kept if finding.reason or finding.warnings]
-    _print(verdicts, reasons, warnings, findings, limit, as_json=as_json)
+    _print(records, reasons, warnings, findings, limit, as_json=as_json)
     if reasons or (strict and warnings):
         raise typer.Exit(FAILED)
 
@@ -90,7 +90,7 @@ def _is_selected(finding: Finding, sent: Sent, store: str | None, till: str | No
 
 
 def _print(
-    verdicts: Counter[str],
+    records: int,
     reasons: Counter[str],
     warnings: Counter[str],
     findings: list[Finding],
@@ -98,11 +98,11 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    shown = findings[:limit]
+    shown, refused = findings[:limit], reasons.total()
     value = {
-        "records": verdicts.total(),
-        "accepted": verdicts["accepted"],
-        "refused": verdicts["refused"],
+        "records": records,
+        "accepted": records - refused,
+        "refused": refused,
         "reasons": dict(reasons.most_common()),
         "warnings": dict(warnings.most_common()),
         "findings": [{"place": each.place, "reason": each.reason, "warnings": each.warnings} for each in shown],
@@ -115,10 +115,7 @@ def _print(
             *(("warning", warning) for warning in each.warnings),
         ]
     ]
-    summary = (
-        f"{verdicts.total():,} records: {verdicts['accepted']:,} accepted, {verdicts['refused']:,} refused, "
-        f"{warnings.total():,} warnings"
-    )
+    summary = f"{records:,} records: {records - refused:,} accepted, {refused:,} refused, {warnings.total():,} warnings"
     title = f"{len(shown):,} of {len(findings):,} records: --limit shows more" if len(shown) < len(findings) else None
     found = [table("record", "verdict", "what is wrong", rows=rows, title=title)] if rows else []
     report(value, *found, summary, as_json=as_json)

@@ -34,23 +34,13 @@ _POLL_SECONDS = 0.1
 
 
 def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
-    """The mark of a command. It names no customer, so an erasure need not delete it."""
+    """The mark of a command, a record Decision. It names no customer, so an erasure need not delete it."""
     return {
         "CommandID": command_id,
         "Sequence": MARK_SEQUENCE,
         "Status": PENDING,
         "Kind": kind,
-        "CustomerCardNo": "",
         "RequestHash": request_hash,
-        "Points": None,
-        "RedemptionID": "",
-        "Reason": "",
-        "AccountSequence": 0,
-        "OpenedTime": 0,
-        "TotalLoyaltyPoints": None,
-        "AvailableLoyaltyPoints": None,
-        "ExpiresTime": 0,
-        "UpdatedTime": 0,
     }
 
 

@@ -22,9 +22,6 @@ class GroupAssignment:
         """Prepare an assignment.
 
         Args:
-            membership: the membership of the group.
-            reports: the reports of the peers.
-            standby_replicas: the number of standbys of each partition.
             on_disk: the partitions with local data. The instance holds them until it knows the group. So it serves soon
                 after a restart, while the coordinator still waits for heartbeats of the former process.
             stores_of: the names of the stores of each topic.

@@ -67,8 +67,6 @@ class LogReader:
         """Prepare a reader.
 
         Args:
-            settings: the addresses of the brokers, and the credentials.
-            client_id: the client id that the logs of the brokers show.
             retry_on: errors after which ``run`` reconnects, besides KafkaException.
             options: options of librdkafka, for example ``enable.partition.eof``.
         """

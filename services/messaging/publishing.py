@@ -163,7 +163,6 @@ def publish(
     """Publish all records in order. Returns their number after all are acknowledged.
 
     Args:
-        records: keys and values.
         rate: records per second; 0 for no limit.
         on_progress: called at intervals with the number of queued records.
 

@@ -42,9 +42,10 @@ def since_opening(part_of_trade: float) -> int:
     return int((hour + (done - before) / CUSTOMERS_PER_HOUR[hour]) * _MS_PER_HOUR)
 
 
-def tax(cents: int, per_hundred_thousand: int) -> int:
-    """Cents of tax on an amount in cents, rounded half up."""
-    return (cents * per_hundred_thousand + 50_000) // 100_000
+def taxes(cents: int) -> PosInvoice:
+    """The taxes of an amount in cents: 2.5 % twice and 0.125 %, rounded half up to cents."""
+    half_gst, cess = ((cents * rate + 50_000) // 100_000 / 100 for rate in (2_500, 125))
+    return {"CGST": half_gst, "SGST": half_gst, "CESS": cess}
 
 
 class Invoicing:
@@ -76,7 +77,7 @@ class Invoicing:
         items, cents = self._basket()
         self._written += 1
         delivered = chance() < self._home_delivery
-        total, half_gst = cents / 100, tax(cents, 2_500) / 100
+        total = cents / 100
         return {
             "InvoiceNumber": f"{self._seed}-{self._written:07d}",
             "CreatedTime": self._opening + since_opening(part_of_trade),
@@ -85,9 +86,7 @@ class Invoicing:
             "NumberOfItems": len(items),
             "PaymentMethod": "CARD" if chance() < _PAID_BY_CARD else "CASH",
             "TaxableAmount": total,
-            "CGST": half_gst,
-            "SGST": half_gst,
-            "CESS": tax(cents, 125) / 100,
+            **taxes(cents),
             "StoreID": store.store_id,
             "PosID": store.tills[int(chance() * len(store.tills))],
             "CashierID": store.cashiers[int(chance() * len(store.cashiers))],

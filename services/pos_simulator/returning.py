@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from services.domain.invoice import LineItem, PosInvoice
-from services.pos_simulator.invoicing import TAKEAWAY, Invoicing, tax
+from services.pos_simulator.invoicing import TAKEAWAY, Invoicing, taxes
 
 RETURNABLE = 10_000
 """The most invoices in the sample from which an original is chosen. It limits the memory of a long run."""
@@ -87,8 +87,6 @@ def _some_of(items: Sequence[LineItem], sign: int, rng: random.Random) -> list[L
 def _invoice(number: str, original: PosInvoice, visit: PosInvoice, lines: list[LineItem]) -> PosInvoice:
     """The invoice of the visit, with these lines."""
     total = sum((Decimal(repr(line["TotalValue"])) for line in lines), Decimal(0))
-    cents = int(total * 100)
-    half_gst = tax(cents, 2_500) / 100
     return {
         **visit,
         "InvoiceNumber": number,
@@ -99,7 +97,5 @@ def _invoice(number: str, original: PosInvoice, visit: PosInvoice, lines: list[L
         "NumberOfItems": len(lines),
         "TotalAmount": float(total),
         "TaxableAmount": float(total),
-        "CGST": half_gst,
-        "SGST": half_gst,
-        "CESS": tax(cents, 125) / 100,
+        **taxes(int(total * 100)),
     }

@@ -96,7 +96,6 @@ class LazyTable:
         """Prepare the table. It reads nothing yet.
 
         Args:
-            schema: the columns of the rows.
             read: is called when a statement scans the table.
             interrupted: stops a read, because nobody waits for the rows any more.
             on_read: is called before each read. An error that it raises prevents the read.

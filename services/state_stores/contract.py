@@ -72,8 +72,6 @@ class StorePartition(ABC):
         """Write the values (None deletes the key) and the checkpoint atomically.
 
         Args:
-            writes: the new values.
-            checkpoint: the checkpoint after these writes.
             known: the result of ``get_many`` for these keys since the last ``apply``, so that they are not read again.
         """
 

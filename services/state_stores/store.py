@@ -102,10 +102,7 @@ class StateStore:
         The method also checks a task that is already open. It returns the same task if its data match.
 
         Args:
-            partition: the number of the partition.
-            changelog: the changelog as the broker describes it.
             watermarks: the first offset of the changelog partition, and its end offset.
-            open_partition: opens the storage.
             observe_freshness: takes the age in seconds of each new value.
         """
         origin = self.definition.origin(changelog.origin)
