@@ -13,11 +13,7 @@ class StartUpError(RuntimeError):
 
 
 def require_port(host: str, port: int, variable: str) -> None:
-    """Raise StartUpError if this process cannot listen on the port.
-
-    Args:
-        variable: the setting with the port, for the message.
-    """
+    """Raise StartUpError if this process cannot listen on the port. The message names the variable of the setting."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()
@@ -29,11 +25,7 @@ def require_port(host: str, port: int, variable: str) -> None:
 
 
 def require_writable(folder: Path, variable: str) -> None:
-    """Raise StartUpError if this process cannot create the folder or write to it. It leaves no file and no folder.
-
-    Args:
-        variable: the setting with the folder, for the message.
-    """
+    """Raise StartUpError if this process cannot create the folder or write to it. It leaves no file and no folder."""
     present = next(each for each in (folder, *folder.parents) if each.exists())
     if not present.is_dir():
         reason = "is not a folder"

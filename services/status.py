@@ -105,7 +105,6 @@ class Status:
 
     Attributes:
         time: in seconds since the epoch.
-        parts: the processes.
         appended: the number of records that each topic has ever had, by topic. Empty if Kafka does not answer.
         work: the work of each query, by its name. Empty if the pipeline does not answer.
         balances: the cumulative number of balances by the upper bound of their freshness in seconds, as in Prometheus.

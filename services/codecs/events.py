@@ -121,8 +121,7 @@ def forward_record(card: str, append_time: int, invoice: bytes) -> Record:
         append_time: the append time of the return, in milliseconds since the epoch.
         invoice: the return, a framed Purchase.
     """
-    record = _decode_purchase(invoice)
-    return _index_record("forward", card, record, append_time)
+    return _index_record("forward", card, _decode_purchase(invoice), append_time)
 
 
 def forget_record(card: str, invoice_number: str) -> Record:

@@ -36,7 +36,6 @@ def of_file(file: IO[bytes], name: str, layout: Layout) -> Iterator[Sent]:
     """The values of a file. Raises CutFileError.
 
     Args:
-        file: is read once, from its current position.
         name: the name of the file in ``Sent.place``.
         layout: LINES has a value in each line, LENGTHS has the length of each value before it (4 bytes, big-endian,
             -1 for null, as ``kcat -f '%R%s'`` writes it), VALUE is one value.

@@ -70,7 +70,6 @@ def accrual(
 
     Args:
         earned_today: hundredths that other purchases of the same day have earned.
-        is_blocked: whether the card is blocked.
     """
     if not programme.is_eligible(purchase.customer_type):
         return Accrual(0)

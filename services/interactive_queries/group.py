@@ -25,7 +25,6 @@ class Member:
     Attributes:
         member_id: assigned by the coordinator. A process that restarts gets a new one.
         url: the URL under which the instance serves.
-        partitions: the partitions that it owns.
     """
 
     member_id: str

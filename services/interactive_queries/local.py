@@ -41,7 +41,6 @@ class ReplicaStatus(NamedTuple):
 
     Attributes:
         role: active only if the lease is valid, and the copy has all records that existed when it became active.
-        partition: the number of the partition.
         position: the next changelog offset to apply. The response contains all records below it.
         lag: the number of records between the position and the last known end offset.
         lag_known: whether the broker has reported that end offset within the length of a lease.

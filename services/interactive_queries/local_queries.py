@@ -22,12 +22,7 @@ class Row(NamedTuple):
 
 
 class ServingPartitions(NamedTuple):
-    """The partitions that a query reads on this instance.
-
-    Attributes:
-        tasks: the task of each partition.
-        statuses: the status of each copy before the read.
-    """
+    """The partitions that a query reads on this instance, and the status of each copy before the read."""
 
     tasks: Mapping[int, StoreTask]
     statuses: Sequence[ReplicaStatus]

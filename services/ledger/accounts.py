@@ -118,13 +118,7 @@ def _chunks(items: Collection[_Item]) -> Iterator[list[_Item]]:
 
 
 def find_gaps(last: int, gaps: Sequence[Gap], appended: Iterable[int]) -> tuple[int, list[Gap]]:
-    """The highest sequence number and the gaps after these numbers were appended, in any order.
-
-    Args:
-        last: the highest number before.
-        gaps: the gaps before.
-        appended: the appended numbers; duplicates are allowed.
-    """
+    """The highest sequence number and the gaps after these numbers were appended, in any order, with duplicates."""
     missing = list(gaps)
     for sequence in sorted(set(appended)):
         if sequence > last:

@@ -19,10 +19,6 @@ def broken_by(name: str, schema_text: str, ids: SchemaIds) -> Iterator[str]:
 
     A reader with the new schema must be able to read records of the other schemas, and the reverse. If the settings
     name a Schema Registry, it must accept the new schema too. Raises SchemaRegistryUnavailableError.
-
-    Args:
-        name: the name of the record, for example ``Balance``.
-        schema_text: the new schema as JSON.
     """
     try:
         draft = json.loads(schema_text)

@@ -41,7 +41,6 @@ class Version:
 
     Attributes:
         text: the published file.
-        rules: the rules of the file.
     """
 
     number: int

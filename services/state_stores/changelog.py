@@ -31,7 +31,6 @@ class Changelog:
 
     Attributes:
         origin: identifies the topic, also after it was deleted and created again, and the format of stored values.
-        partitions: the number of partitions.
         tombstone_retention: how long a deletion can be read after the log was compacted.
         retention: how long it keeps a record, in milliseconds; -1 for ever.
     """

@@ -46,7 +46,6 @@ class StateStore:
     A derived store needs its source. The materialiser opens the partitions of the source first.
 
     Attributes:
-        definition: the definition of the store.
         has_derived: whether another store is derived from this one.
     """
 
@@ -193,12 +192,7 @@ class LocalStores:
 
 
 def why_incomplete(caught_up_time: int, tombstone_retention: timedelta) -> str | None:
-    """Why a store may differ from its changelog; None if it cannot.
-
-    Args:
-        caught_up_time: see ``Checkpoint``.
-        tombstone_retention: see ``Changelog``.
-    """
+    """Why a store may differ from its changelog (see ``Checkpoint`` and ``Changelog``); None if it cannot."""
     age = timedelta(milliseconds=time.time_ns() // 1_000_000 - caught_up_time)
     complete = f"the store was last complete at {caught_up_time} ms"
     if age > _USABLE_SHARE_OF_RETENTION * tombstone_retention:

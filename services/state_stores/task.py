@@ -210,9 +210,8 @@ class StoreTask:
         """Note the end offset that the broker reported.
 
         Args:
-            end_offset: the end offset at ``asked_at`` or later.
             asked_at: the time of the request to the broker, by ``boot_seconds``.
-            asked_time: the time of the request to the broker, in milliseconds since the epoch.
+            asked_time: the same time, in milliseconds since the epoch.
         """
         progress = self.progress
         progress.end_offset = max(progress.end_offset, end_offset)
@@ -281,9 +280,6 @@ class StoreTask:
         """Delete values that are older than the topic's retention, because a newly restored store does not have them.
 
         Each call searches one page, and the next call searches the next page. After the last page, the search pauses.
-
-        Args:
-            retention: see ``Changelog``.
         """
         # Nobody reads the store before the restore ends, and the search would slow the restore down.
         if retention < 0 or not self.progress.restored or time.monotonic() < self._next_expiry:

@@ -66,7 +66,6 @@ def process(state: AccountState | None, events: Iterable[Event], programmes: Pro
 
     Args:
         state: None if the card has no account.
-        card: the card of the account.
     """
     outcome = _start(state)
     now = 0
