@@ -10,6 +10,7 @@ import hmac
 import secrets
 from pathlib import Path
 
+from services.errors import UserError
 from services.secret_files import create
 
 KEY_BYTES = 32
@@ -17,8 +18,10 @@ _VERSION = "p1"
 """The prefix of all pseudonyms. Another algorithm will get another prefix."""
 
 
-class PseudonymKeyError(RuntimeError):
+class PseudonymKeyError(UserError):
     """The key file does not contain a key, or cannot be used. The message names the file."""
+
+    exit_status = 2
 
 
 class Pseudonyms:

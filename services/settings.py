@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
+from services.errors import UserError
 from services.secret_files import lines_of
 from services.settings_errors import explain, hint, without_passwords
 
@@ -471,8 +472,10 @@ def password_in(file: Path) -> str:
     return file.read_text(encoding="utf-8").rstrip("\r\n")
 
 
-class SettingsError(ValueError):
+class SettingsError(UserError):
     """Invalid settings. The message is one line that names the environment variables."""
+
+    exit_status = 2
 
 
 def read_settings(**overrides: object) -> Settings:

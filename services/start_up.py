@@ -7,9 +7,13 @@ from tempfile import TemporaryFile
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from services.errors import UserError
 
-class StartUpError(RuntimeError):
+
+class StartUpError(UserError):
     """A port or folder cannot be used. The message names it, the cause, and what to do."""
+
+    exit_status = 2
 
 
 def require_port(host: str, port: int, variable: str) -> None:

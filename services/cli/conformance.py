@@ -10,7 +10,7 @@ import typer
 
 from services.cli.output import FAILED, MISUSED, AsJson, clear_errors, open_input, read_settings, report, stop, table
 from services.conformance.review import Finding, Review, Sent
-from services.conformance.sources import CutFileError, Layout, of_file, of_topic
+from services.conformance.sources import Layout, of_file, of_topic
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
 
@@ -52,21 +52,18 @@ def conformance(  # noqa: PLR0913 - each option is a parameter
     warnings: Counter[str] = Counter()
     kept: list[Finding] = []
     with ExitStack() as stack, clear_errors():
-        try:
-            review = Review(schema_ids(settings))
-            for sent in _sent(files, layout, hours, settings, stack):
-                finding = review(sent)
-                if not _is_selected(finding, sent, store, till):
-                    continue
-                records += 1
-                reasons.update([finding.reason] if finding.reason else [])
-                if finding.reason or finding.warnings or finding.original:
-                    kept.append(finding)
-            for finding in kept:
-                review.complete(finding)
-                warnings.update(finding.warnings)
-        except CutFileError as error:
-            stop(str(error))
+        review = Review(schema_ids(settings))
+        for sent in _sent(files, layout, hours, settings, stack):
+            finding = review(sent)
+            if not _is_selected(finding, sent, store, till):
+                continue
+            records += 1
+            reasons.update([finding.reason] if finding.reason else [])
+            if finding.reason or finding.warnings or finding.original:
+                kept.append(finding)
+        for finding in kept:
+            review.complete(finding)
+            warnings.update(finding.warnings)
     findings = [finding for finding in kept if finding.reason or finding.warnings]
     _print(records, reasons, warnings, findings, limit, as_json=as_json)
     if reasons or (strict and warnings):

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from services.cli.output import FAILED, MISUSED, announce_or_warn, read_settings, report, stop, table
+from services.cli.output import FAILED, MISUSED, announce_or_warn, clear_errors, read_settings, report, stop, table
 from services.cli.processes import AsJsonLines, announce_command, exit_status, program, replace_process
 from services.cli.sql import clear_source_errors, warn_of_skipped
 from services.settings import Settings
-from services.start_up import StartUpError, local_folder, require_writable
+from services.start_up import local_folder, require_writable
 
 # The packages of the extra `sql` can be missing, so each function imports them when it needs them.
 # ruff: noqa: PLC0415
@@ -90,17 +90,15 @@ def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool)
 def _writable_tables(names: Sequence[str] | None, settings: Settings) -> Sequence[str]:
     """The tables to write, by default all. Stops with status 2 if a name is unknown or a folder is not usable."""
     with clear_source_errors():
-        from services.sql.written import BY_NAME, TableFolderError, default_tables, require_own_folders
+        from services.sql.written import BY_NAME, default_tables, require_own_folders
     if unknown := [name for name in names or () if name not in BY_NAME]:
         hint = "`loyalty export run` writes it" if LINE_ITEMS in unknown else f"choose from {', '.join(BY_NAME)}"
         stop(f"no table to write: {', '.join(unknown)}; {hint}", MISUSED)
     chosen = names or default_tables(settings)
-    try:
+    with clear_errors():
         require_own_folders(chosen, settings)
         if folder := local_folder(settings.tables_dir):
             require_writable(folder, "LOYALTY_TABLES_DIR")
-    except (StartUpError, TableFolderError) as error:
-        stop(str(error), MISUSED)
     return chosen
 
 
@@ -124,12 +122,9 @@ def _write(chosen: Sequence[str], settings: Settings, *, as_json: bool) -> None:
 
 def _maintain(settings: Settings, *, as_json: bool) -> None:
     with clear_source_errors():
-        from services.sql.maintenance import MaintenanceConflictError, maintain
+        from services.sql.maintenance import maintain
 
         announce_or_warn("loyalty export maintain", settings, to=settings.export_dir)
-        try:
-            done = maintain(settings)
-        except MaintenanceConflictError as error:
-            stop(str(error))
+        done = maintain(settings)
     text = f"{settings.export_dir}: merged {done.merged} files into {done.written}, deleted {done.deleted} old files"
     report(done._asdict(), text, as_json=as_json)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from services.cli.output import MISUSED, AsJson, announce_or_warn, read_settings, report, seconds_text, stop, table
+from services.cli.output import AsJson, announce_or_warn, clear_errors, read_settings, report, seconds_text, stop, table
 from services.cli.processes import AsJsonLines, replace_process
 from services.domain.formats import clamped_time_text
-from services.start_up import StartUpError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -81,17 +80,15 @@ def reread(*, as_json: AsJson = False) -> None:
 def _clear_errors() -> Iterator[None]:
     from sqlalchemy.exc import DBAPIError
 
-    from services.ledger.database import LedgerError
     from services.ledger.queries import LedgerUnavailableError
 
     try:
-        yield
+        with clear_errors():
+            yield
     except LedgerUnavailableError:
         stop(
             "cannot read the ledger: check LOYALTY_LEDGER_URL, and start `loyalty ledger run` once to create the tables"
         )
-    except (LedgerError, StartUpError) as error:
-        stop(str(error), MISUSED)
     except DBAPIError as error:
         stop(f"the database of the ledger failed: {error.orig}")
 

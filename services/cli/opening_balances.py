@@ -20,9 +20,8 @@ from services.messaging.headers import cloud_event
 from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import schema_ids
 from services.opening_balances.file import OpeningBalances, read_files
-from services.programmes.file import ProgrammeError
 from services.programmes.topic import load_programmes
-from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
+from services.pseudonyms import Pseudonyms, pseudonyms
 from services.settings import Settings
 
 SHOWN_ERRORS = 20
@@ -54,11 +53,7 @@ def import_balances(
         stop("--name, --reason and --actor must be UTF-8, but one of them has other bytes: type it again", MISUSED)
     settings, now = read_settings(), time.time_ns() // 1_000_000
     with clear_errors():
-        try:
-            zone = load_programmes(settings).at(now).time_zone
-        except ProgrammeError as error:
-            stop(str(error))
-        found = read_files(files, zone, now)
+        found = read_files(files, load_programmes(settings).at(now).time_zone, now)
         if found.errors:
             shown = found.errors[:SHOWN_ERRORS]
             more = len(found.errors) - len(shown)
@@ -105,10 +100,7 @@ def _pseudonyms(key_file: Path) -> Pseudonyms:
             "key, a card would take the same import twice",
             MISUSED,
         )
-    try:
-        return pseudonyms(key_file)
-    except PseudonymKeyError as error:
-        stop(str(error), MISUSED)
+    return pseudonyms(key_file)
 
 
 def _send(commands: Iterable[tuple[str, Import]], count: int, settings: Settings, *, quiet: bool) -> int:

@@ -19,8 +19,7 @@ from rich.text import Text
 from services import settings
 from services.audit_trail import announce, operator
 from services.domain.formats import to_datetime
-from services.messaging.administration import TopicMismatchError
-from services.messaging.dead_letters import DeadLettersError
+from services.errors import UserError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
@@ -28,15 +27,6 @@ from services.settings import Settings
 FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
-
-_CLEAR_ERRORS = (
-    PublishError,
-    DeadLettersError,
-    SchemaRegistryUnavailableError,
-    TopicMismatchError,
-    settings.SettingsError,
-)
-"""Errors whose message says what the user can do."""
 
 _NO_LIMIT = 1_000_000
 """Columns of a console that cuts and wraps no text. Rich makes a table only as wide as its content."""
@@ -59,8 +49,8 @@ def clear_errors() -> Iterator[None]:
     """Print errors that the user can solve as one line. Other errors are defects and keep their tracebacks."""
     try:
         yield
-    except _CLEAR_ERRORS as error:
-        stop(str(error))
+    except UserError as error:
+        stop(str(error), error.exit_status)
     except KafkaException as error:
         stop(f"Kafka failed: {error.args[0].str()}")
     except OSError as error:
@@ -111,10 +101,8 @@ def variable(setting: str) -> str:
 
 def read_settings() -> Settings:
     """The settings of the environment. An error names the wrong variables in one line."""
-    try:
+    with clear_errors():
         return settings.read_settings()
-    except settings.SettingsError as error:
-        stop(str(error), MISUSED)
 
 
 def report(value: Any, *text: RenderableType, as_json: bool) -> None:

@@ -72,7 +72,7 @@ def publish(
         except ProgrammeError as error:
             if error.problems:
                 _stop_with_problems(file, error)
-            stop(str(error))
+            raise
     text = f"version {version.number} takes effect at {short_time_text(version.effective_time)}"
     report(_json(version), text, as_json=as_json)
 
@@ -86,10 +86,7 @@ def show(
     """Show all versions, or the file of one version."""
     settings = read_settings()
     with clear_errors():
-        try:
-            known = [_version_0(settings), *published_versions(settings)]
-        except ProgrammeError as error:
-            stop(str(error))
+        known = [_version_0(settings), *published_versions(settings)]
     if version is not None:
         _show_one(known, version, as_json=as_json)
     else:

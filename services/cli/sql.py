@@ -238,21 +238,12 @@ def clear_source_errors() -> Iterator[None]:
     try:
         from sqlalchemy.exc import DBAPIError
 
-        from services.ledger.database import LedgerError
         from services.ledger.queries import LedgerUnavailableError
-        from services.pseudonyms import PseudonymKeyError
-        from services.sql.database import SqlError
-        from services.sql.files import NoExportError
-        from services.sql.ledger import CustomerKeyError
-        from services.sql.written import TableFormatError
+        from services.sql import written  # noqa: F401  # it imports all packages of the extra
     except ModuleNotFoundError as error:
         stop(f"{error.name} is not installed: run {install_command('sql')}")
     try:
         with clear_errors():
             yield
-    except LedgerError as error:
-        stop(str(error), MISUSED)
-    except (CustomerKeyError, NoExportError, PseudonymKeyError, SqlError, TableFormatError) as error:
-        stop(str(error))
     except (LedgerUnavailableError, DBAPIError) as error:
         stop(f"cannot read the ledger: check LOYALTY_LEDGER_URL, and start `loyalty ledger run` once ({error})")

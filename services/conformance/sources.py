@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from schemas import topics
 from services.conformance.review import Sent
+from services.errors import UserError
 from services.messaging import clients
 from services.messaging.publishing import BROKER_TIMEOUT, require_broker
 from services.messaging.topic_reader import read_range, watermarks_of
@@ -28,7 +29,7 @@ class Layout(StrEnum):
     VALUE = "value"
 
 
-class CutFileError(ValueError):
+class CutFileError(UserError):
     """A file of values with lengths ends within a value, or has an impossible length."""
 
 

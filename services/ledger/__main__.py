@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from schemas.topics import LOYALTY
 from services import tracing
+from services.errors import UserError
 from services.health import serve_health
 from services.ledger.appender import Appender
 from services.ledger.consumer import LedgerConsumer
@@ -21,9 +22,9 @@ from services.ledger.metrics import Metrics
 from services.logging import configure_logging
 from services.messaging.avro import decoder
 from services.messaging.schema_ids import schema_ids
-from services.pseudonyms import PseudonymKeyError, pseudonyms
-from services.settings import Settings, SettingsError, read_settings
-from services.start_up import StartUpError, require_port
+from services.pseudonyms import pseudonyms
+from services.settings import Settings, read_settings
+from services.start_up import require_port
 
 log = structlog.get_logger("services.ledger")
 
@@ -87,9 +88,9 @@ def main() -> int:
         run(settings)
     except _StopError:
         return 0
-    except (SettingsError, StartUpError, LedgerError, PseudonymKeyError, OSError) as error:
+    except (UserError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
-        return _EXIT_DO_NOT_RESTART
+        return error.exit_status if isinstance(error, UserError) else _EXIT_DO_NOT_RESTART
     except KafkaException as error:
         sys.stderr.write(f"error: the settings of Kafka do not work: {error.args[0].str()}\n")
         return _EXIT_DO_NOT_RESTART

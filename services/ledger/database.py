@@ -13,6 +13,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, 
 from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from services.errors import UserError
 from services.start_up import require_writable
 
 AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeoutError)
@@ -27,8 +28,10 @@ _LOCK = 0x10A17
 """The number of the advisory lock. Nothing else in the database uses it."""
 
 
-class LedgerError(RuntimeError):
+class LedgerError(UserError):
     """The ledger cannot use its database, and a second attempt would fail too. The message says what to change."""
+
+    exit_status = 2
 
 
 def parse_url(url: str) -> URL:

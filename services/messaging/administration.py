@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from schemas import topics
 from schemas.topics import Topic
+from services.errors import UserError
 from services.messaging.clients import admin, consumer
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
@@ -25,7 +26,7 @@ _LEADER_PAUSE_SECONDS = 0.05
 _ASK_SECONDS = 5.0
 
 
-class TopicMismatchError(RuntimeError):
+class TopicMismatchError(UserError):
     """An existing topic has another number of partitions than the catalogue."""
 
 

@@ -16,6 +16,7 @@ from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from schemas import topics
+from services.errors import UserError
 from services.messaging import clients, headers
 from services.messaging.administration import learn_leaders, listed_offset
 from services.messaging.publishing import (
@@ -34,7 +35,7 @@ CLIENT_ID = "loyalty-dead-letters"
 _POLL_SECONDS = 0.1
 
 
-class DeadLettersError(RuntimeError):
+class DeadLettersError(UserError):
     """The dead letters cannot be read. The message says why."""
 
 

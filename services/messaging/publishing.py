@@ -11,6 +11,7 @@ from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin._metadata import TopicMetadata
 
 from services import tracing
+from services.errors import UserError
 from services.messaging import clients
 from services.settings import Settings
 
@@ -29,7 +30,7 @@ _RECORDS_PER_POLL = 256
 _SEND_AGAIN = "later records may be missing too. Send all of them again when Kafka answers"
 
 
-class PublishError(RuntimeError):
+class PublishError(UserError):
     """Records did not reach the broker. The message names the broker or topic, and the reason."""
 
 

@@ -14,6 +14,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 import schemas
 from schemas.topics import Topic
+from services.errors import UserError
 from services.settings import Settings
 
 # Without a timeout the client would wait forever, and the materialiser with it.
@@ -30,7 +31,7 @@ class UnknownSchemaIdError(LookupError):
         super().__init__(f"unknown schema id {schema_id}")
 
 
-class SchemaRegistryUnavailableError(RuntimeError):
+class SchemaRegistryUnavailableError(UserError):
     """The Schema Registry gave no usable answer. A later request can succeed."""
 
 

@@ -24,6 +24,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from services.domain import programme as domain
 from services.domain.programme import BlockedCards, Combining, Period, Programme, SpentReturns, TaxBasis, TimeBasis
+from services.errors import UserError
 from services.yaml_files.model import FileModel, Notes, validated
 from services.yaml_files.scalars import choice, day, duration, in_iso, member, number, points, scalar, text
 from services.yaml_files.tree import InvalidFileError, Problem
@@ -54,7 +55,7 @@ _HOURS = re.compile(r"(\d{1,2}):00-(\d{1,2}):00", re.ASCII)
 _LAST_HOUR = 24
 
 
-class ProgrammeError(ValueError):
+class ProgrammeError(UserError):
     """A programme that is not valid. The message has one line for each problem.
 
     Attributes:

@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from schemas import topics
+from services.errors import UserError
 from services.settings import Settings
 from services.sql import files, ledger
 from services.sql.arrow import LazyTable, Read
@@ -40,7 +41,7 @@ _BLOCKING_OPERATORS = ("AGGREGATE", "GROUP_BY", "WINDOW", "ORDER_BY", "TOP_N", "
 """Parts of the names in DuckDB's plan of the operators that need all records."""
 
 
-class SqlError(RuntimeError):
+class SqlError(UserError):
     """DuckDB refuses a statement. The message says why."""
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from services.errors import UserError
 from services.settings import Settings
 from services.sql.arrow import record_fields
 from services.start_up import local_folder
@@ -23,7 +24,7 @@ SCHEMA = pa.schema(
 _DELTA_LOG = "_delta_log"
 
 
-class NoExportError(RuntimeError):
+class NoExportError(UserError):
     """There are no exported files. The message says how to write them."""
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Double, Table, Text, select
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.types import TypeEngine
 
+from services.errors import UserError
 from services.ledger.database import AWAY, reading_engine
 from services.ledger.queries import LedgerUnavailableError
 from services.ledger.tables import ACCOUNT, ENTRY, GAP, UNDECODABLE
@@ -21,7 +22,7 @@ _KEY_COLUMNS: dict[str, pa.DataType] = {"account_id": pa.int64(), "customer_key"
 KEY_SCHEMA = pa.schema(_KEY_COLUMNS)
 
 
-class CustomerKeyError(RuntimeError):
+class CustomerKeyError(UserError):
     """The setting with the key for customer keys is missing. The message says how to set it."""
 
 

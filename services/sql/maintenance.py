@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from deltalake.exceptions import CommitFailedError
 
+from services.errors import UserError
 from services.settings import Settings
 from services.sql.files import NoExportError, delta_table
 
@@ -11,7 +12,7 @@ KEEP_HOURS = 7 * 24
 """Readers may still use a file for this time after a compaction has replaced it. It is Delta's default."""
 
 
-class MaintenanceConflictError(RuntimeError):
+class MaintenanceConflictError(UserError):
     """The export has changed the same files. The message says what to do."""
 
 

@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 from pyarrow import parquet
 
+from services.errors import UserError
 from services.settings import Settings
 from services.sql.catalogue import CUSTOMER_LINE_ITEMS, LINE_ITEMS, TABLES
 from services.sql.database import Database
@@ -29,12 +30,14 @@ _FILE = "part-0.parquet"
 _DELTA = {"delta.dataSkippingNumIndexedCols": "0"}
 
 
-class TableFormatError(RuntimeError):
+class TableFormatError(UserError):
     """The folder of a table has files of the other format. The message says what to do."""
 
 
-class TableFolderError(RuntimeError):
+class TableFolderError(UserError):
     """The folder of a table overlaps the folder of the exported line items. The message says what to do."""
+
+    exit_status = 2
 
 
 class Written(NamedTuple):

@@ -16,16 +16,17 @@ from prometheus_client import REGISTRY
 
 from schemas import topics
 from services import tracing
+from services.errors import UserError
 from services.health import serve_health
 from services.logging import configure_logging
 from services.messaging.dead_letters import DeadLetterWriter
-from services.messaging.publishing import PublishError, connected_producer
-from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
-from services.settings import Settings, SettingsError, read_settings
-from services.start_up import StartUpError, require_port
+from services.messaging.publishing import connected_producer
+from services.messaging.schema_ids import schema_ids
+from services.settings import Settings, read_settings
+from services.start_up import require_port
 from services.webhooks.delivery import Delivery, http_client
 from services.webhooks.dispatcher import EndpointDispatcher
-from services.webhooks.endpoints import Endpoint, EndpointsError, load
+from services.webhooks.endpoints import Endpoint, load
 from services.webhooks.metrics import Metrics
 
 log = structlog.get_logger()
@@ -106,10 +107,8 @@ def main(
         _stop(f"Kafka: {error.args[0].str()}")
     except OSError as error:
         _stop(f"{error.filename or 'I/O'}: {error.strerror or error}")
-    except (PublishError, SchemaRegistryUnavailableError) as error:
-        _stop(str(error))
-    except (EndpointsError, SettingsError, StartUpError) as error:
-        _stop(str(error), 2)
+    except UserError as error:
+        _stop(str(error), error.exit_status)
 
 
 def _show(endpoints: Sequence[Endpoint], *, as_json: bool) -> None:

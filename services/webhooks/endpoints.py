@@ -12,6 +12,7 @@ import httpx
 from pydantic import Field, ValidationInfo, field_validator
 
 from services.domain.entries import Kind
+from services.errors import UserError
 from services.yaml_files.model import FileModel, Notes, validated
 from services.yaml_files.scalars import duration, member, scalar, text, whole
 from services.yaml_files.tree import InvalidFileError
@@ -29,8 +30,10 @@ _HOST = re.compile(rf"(?:{_LABEL}\.)*{_LABEL}\.?|[0-9a-f]*:[0-9a-f:.]+")
 _LARGEST_PORT = 65_535
 
 
-class EndpointsError(ValueError):
+class EndpointsError(UserError):
     """The endpoints file is not valid. The message has one line for each problem, and no secret."""
+
+    exit_status = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,7 +263,7 @@ def test_the_status_names_an_unusable_authority(answers: dict[str, tuple[int, st
 
     result = status(answers, LOYALTY_API_CA_FILE=str(file))
 
-    assert 1 == result.exit_code
+    assert 2 == result.exit_code
     assert f"cannot use {file} as PEM" in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
 
