@@ -98,7 +98,7 @@ def replay(
 
     def counted(lines: Iterable[bytes]) -> Iterator[tuple[bytes | None, bytes]]:
         for message in recorded(lines, as_format, schema_ids(settings)):
-            written[message.written] += 1
+            written[message.written or "raw"] += 1
             yield message.key, message.value
 
     with clear_errors(), ExitStack() as opened:

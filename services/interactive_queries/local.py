@@ -94,8 +94,7 @@ class LocalInstance:
 
         It is always true for a global store.
         """
-        definition = store.definition
-        return definition.is_global or (self._representative_of[definition.name], partition) in self.membership.owned
+        return store.definition.is_global or self.group_partition(store, partition) in self.membership.owned
 
     def holds_lease(self, store: StateStore, partition: int) -> bool:
         """Whether no other instance can have newer data.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
@@ -44,6 +44,10 @@ class RecordPosition(NamedTuple):
 
     partition: int
     offset: int
+
+    @classmethod
+    def of(cls, message: KafkaMessage) -> Self:
+        return cls(int(message.partition() or 0), int(message.offset() or 0))
 
     def __str__(self) -> str:
         return f"{self.partition}:{self.offset}"
@@ -333,7 +337,7 @@ def dead_letter_of(message: KafkaMessage) -> DeadLetter:
     # A record can have several headers with the same name. The writer of the dead letter appended the last one.
     texts = {name: value.decode("utf-8", "replace") for name, value in found if isinstance(value, bytes)}
     return DeadLetter(
-        position=RecordPosition(int(message.partition() or 0), int(message.offset() or 0)),
+        position=RecordPosition.of(message),
         time=message.timestamp()[1],
         topic=texts.get(headers.DEAD_LETTER_TOPIC),
         origin=_origin(texts),

@@ -21,20 +21,17 @@ class Format(StrEnum):
     JSON = "json"
 
 
-class Written(StrEnum):
-    """The format in which a message was written. RAW is an unchanged line that is not a PosInvoice in JSON."""
-
-    AVRO = "avro"
-    JSON = "json"
-    RAW = "raw"
-
-
 class Recorded(NamedTuple):
-    """A recorded message. Its key is the StoreID in UTF-8, or None if the line is no invoice or has no StoreID."""
+    """A recorded message.
+
+    Attributes:
+        key: the StoreID in UTF-8; None if the line is no invoice or has no StoreID.
+        written: the format of the value; None for an unchanged line that is no invoice in JSON.
+    """
 
     key: bytes | None
     value: bytes
-    written: Written
+    written: Format | None
 
 
 def recorded(lines: Iterable[bytes], wanted: Format, ids: SchemaIds) -> Iterator[Recorded]:
@@ -50,13 +47,13 @@ def recorded(lines: Iterable[bytes], wanted: Format, ids: SchemaIds) -> Iterator
 
 def _message(text: bytes, wanted: Format, encode: Any) -> Recorded:
     if not BEGINS_AS_OBJECT.match(text):
-        return Recorded(None, text, Written.RAW)
+        return Recorded(None, text, None)
     try:
         invoice = read_object(text, _SCHEMA)
     except NotReadableError:
-        return Recorded(None, text, Written.RAW)
+        return Recorded(None, text, None)
     key = (invoice["StoreID"] or "").encode() or None
-    return Recorded(key, encode(invoice) if wanted is Format.AVRO else text, Written(wanted))
+    return Recorded(key, encode(invoice) if wanted is Format.AVRO else text, wanted)
 
 
 def lines_of(files: Iterable[IO[bytes]]) -> Iterator[bytes]:

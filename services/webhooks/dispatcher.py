@@ -153,7 +153,7 @@ class EndpointDispatcher:
             for (_, partition), records in found.items():
                 self._records += records
                 for record in records:
-                    self._uncommitted.add(_position_of(record))
+                    self._uncommitted.add(RecordPosition.of(record))
                 if self._uncommitted.count(partition) >= MAX_UNCOMMITTED:
                     self._reader.consumer.pause([TopicPartition(self._topic, partition)])
                     self._paused.add(partition)
@@ -214,7 +214,7 @@ class EndpointDispatcher:
         try:
             if self._failure is None:
                 await self._process(record)
-                self._uncommitted.finish(_position_of(record))
+                self._uncommitted.finish(RecordPosition.of(record))
         except Exception as error:  # noqa: BLE001 - `run` raises it
             self._failure = error
 
@@ -232,7 +232,7 @@ class EndpointDispatcher:
             with (
                 tracing.span("deliver a notification", "client", record.headers(), endpoint=name),
                 # The log has the position, because whoever reads a webhook-id can find the card by trial.
-                bound_contextvars(**_position_of(record)._asdict()),
+                bound_contextvars(**RecordPosition.of(record)._asdict()),
             ):
                 await self._deliver(message)
         except UndeliveredError as error:
@@ -284,10 +284,6 @@ class EndpointDispatcher:
             if each.offset >= 0:
                 unread += max(0, self._reader.end_offset(self._topic, each.partition) - each.offset)
         self._metrics.lag.labels(self._endpoint.name).set(unread + len(self._deliveries))
-
-
-def _position_of(record: KafkaMessage) -> RecordPosition:
-    return RecordPosition(int(record.partition() or 0), int(record.offset() or 0))
 
 
 def _age_seconds(record: KafkaMessage) -> float:

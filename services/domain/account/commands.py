@@ -7,6 +7,7 @@ from services.domain.account.lots import Lots, Terms, adjusted_terms, notice_tim
 from services.domain.account.model import (
     LARGEST_RETURNED_TOTAL,
     LARGEST_TOTAL,
+    Account,
     ErasureMarker,
     ForgottenCommand,
     Reservation,
@@ -37,15 +38,18 @@ from services.domain.validation import MOST_LINE_ITEMS
 
 def reserve(posting: Posting, event: Reserve) -> None:
     account = posting.account
-    if account.is_blocked:
-        refuse(posting, event, Refusal.CARD_BLOCKED, event.command_id)
-        return
-    if account.available < event.points:
-        refuse(posting, event, Refusal.INSUFFICIENT_POINTS, event.command_id)
+    if refusal := _why_not_spend(account, event.points):
+        refuse(posting, event, refusal, event.command_id)
         return
     lapses_time = event.append_time + posting.programme.reserve_for
     account.reservations[event.command_id] = Reservation(lapses_time, take_spendable(account.lots, event.points))
     posting.add_decision(event, posting.add_entry(Kind.RESERVED, expires_time=lapses_time), event.command_id)
+
+
+def _why_not_spend(account: Account, points: int) -> Refusal | None:
+    if account.is_blocked:
+        return Refusal.CARD_BLOCKED
+    return Refusal.INSUFFICIENT_POINTS if account.available < points else None
 
 
 def capture(posting: Posting, event: Capture) -> None:
@@ -114,11 +118,8 @@ def transfer(posting: Posting, event: Transfer) -> None:
     if event.counterparty == posting.card:
         refuse(posting, event, Refusal.SAME_CUSTOMER)
         return
-    if account.is_blocked:
-        refuse(posting, event, Refusal.CARD_BLOCKED)
-        return
-    if account.available < event.points:
-        refuse(posting, event, Refusal.INSUFFICIENT_POINTS)
+    if refusal := _why_not_spend(account, event.points):
+        refuse(posting, event, refusal)
         return
     taken = take_spendable(account.lots, event.points)
     sent = [SentLot(taken[terms], terms.expires_time) for terms in soonest_first(taken)]

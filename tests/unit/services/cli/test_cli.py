@@ -18,6 +18,8 @@ from services.cli import app, deployment, export, processes
 from services.settings import Settings
 from tests.support.kafka import NO_BROKER, NOBODY
 
+EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "programme-example.yaml"
+
 
 def loyalty(*arguments: str, **environment: str) -> Result:
     variables = {"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": NOBODY, **environment}
@@ -31,6 +33,8 @@ def loyalty(*arguments: str, **environment: str) -> Result:
         ["replay", "-"],
         ["topics", "create"],
         ["trail"],
+        ["programme", "publish", str(EXAMPLE)],
+        ["programme", "show"],
         ["dead-letters", "list"],
         ["dead-letters", "replay", "--all"],
     ],

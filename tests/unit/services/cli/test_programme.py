@@ -10,7 +10,7 @@ from services.cli import app
 from services.domain.formats import LAST_TIME
 from services.domain.programme import Programme
 from services.programmes.topic import Version
-from tests.support.kafka import NO_BROKER, NOBODY
+from tests.support.kafka import NOBODY
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "programme-example.yaml"
 BAD = "loyalty-factor: much\nrounding: down\ntime-zone: Mars\n"
@@ -93,14 +93,6 @@ def test_a_time_must_be_exact(time: str, says: str) -> None:
 
     assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
     assert says in result.stderr
-
-
-@pytest.mark.parametrize("arguments", [["publish", str(EXAMPLE)], ["show"]])
-def test_no_broker_is_one_clear_line(arguments: list[str]) -> None:
-    """The exit code is 1, and the error names the address."""
-    result = loyalty(*arguments)
-
-    assert (1, NO_BROKER) == (result.exit_code, result.stderr)
 
 
 @pytest.mark.parametrize("arguments", [["--json"], ["--version", "1", "--json"], []])

@@ -5,7 +5,7 @@ import pytest
 
 from schemas import topics
 from services.messaging import avro
-from services.pos_simulator.replay import Format, Recorded, Written, lines_of, recorded
+from services.pos_simulator.replay import Format, Recorded, lines_of, recorded
 from tests.support.builders import IDS
 
 INVOICE = b'{"InvoiceNumber": "7", "StoreID": "STR1", "TotalAmount": 5}'
@@ -19,7 +19,7 @@ def test_an_invoice_becomes_avro_under_its_store() -> None:
     """Absent fields are null."""
     [message] = replayed(INVOICE + b"\n")
 
-    assert (b"STR1", Written.AVRO) == (message.key, message.written)
+    assert (b"STR1", Format.AVRO) == (message.key, message.written)
     read = avro.decoder(topics.POS_INVOICES, IDS)(message.value)
     assert {"InvoiceNumber": "7", "StoreID": "STR1", "TotalAmount": 5.0} == {
         k: v for k, v in read.items() if v is not None
@@ -28,7 +28,7 @@ def test_an_invoice_becomes_avro_under_its_store() -> None:
 
 def test_a_line_of_json_is_sent_unchanged() -> None:
     """The message has the spaces of the line."""
-    assert [(b"STR1", INVOICE, Written.JSON)] == replayed(INVOICE + b"\r\n", wanted=Format.JSON)
+    assert [(b"STR1", INVOICE, Format.JSON)] == replayed(INVOICE + b"\r\n", wanted=Format.JSON)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_a_line_of_json_is_sent_unchanged() -> None:
 )
 def test_a_line_that_is_no_object_is_sent_unchanged(line: bytes) -> None:
     """A line without a store has no key. The pipeline writes it to the dead letters."""
-    assert [(None, line, Written.RAW)] == replayed(line)
+    assert [(None, line, None)] == replayed(line)
 
 
 def test_only_the_line_break_is_removed_from_raw_bytes() -> None:
     """It belongs to the file."""
-    assert [(None, b"  torn line \t", Written.RAW)] == replayed(b"  torn line \t\n")
+    assert [(None, b"  torn line \t", None)] == replayed(b"  torn line \t\n")
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_an_object_that_the_pipeline_refuses_is_sent_unchanged(line: bytes) -> N
     """The pipeline says why. Avro would have one of two values, or none. The replay continues."""
     messages = replayed(line, INVOICE)
 
-    assert (None, line, Written.RAW) == messages[0]
-    assert [Written.AVRO] == [message.written for message in messages[1:]]
+    assert (None, line, None) == messages[0]
+    assert [Format.AVRO] == [message.written for message in messages[1:]]
 
 
 @pytest.mark.parametrize("wanted", Format)
@@ -88,4 +88,4 @@ def test_a_byte_order_mark_is_no_part_of_an_invoice(wanted: Format) -> None:
     messages = replayed(*lines_of([BytesIO(marked + marked), BytesIO(b""), BytesIO(marked)]), wanted=wanted)
 
     good = replayed(INVOICE, wanted=wanted)
-    assert [*good, Recorded(None, marked.rstrip(), Written.RAW), *good] == messages
+    assert [*good, Recorded(None, marked.rstrip(), None), *good] == messages
