@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.domain.account.lots import Lots, Terms, adjusted_terms, notice_time, soonest_first, take_spendable
+from services.domain.account.lots import Lots, Terms, earned_terms, notice_time, soonest_first, take_spendable
 from services.domain.account.model import (
     LARGEST_RETURNED_TOTAL,
     LARGEST_TOTAL,
@@ -27,7 +27,6 @@ from services.domain.events import (
     SentLot,
     Transfer,
     Unblock,
-    Unreadable,
     Void,
     derived_id,
 )
@@ -97,7 +96,8 @@ def adjust(posting: Posting, event: Adjust) -> None:
         refuse(posting, event, Refusal.TOO_MANY_POINTS)
         return
     if event.points > 0:
-        terms = adjusted_terms(event.append_time, posting.programme)
+        # Points of an adjustment are never pending.
+        terms = earned_terms(event.append_time, posting.programme)._replace(available_time=0)
         expires_time = terms.expires_time
         posting.add_points({terms: event.points})
     elif event.allow_negative:
@@ -206,10 +206,6 @@ def erase(posting: Posting, event: Erase) -> None:
     outcome.forgotten_invoices += account.purchases | account.returns
     account.lots, account.reservations, account.debt, account.tier = {}, {}, 0, ""
     posting.add_decision(event, posting.add_entry(Kind.ERASED, -total))
-
-
-def refuse_unreadable(posting: Posting, event: Unreadable) -> None:
-    refuse(posting, event, Refusal.UNREADABLE)
 
 
 def refuse(posting: Posting, event: Command, refusal: Refusal, redemption_id: str = "") -> None:

@@ -38,11 +38,6 @@ def earned_terms(time: int, programme: Programme) -> Terms:
     return Terms(expires_time, available_time, notice_time(expires_time, programme))
 
 
-def adjusted_terms(time: int, programme: Programme) -> Terms:
-    """Returns the terms of points that an adjustment adds at that time. They are never pending."""
-    return earned_terms(time, programme)._replace(available_time=0)
-
-
 def notice_time(expires_time: int, programme: Programme) -> int:
     """Returns the time of the notice of expiry, or 0 for no notice."""
     return expires_time - programme.expiry_notice if expires_time and programme.expiry_notice else 0

@@ -5,6 +5,7 @@ the debt. Points are hundredths; times are milliseconds since the epoch. "Now" i
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from services.domain.account import commands, moves, purchases
@@ -12,6 +13,7 @@ from services.domain.account.memory import forget, remembers
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState, ErasureMarker, Outcome, PastCommand
 from services.domain.account.posting import Posting
 from services.domain.account.timers import apply_due_changes, apply_next_change
+from services.domain.entries import Refusal
 from services.domain.events import (
     Absorb,
     Adjust,
@@ -49,7 +51,7 @@ _HANDLERS: dict[type, Callable[[Posting, Any], None]] = {
     Block: commands.block,
     Replace: moves.move,
     Merge: moves.move,
-    Unreadable: commands.refuse_unreadable,
+    Unreadable: partial(commands.refuse, refusal=Refusal.UNREADABLE),
     Erase: commands.erase,
 }
 """The function for each kind of event. Events of the same millisecond have this order: points are added first."""
