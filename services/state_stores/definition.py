@@ -45,11 +45,6 @@ class VersionedValue(NamedTuple):
         sequence, offset, append_time, opened_time = _HEADER.unpack_from(stored)
         return cls(sequence, offset, append_time, stored[_HEADER.size :], opened_time)
 
-    @staticmethod
-    def body_of(stored: bytes) -> bytes:
-        """The body of a packed value."""
-        return stored[_HEADER.size :]
-
 
 class ReadConsistency(NamedTuple):
     """The version that a caller requires of a read.

@@ -272,7 +272,7 @@ class StoreTask:
         if record.key is None or self.definition.derived is None or record.key in writes or record.key not in sources:
             return
         value = sources[record.key]
-        passes = value is not None and self.definition.derived.keeps(VersionedValue.body_of(value))
+        passes = value is not None and self.definition.derived.keeps(VersionedValue.unpack(value).body)
         writes[record.key] = value if passes else None
         self.progress.applied += 1
 
