@@ -8,11 +8,11 @@ from functools import cache, partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from pipelines.columns.batch_reader import batch_reader
 from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.columns.traces import traceparent
+from pipelines.columns.types import struct
 from pipelines.columns.value_functions import call_for_each
 from pipelines.runtime.query import QueryContext
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
@@ -20,15 +20,13 @@ from services.account_events import Find, Found, find_in_commands, find_in_invoi
 from services.domain.programme import Programmes
 from services.messaging.schema_ids import SchemaIds
 
-EVENT_TYPE = T.StructType(
-    [
-        T.StructField("CustomerCardNo", T.StringType()),
-        T.StructField("append_time", T.LongType()),
-        T.StructField("event", T.BinaryType()),
-        T.StructField("invoice", T.StringType()),
-        T.StructField("original", T.StringType()),
-        T.StructField("traceparent", T.StringType()),
-    ]
+EVENT_TYPE = struct(
+    CustomerCardNo="string",
+    append_time="long",
+    event="binary",
+    invoice="string",
+    original="string",
+    traceparent="string",
 )
 """An event: columns of ``account_events.Found``, the append time in milliseconds, and the trace of the record.
 
@@ -37,9 +35,7 @@ The trace is null if it is not sampled.
 
 _EVENT = ("CustomerCardNo", "event", "invoice", "original")
 _POSITION = ("topic", "partition", "offset")
-_FOUND = T.StructType(
-    [T.StructField(name, T.BinaryType() if name == "event" else T.StringType()) for name in Found._fields]
-)
+_FOUND = struct(**{name: "binary" if name == "event" else "string" for name in Found._fields})
 
 
 def invoice_events(records: DataFrame, programmes: Programmes, ids: SchemaIds) -> DataFrame:
@@ -93,9 +89,6 @@ def events_with_duplicates(invoices: DataFrame, commands: DataFrame) -> DataFram
 
     The columns of the event are null if the record is not valid or its customer has no account. Such a record stays,
     because a later record with the same number is a duplicate of it.
-
-    Args:
-        invoices, commands: the results of ``invoice_events`` and ``command_events``.
     """
     identity = F.coalesce("identity", record_position()).alias("identity")
     columns = ("timestamp", identity, *_POSITION, *_EVENT, traceparent().alias("traceparent"))

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 from pyspark.sql import Row
-from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from pipelines.accounts.records import forwarded_row, step_rows
 from pipelines.accounts.state_calls import StateMaps, map_calls
+from pipelines.columns.types import struct
 from schemas.topics import Topic
 from services.domain.account.model import EVENT_MEMORY
 from services.domain.invoice_index import Bought, Forgotten, IndexedInvoice, Returned, apply_news
@@ -30,9 +30,9 @@ WAITING = 80_000
 INVOICES = "invoices"
 """The state variable: a map from number to the card that bought (empty: unknown) and the waiting returns."""
 
-_NUMBER = T.StructType([T.StructField("number", T.StringType())])
-_INVOICE = T.StructType([T.StructField("card", T.StringType()), T.StructField("waiting", T.BinaryType())])
-_SLOT = T.StructType([T.StructField("slot", T.LongType())])
+_NUMBER = struct(number="string")
+_INVOICE = struct(card="string", waiting="binary")
+_SLOT = struct(slot="long")
 _COUNTER = -1
 """The key of a counter: the number of all slots that were ever taken."""
 
@@ -137,10 +137,8 @@ class InvoiceIndex:
         """Give the next slots to returns that began to wait. Returns how many older returns no longer wait.
 
         The slots form a ring. Each has the number for which its return waits. If a slot is given to another return, the
-        oldest return that waits for the former number of the slot no longer waits.
-
-        Args:
-            numbers: for each new return, the number for which it waits.
+        oldest return that waits for the former number of the slot no longer waits. ``numbers`` has the number for which
+        each new return waits.
         """
         lost = 0
         for start in range(0, len(numbers), self._most_waiting):

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pyspark.sql import Row
-from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from pipelines.accounts.invoice_index import WAITING, InvoiceIndex, News, decode_waiting
@@ -23,6 +22,7 @@ from pipelines.accounts.records import rows_of
 from pipelines.accounts.state_calls import StateMaps
 from pipelines.accounts.state_layout import ACCOUNTS, Layout
 from pipelines.accounts.timers import Timers
+from pipelines.columns.types import struct
 from pipelines.runtime.python_workers import freeze_at_second_task
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
@@ -37,8 +37,8 @@ from services.pseudonyms import Pseudonyms
 _CARDS_AT_ONCE = 1_000
 """The largest number of cards whose accounts the operator holds in memory at once."""
 
-_CARD = T.StructType([T.StructField("card", T.StringType())])
-_ACCOUNT = T.StructType([T.StructField("account", T.BinaryType()), T.StructField("due", T.LongType())])
+_CARD = struct(card="string")
+_ACCOUNT = struct(account="binary", due="long")
 
 
 class AccountOperator(StatefulProcessor):

@@ -5,9 +5,9 @@ from functools import cache
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from pipelines.columns import avro, traces
+from pipelines.columns.types import struct
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
 from services.codecs.events import command_record, credit_record, forget_record, forward_record
 from services.codecs.records import (
@@ -24,15 +24,7 @@ from services.messaging.avro import Record, record_encoder
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
-RECORD_TYPE = T.StructType(
-    [
-        T.StructField("topic", T.StringType()),
-        T.StructField("id", T.StringType()),
-        T.StructField("key", T.BinaryType()),
-        T.StructField("value", T.BinaryType()),
-        T.StructField("traceparent", T.StringType()),
-    ]
-)
+RECORD_TYPE = struct(topic="string", id="string", key="binary", value="binary", traceparent="string")
 """A record: the name of its topic without the prefix, its CloudEvents id, its key, its framed value and its trace."""
 
 _TOPICS = (LOYALTY, LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_COMMANDS)
@@ -50,11 +42,7 @@ _NO_TRACES: Mapping[str, str] = {}
 def rows_of(
     card: str, outcome: Outcome, writer_ids: Mapping[Topic, int], traces: Mapping[str, str] = _NO_TRACES
 ) -> Iterator[Row]:
-    """The outcome of one customer's events as rows of RECORD_TYPE.
-
-    Args:
-        traces: event id to traceparent.
-    """
+    """The outcome of one customer's events as rows of RECORD_TYPE. ``traces`` has traceparents by event id."""
     for topic, record_id, key, record, cause in _records(card, outcome):
         yield _row(topic, record_id, key, record, writer_ids, traces.get(cause))
 

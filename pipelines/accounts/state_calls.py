@@ -9,8 +9,8 @@ other (docs/explanation/decisions/0015).
 
 import pickle
 import socket
-import struct
 from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
 from typing import Any
 
 import msgspec
@@ -21,6 +21,8 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.proto import StateMessage_pb2 as messages
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
+from pipelines.columns.types import struct
+
 KNOWN_VERSION = "4.2.1"
 
 SHARED = "maps"
@@ -29,13 +31,13 @@ SHARED = "maps"
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
 
-_KEY = T.StructType([T.StructField("map", T.StringType()), T.StructField("key", T.BinaryType())])
-_CONTENT = T.StructType([T.StructField("value", T.BinaryType())])
+_KEY = struct(map="string", key="binary")
+_CONTENT = struct(value="binary")
 
 Row = tuple[Any, ...]
 
 _MESSAGE_VERSION = 0
-_HEADER = struct.Struct(">ii")
+_HEADER = Struct(">ii")
 _BUFFER_SHARE = 4
 """A window fills at most this part of the socket's send buffer, because the kernel's overhead uses the buffer, too."""
 

@@ -14,17 +14,18 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from pipelines.accounts.state_calls import StateMaps
+from pipelines.columns.types import struct
 
 PART_SIZE = 500
 """Cards in a part, and postponed timers in a list."""
 
 _PART_COUNTS = "timers"
-_TIMER = T.StructType([T.StructField("timer", T.LongType())])
-_PARTS = T.StructType([T.StructField("parts", T.IntegerType())])
-_PART = T.StructType([T.StructField("timer", T.LongType()), T.StructField("part", T.IntegerType())])
-_CARDS = T.StructType([T.StructField("cards", T.ArrayType(T.StringType()))])
-_CARD = T.StructType([T.StructField("card", T.StringType())])
-_TIMERS = T.StructType([T.StructField("timers", T.ArrayType(T.LongType()))])
+_TIMER = struct(timer="long")
+_PARTS = struct(parts="integer")
+_PART = struct(timer="long", part="integer")
+_CARDS = struct(cards=T.ArrayType(T.StringType()))
+_CARD = struct(card="string")
+_TIMERS = struct(timers=T.ArrayType(T.LongType()))
 
 
 class Timers:
@@ -122,11 +123,7 @@ class Timers:
         return {card: later[card][0] if later.get(card) else 0 for card in cards}
 
     def erase(self, erased: Mapping[str, int]) -> None:
-        """Remove the cards of erased customers from all timers, so that the state no longer has them.
-
-        Args:
-            erased: the cards, each with its timer (0: none).
-        """
+        """Remove these cards, each with its timer (0: none), from all timers. So the state no longer has them."""
         found = self._later_timers.get([(card,) for card in erased])
         self._later_timers.remove((card,) for card in erased)
         timers = {timer for timer in erased.values() if timer}

@@ -8,12 +8,13 @@ from pyspark.sql import types as T
 from pyspark.sql.avro.functions import to_avro
 
 import schemas
+from pipelines.columns.types import struct
 from schemas.topics import Topic
 from services.messaging import headers as h
 from services.messaging.avro import header
 from services.messaging.schema_ids import SchemaIds
 
-HEADER_TYPE = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
+HEADER_TYPE = struct(key="string", value="binary")
 HEADERS_TYPE = T.ArrayType(HEADER_TYPE)
 
 

@@ -11,24 +11,18 @@ from functools import cache, partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
 import schemas
 from pipelines.columns.batch_reader import batch_reader
+from pipelines.columns.types import struct
 from pipelines.columns.value_functions import call_for_each
-from schemas.topics import Topic
+from schemas.topics import POS_INVOICES, Topic
 from services.messaging.avro import header, not_of_its_schema
 from services.messaging.schema_ids import SchemaIds
 from services.verdicts import Judge, judge_of_plain, judge_with_body
 
-_VERDICT = T.StructType(
-    [
-        T.StructField("reason", T.StringType()),
-        T.StructField("invoice_number", T.StringType()),
-        T.StructField("body", T.BinaryType()),
-    ]
-)
+_VERDICT = struct(reason="string", invoice_number="string", body="binary")
 
 
 def judge(records: DataFrame, topic: Topic, ids: SchemaIds) -> DataFrame:
@@ -59,6 +53,11 @@ def read_bodies(judged: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> D
     ).drop("body")
 
 
+def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
+    """Add ``reason``, ``invoice_number`` and ``invoice`` (struct PosInvoice) to the records of pos-invoices."""
+    return read_bodies(judge(records, POS_INVOICES, ids), POS_INVOICES, ids, into="invoice")
+
+
 def decode_avro(rows: DataFrame, value: str, name: str, known: Mapping[int, str], into: str) -> DataFrame:
     """Add the column ``into``: the Avro record of this name in the column ``value``, null if there is none."""
     verdict = _verdict(F.col(value), F.lit(None).cast("binary"), name, known)
@@ -77,8 +76,7 @@ def _with_record(rows: DataFrame, body: str, name: str, into: str) -> DataFrame:
 def _verdict(value: Column, key: Column, of: Topic | str, known: Mapping[int, str]) -> Column:
     """A struct of the reason, the invoice number, and the Avro body in the newest schema.
 
-    Args:
-        of: a topic, or the name of plain Avro records.
+    ``of`` is a topic, or the name of plain Avro records.
     """
     ids = tuple(known.items())
     name = of if isinstance(of, str) else str(of.value)

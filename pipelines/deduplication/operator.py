@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from pipelines.accounts.state_calls import map_calls
+from pipelines.columns.types import struct
 from pipelines.deduplication import segments as memory
 from pipelines.deduplication.segment_files import SegmentFiles
 from pipelines.runtime.python_workers import freeze_at_second_task
@@ -26,8 +26,8 @@ FIRST_HASH, SECOND_HASH, TIME = "first_hash", "second_hash", "time"
 ORDER = (TIME, "partition", "offset")
 """Columns of the input. The first row of an identity is the one that the broker appended first."""
 
-_NAME = T.StructType([T.StructField("name", T.StringType())])
-_CONTENTS = T.StructType([T.StructField("contents", T.BinaryType())])
+_NAME = struct(name="string")
+_CONTENTS = struct(contents="binary")
 _DIRECTORY = ("",)
 """The key of the list of all segments of the bucket. The list is in the same state variable, because one variable costs
 less to set up than two.

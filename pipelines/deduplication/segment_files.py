@@ -35,8 +35,7 @@ class SegmentFiles:
     def load(self, segments: Sequence[Segment], fetch: Callable[[Sequence[str]], Sequence[bytes]]) -> list[Hashes]:
         """The contents of segments in their order. This worker forgets all other segments of the bucket.
 
-        Args:
-            fetch: reads the segments with these names from the state. It is called if a segment has no copy.
+        If a segment has no copy, ``fetch`` reads it from the state by its name.
         """
         found = {each.name: content for each in segments if (content := self._copy(each)) is not None}
         missing = [each.name for each in segments if each.name not in found]

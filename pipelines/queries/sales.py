@@ -6,11 +6,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import schemas
 from pipelines.columns import avro
+from pipelines.columns.decoding import check_invoices
 from pipelines.columns.deduplication import deduplicate, invoice_identity
 from pipelines.columns.returns import net_amount
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.kafka import write_stream
-from pipelines.sources.invoices import check_invoices
 from schemas.topics import POS_INVOICES, STORE_SALES
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings

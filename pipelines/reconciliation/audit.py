@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pipelines.checkpoints.reader import CheckpointReader
+from pipelines.columns.types import struct
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, open_context
@@ -40,26 +41,18 @@ ROUNDS = 6
 
 _SECONDS_BETWEEN_ROUNDS = 5.0
 
-_DIFFERENCE = T.StructType(
-    [
-        T.StructField("where", T.StringType()),
-        T.StructField("what", T.StringType()),
-        T.StructField("settles", T.BooleanType()),
-    ]
-)
-_VERDICT = T.StructType(
-    [
-        T.StructField("pseudonym", T.StringType()),
-        T.StructField("card", T.StringType()),
-        T.StructField("entries", T.LongType()),
-        T.StructField("recomputed", T.BooleanType()),
-        T.StructField("lacks_entries", T.BooleanType()),
-        T.StructField("version", T.StringType()),
-        *(T.StructField(source.name, T.LongType()) for source in COMPARED),
-        T.StructField("differences", T.ArrayType(_DIFFERENCE)),
-        T.StructField("purchases", T.ArrayType(RETURNABLE)),
-        T.StructField("returns", T.ArrayType(T.StringType())),
-    ]
+_DIFFERENCE = struct(where="string", what="string", settles="boolean")
+_VERDICT = struct(
+    pseudonym="string",
+    card="string",
+    entries="long",
+    recomputed="boolean",
+    lacks_entries="boolean",
+    version="string",
+    **dict.fromkeys((source.name for source in COMPARED), "long"),
+    differences=T.ArrayType(_DIFFERENCE),
+    purchases=T.ArrayType(RETURNABLE),
+    returns=T.ArrayType(T.StringType()),
 )
 """The result for one customer (see Verdict), with the number of compared facts by source.
 

@@ -48,8 +48,7 @@ class Context:
 def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
     """Start Spark and yield the context. Ends the process with a one-line message if an error prevents the work.
 
-    Args:
-        failed: the exit status of such an error, unless the settings must change.
+    ``failed`` is the exit status of such an error, unless the settings must change.
     """
     try:
         settings = read_settings()

@@ -13,13 +13,13 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipelines.accounts.state_calls import SHARED, decode
 from pipelines.accounts.state_layout import ACCOUNTS, layout_of
 from pipelines.checkpoints import manifest
 from pipelines.columns.decoding import decode_avro
+from pipelines.columns.types import struct
 from pipelines.reconciliation.context import Context, one_line
 from pipelines.reconciliation.events import pseudonym_of, read_topic
 from schemas.topics import LOYALTY
@@ -30,15 +30,7 @@ from services.codecs.state import MARKER
 from services.domain.entries import Kind
 from services.pseudonyms import Pseudonyms
 
-FACT_TYPE = T.StructType(
-    [
-        T.StructField("pseudonym", T.StringType()),
-        T.StructField("card", T.StringType()),
-        T.StructField("source", T.StringType()),
-        T.StructField("time", T.LongType()),
-        T.StructField("value", T.BinaryType()),
-    ]
-)
+FACT_TYPE = struct(pseudonym="string", card="string", source="string", time="long", value="binary")
 """``card`` is null if it is not known. ``time`` is the append time of an event. FactsReader describes ``value``."""
 
 _PSEUDONYM_LENGTH = len(Pseudonyms(b"").of(""))
@@ -164,9 +156,5 @@ def from_python(context: Context, source: Source, found: Iterable[Fact]) -> Data
 
 def _facts(rows: DataFrame, source: Source, time: Column, value: Column) -> DataFrame:
     return rows.select(
-        "pseudonym",
-        "card",
-        F.lit(str(source)).alias("source"),
-        time.cast("long").alias("time"),
-        value.alias("value"),
+        "pseudonym", "card", F.lit(str(source)).alias("source"), time.cast("long").alias("time"), value.alias("value")
     )

@@ -9,20 +9,14 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
+from pipelines.columns.types import struct
 from services.audit.facts import Source
 from services.domain.account.model import EVENT_MEMORY, Account
 from services.domain.events import derived_id
 from services.domain.programme import Programmes
 
-RETURNABLE = T.StructType(
-    [
-        T.StructField("original", T.StringType()),
-        T.StructField("since", T.LongType()),
-        T.StructField("until", T.LongType()),
-    ]
-)
+RETURNABLE = struct(original="string", since="long", until="long")
 """The type of Returnable."""
 
 
@@ -41,8 +35,7 @@ class Returnable(NamedTuple):
 def returnables(account: Account, programmes: Programmes, updated_time: int) -> Iterator[Returnable]:
     """The purchases of an account. ``since`` is the time from which on the account still knows every return.
 
-    Args:
-        updated_time: when the account last forgot old returns, milliseconds since the epoch.
+    ``updated_time`` is when the account last forgot old returns, milliseconds since the epoch.
     """
     shortest = max(EVENT_MEMORY, min(version.return_window for version in programmes.versions))
     for number, bought in account.purchases.items():

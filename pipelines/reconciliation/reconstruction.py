@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import types as T
 
 from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
+from pipelines.columns.types import struct
 from pipelines.reconciliation.customers import Customer
 from pipelines.reconciliation.facts import is_pseudonym
 from pipelines.reconciliation.forwarding import RETURNABLE, Returnable, returnables
@@ -22,21 +23,19 @@ from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, is_from_timer
 from services.messaging.schema_ids import SchemaIds
 
-_DIFFERENCE = T.StructType([T.StructField("where", T.StringType()), T.StructField("what", T.StringType())])
-REBUILT = T.StructType(
-    [
-        T.StructField("pseudonym", T.StringType()),
-        T.StructField("whose", T.StringType()),
-        T.StructField("CustomerCardNo", T.StringType()),
-        T.StructField("account", T.BinaryType()),
-        T.StructField("late", T.LongType()),
-        T.StructField("problem", T.StringType()),
-        T.StructField("differences", T.ArrayType(_DIFFERENCE)),
-        T.StructField("records", T.ArrayType(RECORD_TYPE)),
-        T.StructField("purchases", T.ArrayType(RETURNABLE)),
-        T.StructField("returns", T.ArrayType(T.StringType())),
-        T.StructField("nameless", T.ArrayType(T.StringType())),
-    ]
+_DIFFERENCE = struct(where="string", what="string")
+REBUILT = struct(
+    pseudonym="string",
+    whose="string",
+    CustomerCardNo="string",
+    account="binary",
+    late="long",
+    problem="string",
+    differences=T.ArrayType(_DIFFERENCE),
+    records=T.ArrayType(RECORD_TYPE),
+    purchases=T.ArrayType(RETURNABLE),
+    returns=T.ArrayType(T.StringType()),
+    nameless=T.ArrayType(T.StringType()),
 )
 """One customer: the account (null if there is none), the number of newly processed events, and a problem or null.
 

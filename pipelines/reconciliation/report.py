@@ -58,11 +58,7 @@ class Report:
         return UNREADABLE if self.unreadable or self.changing or self.not_recomputed else 0
 
     def run(self, started_time: int, pseudonym_of: Callable[[str], str]) -> Record:
-        """The record AuditRun, which names customers by pseudonyms.
-
-        Args:
-            started_time: milliseconds since the epoch.
-        """
+        """The record AuditRun, which names customers by pseudonyms. ``started_time``: milliseconds since the epoch."""
         changing = [f"customer {pseudonym_of(each)} changes faster than it can be compared" for each in self.changing]
         findings = self.differences[:_MOST_FINDINGS]
         return {

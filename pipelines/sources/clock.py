@@ -79,8 +79,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def clock_rows(spark: SparkSession, schema: T.StructType, address: str, settings: "Settings") -> DataFrame:
     """Rows of EVENT_TYPE with a time only, at most one in each ``timer_interval``.
 
-    Args:
-        address: of ``runtime.read_progress``, which knows the time.
+    ``address`` is that of ``runtime.read_progress``, which knows the time.
     """
     spark.dataSource.register(Clock)
     interval = settings.timer_interval // timedelta(milliseconds=1)

@@ -31,11 +31,7 @@ waits for it until the timeout, although another broker leads meanwhile. Spark t
 
 
 def read_stream(
-    spark: SparkSession,
-    topic: Topic,
-    settings: Settings,
-    start: Offsets | None,
-    longest_wait: timedelta,
+    spark: SparkSession, topic: Topic, settings: Settings, start: Offsets | None, longest_wait: timedelta
 ) -> DataFrame:
     """Stream the records of a topic: key, value, topic, partition, offset, timestamp, timestampType, headers.
 

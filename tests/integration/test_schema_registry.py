@@ -84,7 +84,7 @@ def test_invoices_of_compatible_writers_are_accepted(
     spark: "SparkSession", settings: Settings, registry: "ApicurioRegistry"
 ) -> None:
     """The pipeline and the conformance check refuse the others with the same reason."""
-    from pipelines.sources.invoices import check_invoices
+    from pipelines.columns.decoding import check_invoices
     from tests.spark.test_parity import as_records
 
     subject = subject_of(settings, topics.POS_INVOICES)

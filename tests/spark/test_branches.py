@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql import functions as F
 
+from pipelines.columns.decoding import check_invoices
 from pipelines.queries.branches import BRANCHES, branch_records
-from pipelines.sources.invoices import check_invoices
 from schemas import topics
 from services.messaging.avro import decoder, encoder
 from services.settings import Settings

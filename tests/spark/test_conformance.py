@@ -1,6 +1,6 @@
 """The pipeline and `loyalty conformance` give the same verdict on thousands of whole and damaged values."""
 
-from pipelines.sources.invoices import check_invoices
+from pipelines.columns.decoding import check_invoices
 from schemas import topics
 from services.verdicts import judge_of
 from tests.spark.test_parity import as_records

@@ -7,7 +7,7 @@ import fastavro
 import pytest
 
 import schemas
-from pipelines.sources.invoices import check_invoices
+from pipelines.columns.decoding import check_invoices
 from schemas import topics
 from services.messaging.avro import decoder, encoder, header
 from tests.spark.test_parity import as_records

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from infra.demo import invoice_oracle
 from pipelines.columns import avro, returns
+from pipelines.columns.decoding import check_invoices
 from pipelines.queries.branches import BRANCHES
-from pipelines.sources.invoices import check_invoices
 from schemas import topics
 from services.domain.returns import InvoiceKind, kind_of
 from services.domain.validation import RULES, first_violation
