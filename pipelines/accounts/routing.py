@@ -23,7 +23,7 @@ def process_events(
     Args:
         events: unique events, as rows of EVENT_TYPE.
         clock: the rows of ``clock_rows``.
-        initial: the state of a new checkpoint, as rows of SEED_TYPE. Spark reads it in the first micro-batch only.
+        initial: ``Seed.state`` of a new checkpoint. Spark reads it in the first micro-batch only.
     """
     # The number of buckets is fixed for the life of a checkpoint, because ``shuffle_partitions`` and the layout are.
     count = operator.layout.buckets * settings.shuffle_partitions

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import types as T
-
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 
 STATE_VERSION = "2"
@@ -47,19 +45,4 @@ ACCOUNTS = "accounts"
 
 The key of an account is its card. The key of an erasure marker is the card's pseudonym, because the state must not keep
 the card of an erased customer.
-"""
-
-SEED_TYPE = T.StructType(
-    [
-        T.StructField("CustomerCardNo", T.StringType()),
-        T.StructField("account", T.BinaryType()),
-        T.StructField("invoice", T.StringType()),
-        T.StructField("owner", T.StringType()),
-        T.StructField("waiting", T.BinaryType()),
-    ]
-)
-"""A part of the state of a new checkpoint: an account (``encode_account``) or an indexed invoice.
-
-``owner`` is the card that bought the invoice, empty if it is not known. ``waiting`` are the returns that wait for it
-(``encode_waiting``).
 """

@@ -17,7 +17,7 @@ from pipelines.accounts.events import EVENT_TYPE, command_events, invoice_events
 from pipelines.accounts.operator import AccountOperator
 from pipelines.accounts.records import kafka_records, writer_ids
 from pipelines.accounts.routing import process_events
-from pipelines.accounts.state_layout import LAYOUT, SEED_TYPE, STATE_VERSION, layout_of
+from pipelines.accounts.state_layout import LAYOUT, STATE_VERSION, layout_of
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.queries.branches import dead_letters
@@ -46,22 +46,19 @@ class Seed:
         accounts: CustomerCardNo string, account binary (``encode_account``).
         remembered: the identities that must not take effect again: identity, timestamp.
         offsets: by topic, the first records that these accounts do not include.
-        invoices: the index of invoices, the other columns of SEED_TYPE. None: it knows no number.
+        invoices: the index of invoices: invoice string; owner string, the card that bought it, empty if it is unknown;
+            waiting binary, the returns that wait for it (``encode_waiting``).
     """
 
     accounts: DataFrame
     remembered: DataFrame
     offsets: Mapping[Topic, Offsets]
-    invoices: DataFrame | None = None
+    invoices: DataFrame
 
     @property
     def state(self) -> DataFrame:
-        """Rows of SEED_TYPE."""
-        parts = [self.accounts] if self.invoices is None else [self.accounts, self.invoices]
-        rows = self.accounts.sparkSession.createDataFrame([], SEED_TYPE)
-        for part in parts:
-            rows = rows.unionByName(part, allowMissingColumns=True)
-        return rows
+        """The rows of ``accounts`` and of ``invoices``, with all their columns."""
+        return self.accounts.unionByName(self.invoices, allowMissingColumns=True)
 
 
 def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWriter:

@@ -18,11 +18,7 @@ _LEVELS = {"WARN": "warning", "FATAL": "critical"}
 
 
 def forward(reading: int, *, as_json: bool) -> None:
-    """Copy the lines of a pipe to stderr.
-
-    Args:
-        as_json: write each line as a JSON object with the names of the other log lines (``services.logging``).
-    """
+    """Copy the lines of a pipe to stderr. ``as_json``: as JSON objects, with the names of ``services.logging``."""
     with os.fdopen(reading, "rb") as lines:
         for line in lines:
             if not any(noise in line for noise in _NOISE):

@@ -42,9 +42,7 @@ _LAG = Gauge(
 _STATE_ROWS = Gauge("loyalty_query_state_rows", "Rows in the state store.", ["query", "operator"])
 _STATE_BYTES = Gauge("loyalty_query_state_memory_bytes", "Memory of the state store.", ["query", "operator"])
 _LATE_ROWS = Counter(
-    "loyalty_query_rows_dropped_by_watermark_total",
-    "Rows that were dropped as late; each is a loss.",
-    ["query"],
+    "loyalty_query_rows_dropped_by_watermark_total", "Rows that were dropped as late; each is a loss.", ["query"]
 )
 _DUPLICATES = Counter("loyalty_query_repeats_dropped_total", "Duplicates that were dropped.", ["query"])
 _DEAD_LETTERS = Counter("loyalty_query_dead_letters_total", "Invalid records that became dead letters.", ["query"])
@@ -100,10 +98,9 @@ class ProgressMetrics:
 
 
 def announce(query: str, positions: Positions) -> None:
-    """Show the metrics of a query before its first micro-batch, for which an idle query may wait long.
+    """Show the metrics of a query, with the positions of its checkpoint, before its first micro-batch.
 
-    Args:
-        positions: those of its checkpoint.
+    An idle query may wait long for this micro-batch.
     """
     for counter in (_ROWS, _BATCHES, _DEAD_LETTERS):
         counter.labels(query)

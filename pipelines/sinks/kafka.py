@@ -12,18 +12,14 @@ from services.settings import Settings
 
 
 def write_stream(records: DataFrame, settings: Settings) -> DataStreamWriter:
-    """A stream writer to the topics in the column ``topic``. It also counts the dead letters.
-
-    Args:
-        records: topic, key, value and headers.
-    """
+    """A stream writer of records (topic, key, value and headers) to their topics. It also counts the dead letters."""
     is_dead_letter = F.col("topic") == settings.name_of(topics.DEAD_LETTERS)
     counted = records.observe(DEAD_LETTERS, F.count_if(is_dead_letter).alias(ROWS))
     return counted.writeStream.format("kafka").options(**_options(settings))
 
 
 def write_batch(records: DataFrame, settings: Settings) -> None:
-    """Write a batch (topic, key, value and headers) to the topics in the column ``topic``."""
+    """Write a batch of records (topic, key, value and headers) to their topics."""
     records.write.format("kafka").options(**_options(settings)).save()
 
 

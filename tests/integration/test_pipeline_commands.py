@@ -349,8 +349,9 @@ def test_a_new_checkpoint_continues_with_its_initial_accounts(spark, settings):
     )
     numbers = spark.createDataFrame([("#I3", datetime.now(UTC))], "identity string, timestamp timestamp")
     ends = {topic: next_offsets(settings, topic) for topic in LOYALTY.sources}
+    invoices = spark.createDataFrame([], "invoice string, owner string, waiting binary")
 
-    seeded(Seed(accounts, numbers, ends)).start(spark, IDS, elsewhere, available_now=True).awaitTermination()
+    seeded(Seed(accounts, numbers, ends, invoices)).start(spark, IDS, elsewhere, available_now=True).awaitTermination()
     timers = spark.read.format("statestore").option("readRegisteredTimers", True)  # noqa: FBT003
     assert 1 == timers.load(LOYALTY.checkpoint(elsewhere)).count(), "nothing would release the points"
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0), invoice("I3", A, 10.0))
@@ -359,7 +360,7 @@ def test_a_new_checkpoint_continues_with_its_initial_accounts(spark, settings):
     balance = latest(settings, topics.LOYALTY_BALANCES)[A]
     assert (Decimal("22.00"), 2) == (balance["TotalLoyaltyPoints"], balance["Sequence"])
     with pytest.raises(CheckpointMismatchError, match="is not new"):
-        seeded(Seed(accounts, numbers, ends)).start(spark, IDS, elsewhere, available_now=True)
+        seeded(Seed(accounts, numbers, ends, invoices)).start(spark, IDS, elsewhere, available_now=True)
 
 
 def next_offsets(settings, topic):

@@ -294,7 +294,7 @@ def test_a_query_that_fails_replays_the_batch_that_it_has_planned(monkeypatch: p
 
     monkeypatch.setattr(Query, "start", start)
 
-    rebuild._start(MagicMock(), checkpoint, Seed(MagicMock(), MagicMock(), {}))  # type: ignore[arg-type]
+    rebuild._start(MagicMock(), checkpoint, Seed(MagicMock(), MagicMock(), {}, MagicMock()))  # type: ignore[arg-type]
 
     assert [True, True, False] == are_new
     assert 1 == checkpoint.discarded
@@ -305,6 +305,6 @@ def test_a_rebuild_gives_up_after_some_attempts(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Query, "start", MagicMock(side_effect=StreamingQueryException("no worker")))
 
     with pytest.raises(RebuildError, match="does not start: no worker"):
-        rebuild._start(MagicMock(), checkpoint, Seed(MagicMock(), MagicMock(), {}))  # type: ignore[arg-type]
+        rebuild._start(MagicMock(), checkpoint, Seed(MagicMock(), MagicMock(), {}, MagicMock()))  # type: ignore[arg-type]
 
     assert rebuild._ATTEMPTS == checkpoint.discarded
