@@ -44,19 +44,16 @@ def main(arguments: Sequence[str]) -> int:
         install_packages()
         java = java_home() / "bin" / "java"
         if "lock-jars" in arguments:
-            jars.resolve(java, ivy_jar())
-            jars.write_lock()
-            jars.resolve(java, ivy_jar(), jars.S3, jars.S3_CONFIGURATIONS)
-            jars.write_lock(jars.S3_LOCK, jars.S3)
-            jars.resolve(java, ivy_jar(), jars.REGISTRY, jars.REGISTRY_CONFIGURATIONS)
-            jars.write_lock(jars.REGISTRY_LOCK, jars.REGISTRY)
+            for each in (jars.STACK, jars.S3, jars.REGISTRY):
+                each.download(java, ivy_jar())
+                each.write_lock()
         elif "object-store-jars" in arguments:
-            if jars.differences(jars.read_lock(jars.S3_LOCK), jars.S3):
-                say(f"Downloading Hadoop's connector of S3, and S3Proxy for the test, to {jars.S3}")
-            jars.ensure(java, ivy_jar(), jars.S3, jars.S3_LOCK, jars.S3_CONFIGURATIONS)
-        elif jars.differences(jars.read_lock()):
+            if jars.S3.differences():
+                say(f"Downloading Hadoop's connector of S3, and S3Proxy for the test, to {jars.S3.directory}")
+                jars.S3.ensure(java, ivy_jar())
+        elif jars.STACK.differences():
             say("Downloading the jars of Spark's connectors and of Kafka")
-            jars.ensure(java, ivy_jar())
+            jars.STACK.ensure(java, ivy_jar())
         if arguments == []:
             make_class_archive(java)
     except (SetupError, JavaNotFoundError, jars.JarsError) as error:
@@ -82,11 +79,7 @@ def create_environment() -> None:
 
 
 def works(version: str | None) -> bool:
-    """Whether .venv was created at this path, and has pip and a Python that is new enough.
-
-    Args:
-        version: the required version of Python; None for any version from 3.11 on.
-    """
+    """Whether .venv was created at this path, and has pip and this version of Python (None: any from 3.11 on)."""
     # An installation writes the file RECORD last. Without it, pip is incomplete.
     if not PYTHON.exists() or not any(VENV.glob("lib/python*/site-packages/pip-*.dist-info/RECORD")):
         return False
@@ -212,7 +205,7 @@ def make_class_archive(java: Path) -> None:
         run([str(VENV / "bin" / "python"), "-m", "pipelines.runtime.make_class_archive", str(jars.folder("spark"))])
 
     try:
-        run_once(VENV / ".classes", jars.LOCK.read_bytes() + str(java).encode(), make)
+        run_once(VENV / ".classes", jars.STACK.lock.read_bytes() + str(java).encode(), make)
     except SetupError as error:
         say(f"Without the archive of its classes, Spark starts more slowly: {error}")
 

@@ -18,7 +18,7 @@ WORK = jars.ROOT / "var" / "peers"
 SOURCES = HERE / "kafka_streams"
 REQUIREMENTS = jars.ROOT / "requirements" / "peers.txt"
 
-_JARS, _LOCK, _CONFIGURATIONS = WORK / "jars", HERE / "jars.sha256", ("streams",)
+_JARS = jars.JarSet(WORK / "jars", HERE / "jars.sha256", ["streams"])
 _CLASSES, _VENV = WORK / "classes", WORK / "venv"
 _OLDEST_JDK = 17
 
@@ -30,10 +30,10 @@ class PeersSetupError(RuntimeError):
 def java_class_path() -> str:
     """The class path of the compiled Kafka Streams peer. Raises PeersSetupError, JarsError, JavaNotFoundError."""
     compiler = find_compiler()
-    jars.ensure(java(), ivy_jar(), _JARS, _LOCK, _CONFIGURATIONS)
-    jar_path = f"{_JARS}/streams/*"
+    _JARS.ensure(java(), ivy_jar())
+    jar_path = f"{_JARS.directory}/streams/*"
     sources = sorted(SOURCES.glob("*.java"))
-    content = b"".join(source.read_bytes() for source in sources) + _LOCK.read_bytes()
+    content = b"".join(source.read_bytes() for source in sources) + _JARS.lock.read_bytes()
 
     def compile_all() -> None:
         shutil.rmtree(_CLASSES, ignore_errors=True)
@@ -78,7 +78,7 @@ def versions() -> dict[str, str]:
     """The versions of all contenders, by name."""
     packages = dict(re.findall(r"^([a-z-]+)(?:\[.*\])?==(\S+)", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE))
     named = {"Kafka Streams": "kafka-streams", "RocksDB (Java)": "rocksdbjni", "Avro (Java)": "avro"}
-    files = " ".join(jars.read_lock(_LOCK))
+    files = " ".join(_JARS.locked())
     said = subprocess.run([str(java()), "-version"], capture_output=True, text=True, check=False).stderr
     return {
         "Java": said.partition('"')[2].partition('"')[0],
@@ -96,5 +96,5 @@ def _run(command: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] != ["lock-jars"]:
         sys.exit("usage: python -m benchmarks.peers.setup lock-jars")
-    jars.resolve(java(), ivy_jar(), _JARS, _CONFIGURATIONS)
-    jars.write_lock(_LOCK, _JARS)
+    _JARS.download(java(), ivy_jar())
+    _JARS.write_lock()

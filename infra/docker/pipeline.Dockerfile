@@ -28,7 +28,7 @@ COPY infra/__init__.py infra/setup.py infra/ivy.xml infra/jars.sha256 infra/
 COPY infra/local/__init__.py infra/local/folders.py infra/local/jars.py infra/local/java.py infra/local/
 # Fails if a jar does not have the checksum in infra/jars.sha256. A folder with this file counts as a checkout, so the jars
 # come to /app/var. The real file would make Docker repeat this step after each change of it.
-RUN touch pyproject.toml && .venv/bin/python -c 'from infra import setup; setup.jars.ensure(setup.java_home() / "bin" / "java", setup.ivy_jar())'
+RUN touch pyproject.toml && .venv/bin/python -c 'from infra import setup; setup.jars.STACK.ensure(setup.java_home() / "bin" / "java", setup.ivy_jar())'
 
 FROM jars AS build
 # An editable installation records only the path to the packages. A later step copies the packages, so that a change of code

@@ -80,7 +80,7 @@ def sbom(to: Annotated[Path, typer.Option(help="Folder of the files.")] = jars.R
 def locked() -> list[Component]:
     """All components of the lock files, and the jars in the package pyspark, without duplicates."""
     found = {each for lock in LOCKS for each in components.packages(lock)}
-    found |= {each for name in jars.CONFIGURATIONS for each in components.locked_jars(name)}
+    found |= {each for name in jars.STACK.configurations for each in components.locked_jars(name)}
     return sorted(found | {*components.spark_jars()})
 
 

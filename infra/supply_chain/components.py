@@ -55,7 +55,7 @@ def packages(lock: str) -> list[Component]:
 
 def locked_jars(configuration: str) -> list[Component]:
     """The jars of one class path of infra/ivy.xml. Raises JarsError if they differ from the lock file."""
-    if wrong := jars.differences(jars.read_lock()):
+    if wrong := jars.STACK.differences():
         raise jars.JarsError("the jars differ from infra/jars.sha256; run make setup:\n  " + "\n  ".join(wrong))
     return [*map(_jar, sorted(jars.folder(configuration).glob("*.jar")))]
 

@@ -27,7 +27,7 @@ from tests.support.waiting import DEADLINE_SECONDS
 
 pytestmark = [
     pytest.mark.usefixtures("topics_created"),
-    pytest.mark.skipif(not jars.S3.is_dir(), reason="needs the jars of `make object-store-jars`"),
+    pytest.mark.skipif(not jars.S3.directory.is_dir(), reason="needs the jars of `make object-store-jars`"),
 ]
 _KEYS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 _SERVER = """
@@ -61,7 +61,7 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3FileS
     java = find_java_home() / "bin" / "java"
     (tmp_path / "logback.xml").write_text('<configuration><root level="OFF"/></configuration>')
     options = ["-Xmx200m", f"-Dlogback.configurationFile={tmp_path / 'logback.xml'}"]
-    command = [str(java), *options, "-cp", f"{jars.S3}/s3proxy/*", "org.gaul.s3proxy.Main", "--properties"]
+    command = [str(java), *options, "-cp", f"{jars.S3.directory}/s3proxy/*", "org.gaul.s3proxy.Main", "--properties"]
     with (tmp_path / "s3proxy.log").open("wb") as log:
         server = subprocess.Popen([*command, str(tmp_path / "s3proxy.conf")], stdout=log, stderr=log)
     try:
@@ -95,7 +95,7 @@ def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 def run_export(settings: Settings, log: Path) -> None:
     with log.open("w+b") as output:
-        more = {"LOYALTY_EXPORT_FORMAT": "delta", "LOYALTY_SPARK_JARS_DIR": str(jars.S3 / "s3")}
+        more = {"LOYALTY_EXPORT_FORMAT": "delta", "LOYALTY_SPARK_JARS_DIR": str(jars.S3.directory / "s3")}
         process = start_pipeline(settings, output, "--query", "export", "--available-now", **more)
         assert 0 == process.wait(DEADLINE_SECONDS), log.read_text()[-4000:]
 

@@ -16,7 +16,7 @@ from infra.local.processes import ManagedProcess
 CONFIGURATION = {"APICURIO_STORAGE_KIND": "kafkasql", "APICURIO_RULES_GLOBAL_COMPATIBILITY": "FULL_TRANSITIVE"}
 """The settings that docker-compose.yml also has, without addresses."""
 
-VERSION = re.findall(r"registry-app-([\d.]+)\.tar", jars.REGISTRY_LOCK.read_text(encoding="utf-8"))[0]
+VERSION = re.findall(r"registry-app-([\d.]+)\.tar", jars.REGISTRY.lock.read_text(encoding="utf-8"))[0]
 
 _START_SECONDS = 240.0
 # The registry answers few requests, so the first compiler of the JVM is enough.

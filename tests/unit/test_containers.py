@@ -239,7 +239,7 @@ def test_the_images_that_need_jars_share_a_stage() -> None:
     texts = [(ROOT / "infra" / "docker" / f"{name}.Dockerfile").read_text() for name in ("kafka", "pipeline")]
     stages = {text.partition("AS jars\n")[2].partition("\nFROM ")[0] for text in texts}
     assert 1 == len(stages)
-    assert "setup.jars.ensure" in stages.pop()
+    assert "setup.jars.STACK.ensure" in stages.pop()
 
 
 def test_code_is_copied_after_its_dependencies() -> None:

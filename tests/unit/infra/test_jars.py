@@ -10,29 +10,26 @@ from infra.local import jars
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
+def two_jars(tmp_path: Path) -> jars.JarSet:
     for name, content in {"spark/connector-1.jar": b"connector", "kafka/broker-1.jar": b"broker"}.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(content)
-    return tmp_path
+    found = jars.JarSet(tmp_path, tmp_path / "jars.sha256", ["spark", "kafka"])
+    found.write_lock()
+    return found
 
 
-@pytest.fixture
-def lock(directory: Path) -> Path:
-    path = directory / "jars.sha256"
-    jars.write_lock(path, directory)
-    return path
-
-
-def test_the_lock_file_has_the_format_of_sha256sum(lock: Path) -> None:
+def test_the_lock_file_has_the_format_of_sha256sum(two_jars: jars.JarSet) -> None:
     """One line a jar, sorted: checksum, two spaces, path."""
     broker, connector = (hashlib.sha256(content).hexdigest() for content in (b"broker", b"connector"))
-    assert f"{broker}  kafka/broker-1.jar\n{connector}  spark/connector-1.jar\n" == lock.read_text(encoding="utf-8")
+    lines = f"{broker}  kafka/broker-1.jar\n{connector}  spark/connector-1.jar\n"
+    assert lines == two_jars.lock.read_text(encoding="utf-8")
 
 
-def test_jars_that_are_not_the_locked_ones_are_detected(lock: Path, directory: Path) -> None:
+def test_jars_that_are_not_the_locked_ones_are_detected(two_jars: jars.JarSet) -> None:
     """A changed byte with both checksums, a missing jar, and a jar that is not locked but on the class path."""
-    assert [] == jars.differences(jars.read_lock(lock), directory)
+    assert [] == two_jars.differences()
+    directory = two_jars.directory
     (directory / "spark" / "connector-1.jar").write_bytes(b"Connector")
     (directory / "kafka" / "broker-1.jar").rename(directory / "kafka" / "extra.jar")
 
@@ -41,7 +38,7 @@ def test_jars_that_are_not_the_locked_ones_are_detected(lock: Path, directory: P
         f"spark/connector-1.jar: sha256 {found}, expected {locked}",
         "kafka/broker-1.jar: missing",
         "kafka/extra.jar: not in the lock file",
-    } == {*jars.differences(jars.read_lock(lock), directory)}
+    } == {*two_jars.differences()}
 
 
 PROXY = ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"]
@@ -74,6 +71,6 @@ def test_java_gets_the_proxies_of_the_environment(
 
 def test_the_lock_file_of_the_project_covers_both_class_paths() -> None:
     """The committed lock file has the jars of both configurations, including connector and broker."""
-    names = jars.read_lock()
-    assert set(jars.CONFIGURATIONS) == {name.partition("/")[0] for name in names}
+    names = jars.STACK.locked()
+    assert set(jars.STACK.configurations) == {name.partition("/")[0] for name in names}
     assert {"spark/spark-sql-kafka-0-10_2.13-4.2.0.jar", "kafka/kafka_2.13-4.2.0.jar"} <= set(names)

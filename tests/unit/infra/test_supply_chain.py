@@ -179,14 +179,14 @@ def test_the_audit_reads_every_lock_file(locked: list[Component]) -> None:
     found = packages("api")
     assert len(found) == len([line for line in pinned if "win32" not in line and "python_full_version >=" not in line])
     assert {*found} <= {*locked}
-    names = {Path(name).name for name in jars.read_lock()}
+    names = {Path(name).name for name in jars.STACK.locked()}
     assert len(names) <= len([each for each in locked if each.ecosystem == MAVEN])
 
 
 def test_locked_jars_have_a_group(locked: list[Component]) -> None:
     """All jars of the lock, and most of those in pyspark, can be looked up by group and artifact."""
-    of_lock = [each for name in jars.CONFIGURATIONS for each in locked_jars(name)]
-    assert len(jars.read_lock()) == len(of_lock)
+    of_lock = [each for name in jars.STACK.configurations for each in locked_jars(name)]
+    assert len(jars.STACK.locked()) == len(of_lock)
     assert [] == [each.name for each in of_lock if ":" not in each.name]
     of_spark = [each for each in locked if each.ecosystem == MAVEN]
     assert len([each for each in of_spark if ":" not in each.name]) < len(of_spark) / 5
@@ -228,7 +228,7 @@ def test_sboms_have_what_the_images_install(sboms: Path) -> None:
     java = "pkg:deb/debian/openjdk-17-jre-headless?distro=bookworm"
     assert (True, True, False) == (java in pipeline, java in kafka, java in api)
     assert not [purl for purl in api if purl.startswith(("pkg:maven", "pkg:pypi/setuptools", "pkg:pypi/pytest"))]
-    of_lock = {checksum for name, checksum in jars.read_lock().items() if name.startswith("kafka/")}
+    of_lock = {checksum for name, checksum in jars.STACK.locked().items() if name.startswith("kafka/")}
     assert of_lock == {each["hashes"][0]["content"] for purl, each in kafka.items() if purl.startswith("pkg:maven")}
     assert any(purl.startswith("pkg:pypi/pyspark@4.2.1") for purl in pipeline)
     assert len([purl for purl in pipeline if purl.startswith("pkg:maven/org.apache.spark/")]) > 10
@@ -240,7 +240,7 @@ def test_the_command_writes_a_file_for_each_image(sboms: Path) -> None:
 
 def test_changed_jars_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit is about the locked jars. If others are there, it says what to do."""
-    monkeypatch.setattr(jars, "read_lock", lambda: {"spark/other.jar": "0"})
+    monkeypatch.setattr(jars.JarSet, "locked", lambda _: {"spark/other.jar": "0"})
     with pytest.raises(jars.JarsError, match="run make setup"):
         locked_jars("spark")
 
