@@ -54,10 +54,7 @@ _GRACE_SECONDS = 5
 
 
 def build_app(
-    settings: Settings,
-    directory: StateDirectory,
-    membership: GroupMembership,
-    certificate: Certificate | None = None,
+    settings: Settings, directory: StateDirectory, membership: GroupMembership, certificate: Certificate | None
 ) -> FastAPI:
     """Compose the app: stores that follow the changelogs in Kafka, the group of instances, and the security."""
     metrics, waiters, reports = Metrics(), SequenceWaiters(), PeerReports()
@@ -77,7 +74,7 @@ def build_app(
         open_partition=open_memory if settings.state_store == "memory" else directory.open_rocksdb(rocksdb_options()),
         assignment=assignment,
         waiters=waiters,
-        observe_freshness=metrics.observe_freshness,
+        observe_freshness=metrics.freshness.observe,
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
     command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
@@ -90,10 +87,10 @@ def build_app(
             command_log,
             version_0=default_programme(settings),
             ledger=ledger,
-            security=security,
             history=partial(read_key, settings),
-            most_event_streams=settings.most_event_streams,
             tls=client_context(settings, certificate),
+            security=security,
+            most_event_streams=settings.most_event_streams,
             operations=Operations(settings),
         )
     )
@@ -110,9 +107,7 @@ def _security(settings: Settings, keys: StateStore, url: str, metrics: Metrics) 
         limits=CallerLimits(settings.rate_limit, settings.most_requests_at_once),
         failed_logins=FailedLogins(settings.failed_login_rate),
         audit=RequestAudit(
-            url,
-            pseudonyms(settings.pseudonym_key_file),
-            KafkaAuditTrail(settings, metrics.lost_audit_records.inc),
+            url, pseudonyms(settings.pseudonym_key_file), KafkaAuditTrail(settings, metrics.lost_audit_records.inc)
         ),
         accepts_unsigned_forwards=settings.accept_unsigned_forwards,
         cors_origins=tuple(filter(None, settings.cors_origins.split(","))),

@@ -57,8 +57,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         await asyncio.to_thread(materialiser.stop)
         collecting.cancel()
         await peers.close()
-        if dependencies.ledger:
-            dependencies.ledger.close()
+        dependencies.ledger.close()
 
     app = LookupApp(
         title="retail-loyalty",

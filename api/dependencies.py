@@ -34,12 +34,10 @@ class Dependencies:
 
     Args:
         version_0: the programme that is in force before a version is published.
-        ledger: None if this app has no ledger.
+        history: reads older records of a changelog.
+        tls: the certificate that this app shows to peers, and the authorities that it trusts.
         security: None if callers need no credentials.
-        history: reads older records of a changelog. None if this app cannot read them.
         most_event_streams: how many event streams one caller may have open.
-        tls: the certificate that this app shows to peers, and the authorities that it trusts. None: it shows no
-            certificate, and trusts the authorities of the system.
         operations: the work of operators. None: its routes respond with the problem ``broker-unavailable``.
     """
 
@@ -49,12 +47,12 @@ class Dependencies:
         reports: PeerReports,
         metrics: Metrics,
         command_log: CommandLog,
-        version_0: Programme | None = None,
-        ledger: LedgerQueries | None = None,
+        version_0: Programme,
+        ledger: LedgerQueries,
+        history: History,
+        tls: SSLContext,
         security: Security | None = None,
-        history: History | None = None,
         most_event_streams: int = 100,
-        tls: SSLContext | None = None,
         operations: Operations | None = None,
     ) -> None:
         self.local = local
@@ -73,7 +71,7 @@ class Dependencies:
         owner_only = OwnerOnly(local, self.locator, self.peers)
         is_upgrade = security is not None and security.accepts_unsigned_forwards
         self.commands = CommandService(self.stores, self.lookup, owner_only, command_log, is_keyed=not is_upgrade)
-        self.programme = CurrentProgramme(self.stores.by_name[catalogue.PROGRAMMES], version_0 or Programme())
+        self.programme = CurrentProgramme(self.stores.by_name[catalogue.PROGRAMMES], version_0)
         metrics.watch(self.stores)
 
 
@@ -90,7 +88,7 @@ class Part:
 
 BalanceEventsDep = Annotated[BalanceEvents, Depends(Part("balance_events"))]
 CommandsDep = Annotated[CommandService, Depends(Part("commands"))]
-LedgerDep = Annotated[LedgerQueries | None, Depends(Part("ledger"))]
+LedgerDep = Annotated[LedgerQueries, Depends(Part("ledger"))]
 LocalDep = Annotated[LocalInstance, Depends(Part("local"))]
 LookupDep = Annotated[Lookup, Depends(Part("lookup"))]
 LocatorDep = Annotated[Locator, Depends(Part("locator"))]

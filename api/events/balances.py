@@ -159,13 +159,8 @@ class BalanceEvents:
         peers: PeerClient,
         lookup: Lookup,
         streams: EventStreams,
-        history: History | None = None,
+        history: History,
     ) -> None:
-        """Prepare the streams.
-
-        Args:
-            history: None if older records cannot be read. A client that has missed records then gets the event ``gap``.
-        """
         self._local = local
         self._locator = locator
         self._peers = peers
@@ -299,9 +294,9 @@ class BalanceEvents:
     async def _read_history(self, task: StoreTask, key: bytes, span: range) -> Sequence[ChangelogRecord]:
         """The records of the key in these offsets. Raises KafkaException.
 
-        Empty if this app cannot read them, if there are too many offsets, or if the read takes too long.
+        Empty if there are too many offsets, or if the read takes too long.
         """
-        if self._history is None or len(span) > _LONGEST_HISTORY:
+        if len(span) > _LONGEST_HISTORY:
             return []
         reading = asyncio.get_running_loop().run_in_executor(
             self._readers, self._history, task.definition, task.partition, key, span

@@ -21,9 +21,6 @@ REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 _FRESHNESS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 30, 60, 300, 3600)
 
 
-_Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
-
-
 class Metrics:
     """All metrics of one app."""
 
@@ -44,16 +41,13 @@ class Metrics:
         self.lost_audit_records = Counter(
             "loyalty_audit_lost_records", "Audit records that did not reach their topic.", registry=self.registry
         )
-        self._freshness = Histogram(
+        self.freshness = Histogram(
             "loyalty_balance_freshness_seconds",
             "Time from the append of an invoice or a command in Kafka to its balance in the store. Not measured during "
             "a restore.",
             buckets=_FRESHNESS_BUCKETS,
             registry=self.registry,
         )
-
-    def observe_freshness(self, seconds: float) -> None:
-        self._freshness.observe(seconds)
 
     def watch(self, stores: LocalStores) -> None:
         """Report the progress of these stores at each scrape."""
@@ -107,54 +101,31 @@ class RequestMetrics(Collector):
         yield durations
 
 
-_STORE_METRICS: tuple[tuple[_Family, str, str, Callable[[StoreTask], float]], ...] = (
-    (GaugeMetricFamily, "loyalty_store_restored", "1 after the restore.", lambda task: task.serving),
+_StoreMetrics = tuple[tuple[str, str, Callable[[StoreTask], float]], ...]
+"""The name, help and value of some metrics of a store partition."""
+
+_STORE_GAUGES: _StoreMetrics = (
+    ("loyalty_store_restored", "1 after the restore.", lambda task: task.serving),
     (
-        GaugeMetricFamily,
         "loyalty_store_damaged",
         "1 after a read has found damage, until the rebuild.",
         lambda task: task.store.damage is not None,
     ),
     (
-        GaugeMetricFamily,
         "loyalty_store_rebuild_time_seconds",
         "When the local copy was deleted to read it again, since the epoch; 0 if it was kept.",
         lambda task: task.progress.rebuilt_at,
     ),
-    (
-        GaugeMetricFamily,
-        "loyalty_store_restored_ratio",
-        "Completed share of the restore.",
-        lambda task: task.progress.restored_share,
-    ),
-    (
-        GaugeMetricFamily,
-        "loyalty_store_lag_records",
-        "Changelog records that are not applied yet.",
-        lambda task: task.progress.lag,
-    ),
-    (
-        GaugeMetricFamily,
-        "loyalty_store_position_offset",
-        "The next offset to apply.",
-        lambda task: task.progress.position,
-    ),
-    (GaugeMetricFamily, "loyalty_store_entries", "Keys in the store.", lambda task: task.store.count()),
-    (CounterMetricFamily, "loyalty_store_applied_records", "Records applied.", lambda task: task.progress.applied),
-    (
-        CounterMetricFamily,
-        "loyalty_store_undecodable_records",
-        "Records that cannot be read.",
-        lambda task: task.progress.undecodable,
-    ),
-    (
-        CounterMetricFamily,
-        "loyalty_store_ignored_records",
-        "Records with an old sequence.",
-        lambda task: task.progress.ignored,
-    ),
+    ("loyalty_store_restored_ratio", "Completed share of the restore.", lambda task: task.progress.restored_share),
+    ("loyalty_store_lag_records", "Changelog records that are not applied yet.", lambda task: task.progress.lag),
+    ("loyalty_store_position_offset", "The next offset to apply.", lambda task: task.progress.position),
+    ("loyalty_store_entries", "Keys in the store.", lambda task: task.store.count()),
 )
-"""The type, name, help and value of the metrics of a store partition."""
+_STORE_COUNTERS: _StoreMetrics = (
+    ("loyalty_store_applied_records", "Records applied.", lambda task: task.progress.applied),
+    ("loyalty_store_undecodable_records", "Records that cannot be read.", lambda task: task.progress.undecodable),
+    ("loyalty_store_ignored_records", "Records with an old sequence.", lambda task: task.progress.ignored),
+)
 
 
 class _StoresCollector(Collector):
@@ -164,14 +135,14 @@ class _StoresCollector(Collector):
         self._stores = stores
 
     def collect(self) -> Iterator[Metric]:
-        labels = ["store", "partition"]
-        for family_of, name, text, value_of in _STORE_METRICS:
-            family = family_of(name, text, labels=labels)
-            for store_name, store in self._stores.by_name.items():
-                for partition, task in store.tasks.items():
-                    with suppress(StoreError):  # The store is closed, so its number of keys is not known.
-                        family.add_metric([store_name, str(partition)], float(value_of(task)))
-            yield family
+        for metrics, family_of in ((_STORE_GAUGES, GaugeMetricFamily), (_STORE_COUNTERS, CounterMetricFamily)):
+            for name, text, value_of in metrics:
+                family = family_of(name, text, labels=["store", "partition"])
+                for store_name, store in self._stores.by_name.items():
+                    for partition, task in store.tasks.items():
+                        with suppress(StoreError):  # The store is closed, so its number of keys is not known.
+                            family.add_metric([store_name, str(partition)], float(value_of(task)))
+                yield family
         yield GaugeMetricFamily(
             "loyalty_materialiser_alive",
             "1 while the materialiser thread works.",

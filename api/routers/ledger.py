@@ -26,12 +26,7 @@ from services.api_keys.keys import Scope
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import clamped_time_text, points_text
 from services.domain.validation import LONGEST_TEXT
-from services.ledger.queries import (
-    EntryFilter,
-    LedgerQueries,
-    LedgerUnavailableError,
-    UnknownCustomerError,
-)
+from services.ledger.queries import EntryFilter, LedgerUnavailableError, UnknownCustomerError
 from services.ledger.statement import csv_lines
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"], dependencies=[needs(Scope.LEDGER_READ)])
@@ -69,13 +64,6 @@ class LedgerUnavailable(
     """
 
 
-async def require_ledger(ledger: LedgerDep) -> LedgerQueries:
-    """The ledger of the app. Raises LedgerUnavailable if the app has none."""
-    if ledger is None:
-        raise LedgerUnavailable
-    return ledger
-
-
 async def days_of_request(first: FirstDay = None, last: LastDay = None) -> EntryFilter:
     if first and last and first > last:
         raise problems.InvalidParameters.in_query("from", "must not be after to")
@@ -97,7 +85,6 @@ async def cursor_of_request(
     return found
 
 
-Ledger = Annotated[LedgerQueries, Depends(require_ledger)]
 Days = Annotated[EntryFilter, Depends(days_of_request)]
 _PROBLEMS = problems.responses(NoLedgerEntries, problems.InvalidParameters, LedgerUnavailable)
 
@@ -126,7 +113,7 @@ def _ledger_problems() -> Iterator[None]:
 def entries(  # noqa: PLR0913, PLR0917 - each parameter of the request is a parameter
     request: Request,
     card: Card,
-    ledger: Ledger,
+    ledger: LedgerDep,
     days: Days,
     before: Annotated[AccountVersion | None, Depends(cursor_of_request)],
     kind: Annotated[list[Kind] | None, Query(max_length=len(Kind), description="Only these kinds.")] = None,
@@ -158,7 +145,7 @@ def entries(  # noqa: PLR0913, PLR0917 - each parameter of the request is a para
         **_PROBLEMS,
     },
 )
-def statement(request: Request, card: Card, ledger: Ledger, days: Days) -> Response:
+def statement(request: Request, card: Card, ledger: LedgerDep, days: Days) -> Response:
     """The opening balance, the entries of these days from the oldest to the newest, and the closing balance, as CSV.
 
     In a cell with free text, an apostrophe is before each part that a spreadsheet would run as a formula. Such a part
@@ -185,7 +172,7 @@ invoices = APIRouter(prefix="/v1/invoices", tags=["customers"], dependencies=[ne
 def customers_of_invoice(
     request: Request,
     invoice: Annotated[str, Path(min_length=1, max_length=LONGEST_TEXT, description="InvoiceNumber")],
-    ledger: Ledger,
+    ledger: LedgerDep,
 ) -> Response:
     """Up to 100 cards that have an entry of this invoice. A caller that is limited to one card sees no other card."""
     with _ledger_problems():

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import httpx
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, Node, TopicPartition
 from confluent_kafka.admin._group import ConsumerGroupDescription, MemberAssignment, MemberDescription
+from fastapi import FastAPI
 
 from api.app import create_app
 from api.dependencies import Dependencies
@@ -18,9 +19,11 @@ from api.http.metrics import Metrics
 from api.security.gate import Security
 from schemas.topics import LOYALTY_DECISIONS, Topic
 from services.boot_clock import boot_seconds
+from services.domain.programme import Programme
 from services.interactive_queries.group import GroupView, Member, view_of
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.reports import PeerReports
+from services.ledger.queries import LedgerQueries
 from services.messaging.avro import Record, encoder
 from services.settings import Settings
 from services.state_stores import catalogue
@@ -120,6 +123,25 @@ class FakeCommandLog:
     def close(self) -> None: ...
 
 
+def app_of(
+    local: LocalInstance, reports: PeerReports, command_log: FakeCommandLog, security: Security | None = None
+) -> FastAPI:
+    """The app without a ledger and without old records of changelogs. A test that needs them sets them."""
+    return create_app(
+        Dependencies(
+            local,
+            reports,
+            Metrics(),
+            command_log,
+            version_0=Programme(),
+            ledger=LedgerQueries("sqlite:////nowhere/ledger.sqlite"),
+            history=lambda *_: [],
+            tls=TLS,
+            security=security,
+        )
+    )
+
+
 class Instance:
     """One API instance. ``hold`` and ``write`` do the work of the materialiser."""
 
@@ -133,9 +155,7 @@ class Instance:
         self.command_log = FakeCommandLog()
         stores = LocalStores(self.stores, self.feed, self.waiters)
         self.local = LocalInstance(stores, self.membership, _SETTINGS)
-        self.app = create_app(
-            Dependencies(self.local, self.reports, Metrics(), self.command_log, security=security, tls=TLS)
-        )
+        self.app = app_of(self.local, self.reports, self.command_log, security)
 
     def own_everything(self, target: int = 0) -> None:
         """Own all partitions as the only member. A partition is restored when it has ``target`` records."""

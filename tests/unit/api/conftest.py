@@ -7,11 +7,8 @@ from decimal import Decimal
 import pytest
 from fastapi.testclient import TestClient
 
-from api.app import create_app
 from api.commands import service
-from api.dependencies import Dependencies
 from api.events.streams import EventStreams
-from api.http.metrics import Metrics
 from schemas.topics import LOYALTY_BALANCES
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import encoder
@@ -21,7 +18,7 @@ from services.state_stores.store import LocalStores, StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.builders import IDS
-from tests.support.clusters import TLS, FakeCommandLog, alone
+from tests.support.clusters import FakeCommandLog, alone, app_of
 
 
 @dataclass
@@ -111,7 +108,7 @@ def feed(stores: dict[str, StateStore]) -> TestFeed:
 @pytest.fixture
 def client(feed: TestFeed, stores: dict[str, StateStore]) -> Iterator[TestClient]:
     local = alone(LocalStores(stores, feed, feed.waiters))
-    app = create_app(Dependencies(local, PeerReports(), Metrics(), FakeCommandLog(), tls=TLS))
+    app = app_of(local, PeerReports(), FakeCommandLog())
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
