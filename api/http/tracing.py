@@ -10,19 +10,13 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 def traced(app: ASGIApp) -> ASGIApp:
-    """The app with spans; the app itself while tracing is off."""
-    return TracedApp(app) if tracing.is_on() else app
+    """The app with spans; the app itself while tracing is off. A request with a traceparent continues its trace."""
+    if not tracing.is_on():
+        return app
 
-
-class TracedApp:
-    """An ASGI app around another one. A request with a traceparent continues its trace."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def with_span(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in INTERNAL_PATHS:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
         parent = [(name.decode("latin-1"), value) for name, value in scope["headers"] if name.startswith(b"trace")]
@@ -34,8 +28,10 @@ class TracedApp:
                 await send(message)
 
             try:
-                await self._app(scope, receive, send_and_note)
+                await app(scope, receive, send_and_note)
             finally:
                 if route := getattr(scope.get("route"), "path", None):
                     span.update_name(f"{method} {route}")
                     span.set_attribute("http.route", route)
+
+    return with_span
