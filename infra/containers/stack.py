@@ -109,9 +109,8 @@ class ContainerStack:
         pipeline = f"http://{HOST}:{self.settings.metrics_port}"
         return bool(urls) and all(is_healthy(f"{url}/readyz") for url in [pipeline, *urls])
 
-    def stop(self, on_part: Callable[[str], None] = lambda name: None) -> None:
+    def stop(self) -> None:
         """Remove all containers and data."""
-        on_part("containers")
         self.project.down()
 
     def check(self) -> None:

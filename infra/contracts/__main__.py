@@ -43,7 +43,7 @@ def broken(name: str, new: Mapping[str, Any]) -> list[str]:
     released = committed(f"released/{name}")
     if allows_breaking_changes(new["info"]["version"], released["info"]["version"]):
         return []
-    return COMPARISONS[name](new, released)
+    return list(dict.fromkeys(COMPARISONS[name](new, released)))
 
 
 def main(

@@ -22,17 +22,8 @@ def allows_breaking_changes(version: str, released: str) -> bool:
     return new > old if old[0] == 0 else new[0] > old[0]
 
 
-def http_changes(new: Document, old: Document) -> list[str]:
-    """The breaking changes between two OpenAPI documents, one line for each."""
-    return list(dict.fromkeys(_operations(new, old)))
-
-
-def topic_changes(new: Document, old: Document) -> list[str]:
+def topic_changes(new: Document, old: Document) -> Iterator[str]:
     """The breaking changes between two AsyncAPI documents, one line for each."""
-    return list(dict.fromkeys(_channels(new, old)))
-
-
-def _channels(new: Document, old: Document) -> Iterator[str]:
     for name, before in old["channels"].items():
         after = new["channels"].get(name)
         if after is None:
@@ -55,7 +46,8 @@ def _channels(new: Document, old: Document) -> Iterator[str]:
             yield from (f"{name}: in a released record, {each}" for each in obstacles(*reversed(schemas)))
 
 
-def _operations(new: Document, old: Document) -> Iterator[str]:
+def http_changes(new: Document, old: Document) -> Iterator[str]:
+    """The breaking changes between two OpenAPI documents, one line for each. A line can come several times."""
     for path, item in old["paths"].items():
         for method, before in item.items():
             after = new["paths"].get(path, {}).get(method)

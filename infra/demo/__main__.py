@@ -117,8 +117,7 @@ def main(  # noqa: PLR0913  # one argument for each option
         bool, typer.Option("--secured", help="With --containers: use a Kafka that is secured as in production.")
     ] = False,
     stay: Annotated[
-        bool,
-        typer.Option("--open", help="Keep the stack running after the checks, until Ctrl-C."),
+        bool, typer.Option("--open", help="Keep the stack running after the checks, until Ctrl-C.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

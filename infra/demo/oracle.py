@@ -99,8 +99,8 @@ class Expected:
 def expect(sent: Iterable[Sent], loyalty_factor: Decimal, later: Mapping[int, Version] | None = None) -> Expected:
     """The expected outputs of these messages in this order.
 
-    Args:
-        later: further versions, by the time of the first receipt (milliseconds since the epoch) to which each applies.
+    ``later`` has further versions, by the time of the first receipt to which each applies, in milliseconds since the
+    epoch.
     """
     expected, seen, sales = Expected(), set(), Sales({0: Version(loyalty_factor), **(later or {})})
     for number, message in enumerate(sent):

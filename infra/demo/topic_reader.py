@@ -12,11 +12,11 @@ from schemas import topics
 from schemas.topics import Topic
 from services.messaging import avro, clients, headers
 from services.messaging.schema_ids import SchemaIds
+from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
 
 OUTPUTS = (topics.SHIPMENT, topics.HADOOP, topics.LOYALTY, topics.DEAD_LETTERS)
 
-_BROKER_TIMEOUT = 10.0
 _MOST_RECORDS = 2_000
 
 Positions = dict[int, int]
@@ -61,10 +61,8 @@ class TopicReader:
 
     def ends(self, topic: Topic) -> Positions:
         """The current end offset of each partition of a topic."""
-        name = self._settings.name_of(topic)
-        partitions = (TopicPartition(name, number) for number in range(topic.partitions))
-        watermarks = {p.partition: self._consumer.get_watermark_offsets(p, timeout=_BROKER_TIMEOUT) for p in partitions}
-        return {partition: high for partition, (_, high) in watermarks.items()}
+        watermarks = watermarks_of(self._consumer, self._settings.name_of(topic))
+        return {partition: end for partition, (_, end) in watermarks.items()}
 
     def has_read(self, ends: Mapping[Topic, Positions]) -> bool:
         """Whether this reader has read all records before these offsets."""

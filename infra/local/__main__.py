@@ -4,6 +4,7 @@ The data of the stack is in the folder ``var`` of the folder that ``infra.local.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from infra.local import folders, jars
 from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
 from infra.local.java import JavaNotFoundError
 from infra.local.processes import ManagedProcess, ProcessFailedError
-from infra.local.stack import LocalStack
+from infra.local.stack import LocalStack, Service
 from services.cli.output import AsJson, clear_errors, print_json
 from services.settings import SettingsError, read_settings
 from services.start_up import StartUpError
@@ -32,13 +33,7 @@ Folder = Annotated[
     typer.Option("--dir", help="Folder of the data. Default: the checkout, or the user's data folder (XDG)."),
 ]
 
-_KNOWN_ERRORS = (
-    StartUpError,
-    ProcessFailedError,
-    ValueError,
-    JavaNotFoundError,
-    jars.JarsError,
-)
+_KNOWN_ERRORS = (StartUpError, ProcessFailedError, ValueError, JavaNotFoundError, jars.JarsError)
 
 console = Console(emoji=False)
 
@@ -46,12 +41,8 @@ console = Console(emoji=False)
 @app.command()
 def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Start all parts that do not run. Data, logs and pid files are in the folder var."""
-    console.stderr = as_json
-    stack = _stack(directory)
-    jars.provide(console.print)
-    console.print("Starting the stack. The first start takes about a minute.")
+    stack = _start(directory, as_json=as_json)
     with clear_errors():
-        stack.start(on_part=lambda name: console.print(f"  {name} …"))
         stack.ensure_key()
     if as_json:
         print_json({"parts": parts_of(stack), "api_key_file": str(stack.key_file)})
@@ -67,11 +58,7 @@ def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
 @app.command()
 def kafka(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Start Kafka alone, for example for `loyalty rebuild` after a lost checkpoint."""
-    console.stderr = as_json
-    stack = _stack(directory)
-    jars.provide(console.print)
-    with clear_errors():
-        stack.start(on_part=lambda name: console.print(f"  {name} …"), services=[])
+    stack = _start(directory, as_json=as_json, services=[])
     if as_json:
         print_json({"parts": parts_of(stack)})
         return
@@ -108,6 +95,18 @@ def _stack(directory: Path | None) -> LocalStack:
     if not folders.IS_CHECKOUT:
         settings = settings.model_copy(update={"spark_jars_dir": jars.folder("spark")})
     return LocalStack(home / "var", settings)
+
+
+def _start(directory: Path | None, *, as_json: bool, services: Sequence[Service] | None = None) -> LocalStack:
+    """Start Kafka and these services (None: all). With ``as_json``, only JSON goes to standard output."""
+    console.stderr = as_json
+    stack = _stack(directory)
+    jars.provide(console.print)
+    if services is None:
+        console.print("Starting the stack. The first start takes about a minute.")
+    with clear_errors():
+        stack.start(on_part=lambda name: console.print(f"  {name} …"), services=services)
+    return stack
 
 
 def parts_of(stack: LocalStack) -> list[dict[str, Any]]:
