@@ -153,8 +153,7 @@ class Operations:
     async def status(self, api: ApiState) -> tuple[Status, Rates | None]:
         """The state of the system, and the rates since the previous state; None without a previous state.
 
-        Args:
-            api: the state of this instance.
+        ``api`` is the state of this instance.
         """
         async with self._lock:
             before = self._latest
@@ -186,10 +185,9 @@ class Operations:
         return letters, found, left_out
 
     async def newest_dead_letters(self, reason: str | None, most: int) -> NewestDeadLetters:
-        """The number of dead letters for each reason, and at most this number of the newest ones.
+        """The number of dead letters for each reason, and at most ``most`` of the newest ones.
 
-        Args:
-            reason: a text that the reason contains; None accepts every reason.
+        ``reason`` is a text that their reason contains; None accepts every reason.
         """
         async with self._letters.turn():
             found = self._newest_letters.get((reason, most))

@@ -33,11 +33,7 @@ class ProblemError(LoyaltyError):
     """
 
     def __init__(
-        self,
-        status: int,
-        members: Mapping[str, Any],
-        retry_after: float = 0,
-        headers: Mapping[str, str] | None = None,
+        self, status: int, members: Mapping[str, Any], retry_after: float = 0, headers: Mapping[str, str] | None = None
     ) -> None:
         self.status = status
         self.type = str(members.get("type", "")).removeprefix(_PREFIX)

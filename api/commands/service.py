@@ -119,13 +119,7 @@ class CommandService:
     """
 
     def __init__(
-        self,
-        stores: LocalStores,
-        lookup: Lookup,
-        owner_only: OwnerOnly,
-        command_log: CommandLog,
-        *,
-        is_keyed: bool = True,
+        self, stores: LocalStores, lookup: Lookup, owner_only: OwnerOnly, command_log: CommandLog, *, is_keyed: bool
     ) -> None:
         self._waiters = stores.waiters
         self._decisions = stores.by_name[catalogue.DECISIONS]
@@ -217,8 +211,7 @@ class CommandService:
     async def await_visibility(self, decision: Decision, deadline: float, card: str | None = None) -> Outcome:
         """Wait until the next read of the balance shows the decision, at most until the deadline. Raises CommandErased.
 
-        Args:
-            card: the customer, if the decision does not name one. Without a card, this does not wait.
+        ``card`` is the customer if the decision does not name one. Without a card, this does not wait.
         """
         card = decision["CustomerCardNo"] or card
         if decision["Status"] != DONE or card is None:
@@ -257,12 +250,9 @@ class CommandService:
         await asyncio.to_thread(self._log.close)
 
     def _claim(self, command: Command, hashes: AbstractSet[str]) -> Decision | None:
-        """Reserve the command for this request, unless it is decided.
+        """Reserve the command for this request, unless it is decided. ``hashes`` are those of ``_known``.
 
         Returns the decision, the mark of a command that this instance must send again, or None for a new command.
-
-        Args:
-            hashes: the ``possible_hashes`` of the request.
         """
         command_id = command.command_id
         known = self._known(command_id, hashes)
@@ -280,10 +270,9 @@ class CommandService:
         return known
 
     def _known(self, command_id: str, hashes: AbstractSet[str]) -> Decision | None:
-        """The decision or the mark of a command. Raises IdempotencyKeyReused, CommandErased, and problems of the store.
+        """The decision or the mark of a command. ``hashes`` are the ``possible_hashes`` of the request.
 
-        Args:
-            hashes: the ``possible_hashes`` of the request.
+        Raises IdempotencyKeyReused, CommandErased, and problems of the store.
         """
         entry = self._read(command_id)
         known: Decision | None = orjson.loads(entry.body) if entry else None

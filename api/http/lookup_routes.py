@@ -68,9 +68,8 @@ class LookupApp(FastAPI):
     ) -> None:
         """Call the endpoint and send its response.
 
-        Args:
-            known: the caller, if its token was verified before. Such a request skips the gate, so this method does the
-                work of the gate. It writes no audit record, because the audit trail has no lookups of one key.
+        The request of a ``known`` caller, whose token was verified before, skips the gate. So this method does the work
+        of the gate. It writes no audit record, because the audit trail has no lookups of one key.
         """
         started, response, usage = time.perf_counter(), None, None
         route, arguments = found

@@ -10,7 +10,7 @@ import orjson
 
 from api.http import problems
 from api.http.parameters import MOST_WINDOWS
-from api.security.caller import EVERYBODY, Caller
+from api.security.caller import Caller
 from api.security.permissions import visible
 from services.domain.formats import to_milliseconds
 from services.interactive_queries.local_queries import KeyRange
@@ -22,7 +22,7 @@ _REQUEST_HASH = b'"RequestHash":"'
 """Only a decision contains these bytes, because JSON escapes the quotes of a text."""
 
 
-def entry_body(key: bytes, partition: int, entry: VersionedValue, caller: Caller = EVERYBODY) -> dict[str, Any]:
+def entry_body(key: bytes, partition: int, entry: VersionedValue, caller: Caller) -> dict[str, Any]:
     """A ``StoreEntry`` as the caller may see it. Its value is the stored JSON, which is rarely parsed again."""
     body = visible(caller, entry.body)
     if _REQUEST_HASH in body:

@@ -78,12 +78,7 @@ _COMMAND_PROBLEMS = (
     TooManyCommands,
     *_OWNER_PROBLEMS,
 )
-_HEADERS = text_headers(
-    {
-        "Location": "The path of the command's result.",
-        SEQUENCE: "AccountSequence of the response.",
-    }
-)
+_HEADERS = text_headers({"Location": "The path of the command's result.", SEQUENCE: "AccountSequence of the response."})
 _ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {
         "model": Command,

@@ -34,11 +34,7 @@ data: {"CustomerCardNo":"9265846829","TotalLoyaltyPoints":"417.04","Sequence":3}
             "content": {MEDIA_TYPE: {"schema": {"type": "string"}, "example": _EXAMPLE}},
         },
         **problems.responses(
-            UnknownCustomer,
-            problems.InvalidParameters,
-            *COPY_PROBLEMS,
-            *FORWARDING_PROBLEMS,
-            TooManyStreams,
+            UnknownCustomer, problems.InvalidParameters, *COPY_PROBLEMS, *FORWARDING_PROBLEMS, TooManyStreams
         ),
     },
 )

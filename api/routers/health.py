@@ -45,10 +45,7 @@ async def livez(stores: StoresDep) -> Response:
 
 
 @router.get(
-    "/readyz",
-    summary="Can I send requests to it?",
-    response_model=Readiness,
-    responses=problems.responses(NotReady),
+    "/readyz", summary="Can I send requests to it?", response_model=Readiness, responses=problems.responses(NotReady)
 )
 async def readyz(stores: StoresDep) -> Response:
     """200 after every partition has reached the end that its changelog had at the start. Both bodies give the details.

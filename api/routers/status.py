@@ -116,12 +116,7 @@ def _status_body(status: Status, rates: Rates | None) -> dict[str, Any]:
         "time": clamped_time_text(int(status.time * 1_000)),
         "parts": [part._asdict() for part in status.parts],
         "topics": [
-            {
-                "name": name,
-                "records": records,
-                "rate": rates and _rounded(rates.topics.get(name)),
-                "lag": lags[name],
-            }
+            {"name": name, "records": records, "rate": rates and _rounded(rates.topics.get(name)), "lag": lags[name]}
             for name, records in status.records.items()
         ],
         "queries": [

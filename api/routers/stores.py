@@ -71,12 +71,7 @@ Erased = Annotated[
     IsBoolean,
 ]
 
-_PROBLEMS: tuple[type[Problem], ...] = (
-    UnknownStore,
-    problems.InvalidParameters,
-    *COPY_PROBLEMS,
-    TooStale,
-)
+_PROBLEMS: tuple[type[Problem], ...] = (UnknownStore, problems.InvalidParameters, *COPY_PROBLEMS, TooStale)
 
 
 @lookups.get(
@@ -85,13 +80,7 @@ _PROBLEMS: tuple[type[Problem], ...] = (
     response_model=StoreEntry,
     responses={
         **ENTRY_RESPONSES,
-        **problems.responses(
-            UnknownKey,
-            *_PROBLEMS,
-            *FORWARDING_PROBLEMS,
-            SequenceNotReached,
-            NotTheOwner,
-        ),
+        **problems.responses(UnknownKey, *_PROBLEMS, *FORWARDING_PROBLEMS, SequenceNotReached, NotTheOwner),
     },
 )
 async def one_key(  # noqa: PLR0913, PLR0917 - each parameter of the request is a parameter

@@ -196,11 +196,7 @@ class Lookup:
         return LocalRead(value, self._local.confirm(read.store, status), self._local.url)
 
     def _require_consistency(self, read: KeyRead, found: LocalRead, *, is_enough: bool) -> LocalRead:
-        """Return what was found. Raise Problem if the copy lags too much, or if the version is too old.
-
-        Args:
-            is_enough: whether the found version satisfies the caller.
-        """
+        """Return what was found. Raise Problem if the copy lags too much, or if its version is not enough."""
         status, required = found.status, read.consistency
         if not status.is_within(read.max_lag):
             problem = TooStale(maxLag=read.max_lag, lag=status.lag if status.lag_known else None)

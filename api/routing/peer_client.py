@@ -49,15 +49,14 @@ _STREAM_SECONDS = 5.0
 
 
 class PeerClient:
-    """Sends requests to peers. The peer serves such a request itself, and never forwards it again."""
+    """Sends requests to peers. The peer serves such a request itself, and never forwards it again.
+
+    Args:
+        hops: signs the requests; None: they are not signed, because peers need no credentials.
+        tls: the context for peers with TLS. None: trust the authorities of the system.
+    """
 
     def __init__(self, reports: PeerReports, hops: Hops | None = None, tls: SSLContext | None = None) -> None:
-        """Prepare a client.
-
-        Args:
-            hops: signs the requests; None: they are not signed, because peers need no credentials.
-            tls: the context for peers with TLS. None: trust the authorities of the system.
-        """
         self._reports = reports
         self._hops = hops
         # httpx logs every URL, and our URLs contain card numbers.

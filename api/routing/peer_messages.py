@@ -71,11 +71,7 @@ class PeerTimeoutError(PeerError):
 
 
 def no_answer(partition: int, failures: Mapping[str, PeerError]) -> Problem:
-    """The problem of a request that no instance has answered.
-
-    Args:
-        failures: the error of each peer that did not respond, by URL.
-    """
+    """The problem of a request that no instance has answered. ``failures`` are the errors of the peers by URL."""
     if not failures:
         return Rebalancing(partition=partition)
     timed_out = any(isinstance(error, PeerTimeoutError) for error in failures.values())
@@ -99,11 +95,7 @@ class PeerRequest(NamedTuple):
 
     @classmethod
     async def from_client(cls, request: Request, path: bytes | None = None) -> "PeerRequest":
-        """Copy the request of a client.
-
-        Args:
-            path: replaces the path and the query of the client.
-        """
+        """Copy the request of a client. ``path`` replaces its path and query."""
         if path is None:
             path, query = request.scope.get("raw_path") or request.url.path.encode(), request.scope["query_string"]
             path = path + b"?" + query if query else path

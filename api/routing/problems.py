@@ -22,10 +22,7 @@ class CardMoved(
 
 
 class UnknownStore(
-    NotFound,
-    code="unknown-store",
-    title="No such store",
-    example={"stores": ["customer-balances", "top-customers"]},
+    NotFound, code="unknown-store", title="No such store", example={"stores": ["customer-balances", "top-customers"]}
 ):
     """There is no store with this name. Use one of {stores}."""
 
@@ -45,10 +42,7 @@ class Starting(Unavailable, code="starting", title="The instance is starting", e
 
 
 class Restoring(
-    Unavailable,
-    code="restoring",
-    title="The store is being restored",
-    example={"partition": 2, "restoredShare": 0.4},
+    Unavailable, code="restoring", title="The store is being restored", example={"partition": 2, "restoredShare": 0.4}
 ):
     """This instance restores partition {partition} from its changelog, and serves it only after that. Repeat the
     request later.
@@ -84,10 +78,7 @@ class SequenceNotReached(
 
 
 class OwnerInDoubt(
-    Unavailable,
-    code="owner-in-doubt",
-    title="The owner cannot see all earlier commands",
-    example={"partition": 2},
+    Unavailable, code="owner-in-doubt", title="The owner cannot see all earlier commands", example={"partition": 2}
 ):
     """The owner of partition {partition} has no recent contact with Kafka, or has not read all records. So it does not
     know whether an earlier request sent the command. Repeat the request later with the same Idempotency-Key: the

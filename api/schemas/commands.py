@@ -50,11 +50,7 @@ NotBlank = AfterValidator(_not_blank)
 
 PositivePoints = Annotated[
     str,
-    Field(
-        pattern=f"^{_DIGITS}$",
-        description=f"More than 0, at most {LARGEST_POINTS}. {EXACT}",
-        examples=["10.00"],
-    ),
+    Field(pattern=f"^{_DIGITS}$", description=f"More than 0, at most {LARGEST_POINTS}. {EXACT}", examples=["10.00"]),
     _NotZero,
     _must_be_points(_DIGITS, "12.50", f"above 0 and at most {LARGEST_POINTS}"),
 ]
@@ -72,9 +68,7 @@ NoBlanksAround = AfterValidator(_no_blanks_around)
 """For cards whose account a command may open. There is no check for the card of an existing account."""
 
 CardNo = Annotated[
-    str,
-    Field(min_length=1, max_length=LONGEST_CARD, description="CustomerCardNo", examples=["9265846829"]),
-    NotBlank,
+    str, Field(min_length=1, max_length=LONGEST_CARD, description="CustomerCardNo", examples=["9265846829"]), NotBlank
 ]
 Reason = Annotated[str, Field(max_length=LONGEST_REASON, examples=["goodwill: parcel came late"])]
 Actor = Annotated[str, Field(max_length=LONGEST_ACTOR, description="Who sends the command.", examples=["till 7"])]
@@ -105,9 +99,7 @@ class Adjustment(_Body):
     reason: Annotated[Reason, NotBlank]
     actor: Annotated[Actor, NotBlank]
     allow_negative: bool = Field(
-        default=False,
-        strict=True,
-        description="Whether the points may become negative, as a debt.",
+        default=False, strict=True, description="Whether the points may become negative, as a debt."
     )
 
 
@@ -165,8 +157,7 @@ class Command(BaseModel):
     TotalLoyaltyPoints: PointsText | None = Field(description="After the decision.")
     AvailableLoyaltyPoints: PointsText | None = Field(description="After the decision.", examples=["400.00"])
     AccountSequence: int | None = Field(
-        description="The balance of the account of OpenedTime shows the decision from this Sequence on.",
-        examples=[4],
+        description="The balance of the account of OpenedTime shows the decision from this Sequence on.", examples=[4]
     )
     OpenedTime: Time | None = Field(description="When the account was opened.")
     UpdatedTime: Time | None = Field(description="When Kafka stored the command.")

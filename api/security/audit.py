@@ -34,14 +34,12 @@ class RequestAudit:
 
     An export is a read of a customer's entries, or of many entries of a store. Only the instance that received the
     request from the caller writes the record.
+
+    Args:
+        url: of this instance.
     """
 
     def __init__(self, url: str, pseudonyms: Pseudonyms, trail: AuditTrail) -> None:
-        """Prepare to write.
-
-        Args:
-            url: of this instance.
-        """
         self._url = url
         self._pseudonyms = pseudonyms
         self._trail = trail

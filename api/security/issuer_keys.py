@@ -27,16 +27,14 @@ _LARGEST_SET = 2**20
 class IssuerKeys:
     """Reads the keys when they are needed, and keeps the last ones while the issuer does not answer.
 
+    Args:
+        location: the URL of the JWK set (http:// or https://), or the path of a file.
+
     Attributes:
         current: the keys; None before the first read. It is another object only if the issuer has changed them.
     """
 
     def __init__(self, location: str) -> None:
-        """Prepare to read.
-
-        Args:
-            location: the URL of the JWK set (http:// or https://), or the path of a file.
-        """
         self._location = location
         self._content = b""
         self._attempt_time = -RETRY_SECONDS

@@ -74,19 +74,12 @@ class Usage:
 class CallerLimits:
     """Knows the usage of each caller. Only the thread of the event loop may call it.
 
-    Attributes:
-        most: how many requests a caller may send to one route in a period.
-        seconds: the length of the period.
-        most_at_once: how many requests of a caller may run at the same time.
+    Args:
+        rate: how often a caller may use one route, for example ``100/second``: ``most`` requests in ``seconds``.
+        most_at_once: how many requests of a caller may run at the same time. A long poll runs while it waits.
     """
 
     def __init__(self, rate: str, most_at_once: int) -> None:
-        """Set the limits.
-
-        Args:
-            rate: how often a caller may use one route, for example ``100/second``.
-            most_at_once: how many requests of a caller may run at the same time. A long poll runs while it waits.
-        """
         most, unit = rate.split("/")
         self.most, self.seconds = int(most), _SECONDS[unit]
         self.most_at_once = most_at_once
@@ -114,16 +107,15 @@ class CallerLimits:
 
 
 class FailedLogins:
-    """Limits the requests with wrong credentials from each address, so that nobody can try many keys."""
+    """Limits the requests with wrong credentials from each address, so that nobody can try many keys.
+
+    Args:
+        rate: how many requests with wrong credentials one address may send, for example ``60/minute``.
+    """
 
     _ROUTE = "login"
 
     def __init__(self, rate: str) -> None:
-        """Set the limit.
-
-        Args:
-            rate: how many requests with wrong credentials one address may send, for example ``60/minute``.
-        """
         self._limits = CallerLimits(rate, 1)
 
     def require_room(self, address: str) -> None:

@@ -16,14 +16,12 @@ class OwnMachineOnly:
     An attacker can change the address of his own host name to 127.0.0.1 (DNS rebinding). Then his page and this API
     have the same origin, so the browser lets his page read the API and send commands. But the header Host has his host
     name.
+
+    Args:
+        url: the URL at which other instances reach this one. Its host name is a name of this machine.
     """
 
     def __init__(self, app: ASGIApp, url: str) -> None:
-        """Guard an app.
-
-        Args:
-            url: the URL at which other instances reach this one. Its host name is a name of this machine.
-        """
         self._app = app
         self._own_name = urlsplit(url).hostname
         self._known: set[bytes] = set()

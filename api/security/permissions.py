@@ -86,9 +86,7 @@ _RULES: Mapping[str, _Rule] = {
     catalogue.TOP_CUSTOMERS: _OF_CARD,
     catalogue.DECISIONS: _Rule(Scope.BALANCE_READ, _card, _refuse),
     catalogue.STORE_SALES: _Rule(
-        Scope.OPERATE,
-        lambda caller: caller.store_ids,
-        lambda caller, key: caller.require_store(key.rpartition("@")[0]),
+        Scope.OPERATE, lambda caller: caller.store_ids, lambda caller, key: caller.require_store(key.rpartition("@")[0])
     ),
     catalogue.STORES: _Rule(Scope.BALANCE_READ, lambda caller: caller.store_ids, Caller.require_store),
     catalogue.PROGRAMMES: _Rule(Scope.BALANCE_READ),

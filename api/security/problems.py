@@ -48,11 +48,7 @@ class ForeignHost(Forbidden, code="foreign-host", title="The request is for anot
 
 
 class TooManyRequests(
-    Problem,
-    status=HTTPStatus.TOO_MANY_REQUESTS,
-    code="too-many-requests",
-    title="Too many requests",
-    retry_after=1,
+    Problem, status=HTTPStatus.TOO_MANY_REQUESTS, code="too-many-requests", title="Too many requests", retry_after=1
 ):
     """The caller sends more requests than its limits allow. Repeat the request later."""
 
