@@ -167,6 +167,7 @@ class BrokerCluster:
             "offsets.topic.replication.factor": 3,
             "transaction.state.log.replication.factor": 3,
             "transaction.state.log.min.isr": 2,
+            "metadata.max.idle.interval.ms": 500,  # the default
         }
         common = (jars.ROOT / "infra" / "kafka" / "server.properties").read_text(encoding="utf-8")
         properties = self._directory / f"kafka-{node}" / "server.properties"
