@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import timedelta
+from itertools import count
 from typing import Annotated, Any
 
 import structlog
@@ -229,9 +230,11 @@ def _watch(
 
     Start a query again if a Python worker failed, and the queries that read the programme if it has a new version.
     """
-    restarts_left = MAX_RESTARTS
+    restarts_left, turns = MAX_RESTARTS, count()
     while not stopping.wait(0.5):
-        failed = {name: str(query.exception()) for name, query in queries.items() if query.exception()}
+        # An active query has no exception. To ask for one takes three calls of the JVM, to ask for the state takes one.
+        ended = {name: query.exception() for name, query in queries.items() if not query.isActive}
+        failed = {name: str(error) for name, error in ended.items() if error}
         for name, reason in failed.items():
             cause = next((each for each in WORKER_FAILURES if each in reason), None)
             if not restarts_left or cause is None or stopping.is_set():
@@ -240,9 +243,10 @@ def _watch(
             restarts_left -= 1
             log.warning("query starts again", query=name, reason=cause)
             start(name)
-        if not any(query.isActive for query in queries.values()):
+        if len(ended) == len(queries) and not failed:
             return
-        if programme and programme.has_changed():
+        # Versions have a notice of a minute, and each question costs Kafka two requests.
+        if programme and next(turns) % 4 == 0 and programme.has_changed():
             outdated = [name for name in queries if QUERIES[name].reads_programme]
             log.info("new version of the programme", queries=outdated)
             _stop_between_batches([queries[name] for name in outdated], timedelta(seconds=_RESTART_SECONDS))
