@@ -1,6 +1,5 @@
 """The local broker (infra.local.broker) across restarts."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def values(settings: Settings, count: int) -> list[bytes | None]:
 def test_records_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
     """Acknowledged records survive an orderly stop and a kill, on the same port, in a folder with any name.
 
-    `make kafka` starts the broker with its topics, and no other part. A broker without work writes nothing.
+    `make kafka` starts the broker with its topics, and no other part.
     """
     folder = tmp_path / "Meine Märkte"
     stack = LocalStack(folder, private_settings(folder))
@@ -49,10 +48,6 @@ def test_records_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
         broker.start()
         assert [b"first", b"second"] == values(settings, 2)
         assert LOYALTY_BALANCES.name in clients.admin(settings).list_topics(timeout=60).topics
-        (metadata,) = (folder / "kafka" / "data" / "__cluster_metadata-0").glob("*.log")
-        size = metadata.stat().st_size
-        time.sleep(1.5)
-        assert size == metadata.stat().st_size
     finally:
         broker.stop()
 
