@@ -68,16 +68,18 @@ def kafka(directory: Folder = None, *, as_json: AsJson = False) -> None:
 @app.command()
 def down(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Stop all parts. The data stays."""
+    console.stderr = as_json
     stopped: list[str] = []
 
     def on_part(process: ManagedProcess) -> None:
         stopped.append(process.name)
-        if not as_json:
-            console.print(f"  stopping {process.name}, for at most {process.stop_timeout:.0f} s …")
+        console.print(f"  stopping {process.name}, for at most {process.stop_timeout:.0f} s …")
 
     _stack(directory).stop(on_part)
     if as_json:
         print_json({"stopped": stopped})
+    elif not stopped:
+        console.print("Nothing runs, so there is nothing to stop.")
 
 
 @app.command()
@@ -103,7 +105,7 @@ def _start(directory: Path | None, *, as_json: bool, services: Sequence[Service]
     stack = _stack(directory)
     jars.provide(console.print)
     if services is None:
-        console.print("Starting the stack. The first start takes about a minute.")
+        console.print("Starting the stack. This takes one or two minutes.")
     with clear_errors():
         stack.start(on_part=lambda name: console.print(f"  {name} …"), services=services)
     return stack

@@ -174,6 +174,12 @@ def test_down_says_as_json_what_it_has_stopped(tmp_path: Path) -> None:
     assert {"stopped": []} == json.loads(done.stdout)
 
 
+def test_down_says_if_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an operator in the wrong folder could believe that the command has stopped the system."""
+    monkeypatch.chdir(tmp_path)  # the command changes the folder
+    assert "Nothing runs" in CliRunner().invoke(app, ["down", "--dir", str(tmp_path)]).stdout
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
