@@ -75,4 +75,7 @@ def refuse(settings: Settings) -> Iterator[pa.RecordBatch]:
             f"the exported files in {settings.export_dir} cannot be read, because `loyalty sql` reads Parquet "
             "from local folders only: mount the file system, and set LOYALTY_EXPORT_DIR to its local folder"
         )
-    raise NoExportError(f"{settings.export_dir} has no exported files: run `loyalty export` first")
+    raise NoExportError(
+        f"{settings.export_dir} has no exported files: wait for the export of the pipeline (LOYALTY_EXPORT_INTERVAL), "
+        "or run `loyalty export` if no pipeline exports to this folder"
+    )

@@ -203,7 +203,7 @@ def test_the_lists_are_complete() -> None:
         (["--json", "SELECT DATE '10000-01-01'"], 1, "a time outside of the years 1 to 9999: select it as a text"),
         (["line_items"], 2, 'line_items is a table: ask "FROM line_items"'),
         ([" "], 2, "there is no statement: give one"),
-        (["return-rate"], 1, "var/parquet has no exported files: run `loyalty export` first"),
+        (["return-rate"], 1, "var/parquet has no exported files: wait for the export of the pipeline"),
         (["FROM customer_keys"], 1, "set LOYALTY_CUSTOMER_KEY_FILE"),
         (["--json", "--csv", "SELECT 1"], 2, "choose one of --json, --csv and --parquet"),
         (["--follow", "--csv", "SELECT * FROM hadoop"], 2, "prints JSON lines only"),

@@ -637,7 +637,7 @@ def test_a_failed_transaction_ends_with_rollback(opened: Callable[..., Database]
 def test_a_missing_source_says_what_to_do(opened: Callable[..., Database]) -> None:
     """The error is that of the source, and only statements that read the source fail."""
     database = opened()
-    with pytest.raises(NoExportError, match="run `loyalty export` first"):
+    with pytest.raises(NoExportError, match="has no exported files: wait"):
         database.run("SELECT count(*) FROM invoices")
     with pytest.raises(LedgerUnavailableError):
         database.run("SELECT count(*) FROM liability")
