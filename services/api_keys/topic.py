@@ -1,7 +1,6 @@
 """Reads and publishes API keys in the compacted topic api-keys, and writes the texts of keys into files."""
 
 import errno
-import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -54,7 +53,7 @@ def write_key(made: NewKey, file: Path, settings: Settings) -> None:
     """
     # Write the file first. If the write failed after the publication, the topic would have a key that nobody knows.
     if not create(file, f"{made.text}\n".encode()):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
+        raise FileExistsError(errno.EEXIST, "exists already: delete it or choose another file", str(file))
     publish_key(made.key, settings)
 
 

@@ -86,7 +86,7 @@ def test_wrong_input_is_refused_before_a_broker_is_asked(tmp_path: Path):
     existing = loyalty("create", "till", "--scope", "operate", "--file", str(file))
 
     assert [2, 2, 2, 1] == [each.exit_code for each in (unscoped, unknown, blank, existing)]
-    assert str(file) in existing.stderr
+    assert f"{file}: exists already: delete it or choose another file" in existing.stderr
     assert "precious" == file.read_text()
 
 
