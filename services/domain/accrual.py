@@ -86,9 +86,18 @@ def spend(total_amount: Decimal, taxable_amount: Decimal | None, programme: Prog
     return total_amount if programme.tax_basis is TaxBasis.TOTAL or taxable_amount is None else taxable_amount
 
 
+def rounded_amount(amount: Decimal) -> Decimal:
+    """Rounds an amount to millionths of a unit of money.
+
+    Tills add doubles, so their sums have tiny errors: 0.1 + 0.2 is 0.30000000000000004. Such an error must not decide
+    whether a purchase reaches the minimum spend, or whether a return leaves something of it.
+    """
+    return round(amount, 6)
+
+
 def base_points(amount: Decimal, programme: Programme) -> int:
     """Returns the hundredths for that much money, without tier and campaigns."""
-    return to_hundredths(amount * programme.loyalty_factor, programme.rounding)
+    return to_hundredths(rounded_amount(amount) * programme.loyalty_factor, programme.rounding)
 
 
 def earnings(purchase: Purchase, programme: Programme, tier: str) -> Accrual:
@@ -96,11 +105,12 @@ def earnings(purchase: Purchase, programme: Programme, tier: str) -> Accrual:
 
     A purchase with the total 0 earns nothing, not even a bonus.
     """
-    if purchase.total_amount <= 0:
+    factor, total = programme.loyalty_factor, rounded_amount(purchase.total_amount)
+    if total <= 0:
         return Accrual(0)
-    factor, total = programme.loyalty_factor, purchase.total_amount
-    basis = spend(total, purchase.taxable_amount, programme)
-    excluded = sum((line.value for line in purchase.lines if line.item_code in programme.excluded_items), Decimal(0))
+    basis = rounded_amount(spend(total, purchase.taxable_amount, programme))
+    excluded_values = (line.value for line in purchase.lines if line.item_code in programme.excluded_items)
+    excluded = rounded_amount(sum(excluded_values, Decimal(0)))
     amount = basis - excluded
     shares: list[_Share] = [(BASE, total * factor)]
     if amount != total:
@@ -112,7 +122,11 @@ def earnings(purchase: Purchase, programme: Programme, tier: str) -> Accrual:
         if multiplier != 1:
             shares.append((tier, amount * factor * (multiplier - 1)))
         if programme.campaigns:
-            lines = tuple(line for line in purchase.lines if line.item_code not in programme.excluded_items)
+            lines = [
+                Line(line.item_code, rounded_amount(line.value))
+                for line in purchase.lines
+                if line.item_code not in programme.excluded_items
+            ]
             rest = replace(purchase, total_amount=amount, lines=lines)
             shares += _campaign_shares(rest, programme, factor * multiplier)
     earned = _rounded(shares, programme)

@@ -4,12 +4,11 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 
 from services.domain.account.model import PastPurchase, PastReturn
-from services.domain.accrual import base_points, earnings, spend
+from services.domain.accrual import base_points, earnings, rounded_amount, spend
 from services.domain.events import Line, Purchase
 from services.domain.programme import Programme, TaxBasis
 
 _ZERO = Decimal(0)
-_SMALLEST_AMOUNT = Decimal("0.000001")
 
 
 def after_return(bought: PastPurchase, returned: PastReturn, programme: Programme) -> PastPurchase:
@@ -30,7 +29,7 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
     if returned.items:
         returned_value = sum((min(value, items_left.get(item, _ZERO)) for item, value in returned.items.items()), _ZERO)
         values = ((item, value - returned.items.get(item, _ZERO)) for item, value in items_left.items())
-        items_left = {item: value for item, value in values if value > 0}
+        items_left = {item: value for item, value in values if rounded_amount(value) > 0}
     # A line can lack a value. So lines show which items are left only if they are worth the money of the return.
     # If one return does not show it, later ones do not show it either. Otherwise the order of the returns would matter.
     are_items_known = (
@@ -38,7 +37,7 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
         and not bought.lines
         and returned.items
         and "" not in returned.items
-        and returned_value >= accepted_amount
+        and rounded_amount(returned_value - accepted_amount) >= 0
     )
     lines = tuple(Line(*each) for each in items_left.items()) if are_items_known else _at_most(items_left, amount_left)
     if not are_items_known:
@@ -53,7 +52,7 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
         and returned_value >= bought.amount
         and programme.tax_basis is TaxBasis.TAXABLE
     )
-    if amount_left <= 0 or is_all_returned:
+    if rounded_amount(amount_left) <= 0 or is_all_returned:
         return bought._replace(amount=_ZERO, earned=0)
     rest = Purchase(bought.append_time, "", amount_left, bought.store_id, created_time=bought.created_time, lines=lines)
     earned = earnings(rest, programme, bought.tier).points
@@ -77,8 +76,7 @@ def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Prog
         return amount
     value = sum(returned.items.values())
     if programme.tax_basis is TaxBasis.TAXABLE and returned.taxable_amount is not None:
-        # Items have gross values. Without the rounding a tiny amount could be left, which some programmes round up.
-        excess = (excess * amount / value).quantize(_SMALLEST_AMOUNT)
+        excess = excess * amount / value  # Items have gross values.
     return max(_ZERO, amount - excess) if excess != value else _ZERO
 
 
