@@ -12,7 +12,7 @@ from services.audit.facts import Facts, Source
 from services.audit.missing_entries import MissingEntries, find_missing, without_repeated
 from services.codecs.events import ARCHIVED
 from services.codecs.records import balance_record
-from services.domain.account.memory import forget
+from services.domain.account.memory import forget, remembers
 from services.domain.account.model import Account, Outcome, PastPurchase
 from services.domain.account.processor import advance
 from services.domain.account.timers import apply_due_changes
@@ -321,6 +321,9 @@ def _advanced(account: Account, now: int, programmes: Programmes) -> Account:
     later = account.copy()
     apply_due_changes(later, now, programmes, Outcome(later))
     forget(later, now, programmes)
+    # Release 0.1 forgot a purchase ten days earlier.
+    known = [number for number in later.purchases if remembers(later, number, now, programmes)]
+    later.purchases = {number: later.purchases[number] for number in known}
     return later
 
 

@@ -9,7 +9,8 @@ def forget(account: Account, now: int, programmes: Programmes) -> None:
     # Purchases and commands are in the order of their time, so each of these loops ends at the first that remains.
     while account.purchases:
         number = next(iter(account.purchases))
-        if _is_remembered(account.purchases[number], now, programmes):
+        # A return of the last moment can come after newer events, or later from the index of invoices.
+        if _is_remembered(account.purchases[number], now - EVENT_MEMORY, programmes):
             break
         del account.purchases[number]
         if number in account.returns:

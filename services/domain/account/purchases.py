@@ -97,6 +97,8 @@ def _earn(posting: Posting, event: Purchase, rules: ApplicableRules) -> int:
     points = accrual(event, programme, account.tier, today, is_blocked=account.is_blocked).points
     points = min(points, max(0, LARGEST_TOTAL - account.total))
     past = _past_purchase(event, programme, account.tier, points)
+    # A till can use a number again before the account forgets its purchase. The new purchase is the newest one.
+    account.purchases.pop(event.invoice_number, None)
     account.purchases[event.invoice_number] = (
         past if rules.time == event.append_time else past._replace(decided_time=rules.time)
     )

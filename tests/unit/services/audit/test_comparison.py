@@ -290,6 +290,22 @@ def test_a_wrong_expiry_is_found_unless_the_balance_is_older_than_the_field():
     assert (False, []) == (seen.recomputed, seen.differences)
 
 
+def test_the_state_of_release_0_1_lacks_purchases_whose_window_is_over():
+    """It forgot them at once. A younger purchase must not be missing."""
+    old, young = Purchase(START, "old", Decimal(100)), Purchase(START + 50 * DAY, "young", Decimal(100))
+    history = processed(
+        [[old], [young], [replace(young, append_time=START + 95 * DAY, invoice_number="new")]], PROGRAMMES
+    )
+    facts, coverage = facts_of(history), replace(EVERYTHING, now=START + 96 * DAY)
+    purchases = facts.state.purchases
+    assert "old" in purchases
+
+    facts.state = replace(facts.state, purchases={each: purchases[each] for each in ("young", "new")})
+    assert [] == found(facts, coverage=coverage)
+    facts.state = replace(facts.state, purchases={"new": purchases["new"]})
+    assert [Source.STATE] == [each.where for each in found(facts, coverage=coverage)]
+
+
 def test_a_wrong_state_is_found():
     """The audit names wrong fields of Spark's account. An account with another sequence number may settle."""
     history = three()

@@ -85,8 +85,8 @@ def test_the_new_lines_of_an_exchange_can_be_returned():
 
 def test_a_return_of_what_an_exchange_sold_is_no_return_of_a_return_after_the_window():
     """The account forgets the sold half before the returned half. The return takes nothing."""
-    back = invoice("back", "exchanged", [Line("bed", Decimal(-150))], time=95 * DAY)
-    account, entries = played([[BOUGHT], [EXCHANGED], [back]])
+    back = invoice("back", "exchanged", [Line("bed", Decimal(-150))], time=25 * DAY)
+    account, entries = played([[BOUGHT], [EXCHANGED], [back]], Programmes((Programme(return_window=10 * DAY),)))
 
     assert 3_00 == account.total
     assert (Kind.RETURNED, 0, "back", "purchase-unknown") == facts(entries)[-1]
@@ -173,6 +173,26 @@ def test_a_waiting_return_is_forgotten_before_an_older_decided_one():
     account, _ = played([[each] for each in events], programmes)
 
     assert 1_80 + 2_00 - 1_00 == account.total
+
+
+@pytest.mark.parametrize("later", [1, 10 * DAY])
+def test_a_return_of_the_last_moment_counts_after_newer_events(later):
+    """It has waited in its topic, or in the index of invoices, which forwards it."""
+    last = replace(RETURNED, append_time=BOUGHT.append_time + 90 * DAY)
+    newer = Purchase(last.append_time + later, "newer", Decimal(100))
+    copy = Forward(append_time=newer.append_time, command_id="returned/forward", invoice=last)
+
+    for rest in ([newer], [last]), ([newer], [copy]), ([copy, newer],):
+        assert 2_00 == played([[BOUGHT], *rest])[0].total
+
+
+def test_a_number_that_comes_again_after_the_window_is_the_newest_purchase():
+    """The account still has the first purchase of this number, for returns that wait in their topic."""
+    again = replace(BOUGHT, append_time=99 * DAY)
+    account, entries = played([[BOUGHT], [Purchase(50 * DAY, "other", Decimal(100))], [again]])
+
+    assert ["other", "bought"] == list(account.purchases)
+    assert 3 == len(entries)
 
 
 def test_a_return_after_the_window_says_so():
