@@ -47,8 +47,8 @@ from api.schemas.commands import (
     CardChange,
     Command,
     Merging,
+    NamesAnAccount,
     NoBlanksAround,
-    NotBlank,
     Redemption,
     Replacement,
     Transfer,
@@ -60,8 +60,7 @@ from services.domain import events
 
 router = APIRouter(prefix="/v1", tags=["commands"], route_class=JsonRoute)
 
-# No account accepts a command for a blank card.
-NamedCard = Annotated[Card, NotBlank]
+NamedCard = Annotated[Card, NamesAnAccount]
 CommandId = Annotated[str, Path(max_length=64, examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])]
 
 _OWNER_PROBLEMS = (*COPY_PROBLEMS, *FORWARDING_PROBLEMS, NotTheOwner)

@@ -93,8 +93,8 @@ def is_valid(invoice: Record) -> bool:
 
 
 def trimmed(text: str) -> str:
-    """The text without white space and without Unicode's invisible format characters at its ends."""
-    hidden = {each for each in text if each.isspace() or category(each) == "Cf"}
+    """The text without white space, control characters and format characters of Unicode at its ends."""
+    hidden = {each for each in text if each.isspace() or category(each) in {"Cc", "Cf"}}
     return text.strip("".join(hidden))
 
 

@@ -9,12 +9,14 @@ from unicodedata import category
 
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 
-_INVISIBLE = "Cf"
-"""Unicode's category of format characters, such as the word joiner and the zero width space."""
+_INVISIBLE = ("Cc", "Cf")
+"""Unicode's categories of control characters, such as NUL and the STX and ETX of scanners, and of format characters,
+such as the word joiner and the zero width space.
+"""
 
 # The other planes of Unicode have no such characters, and to search all of them takes a third of a second.
 _PLANES = (*range(0x20000), *range(0xE0000, 0xE1000))
-BLANKS = "".join(each for each in map(chr, _PLANES) if each.isspace() or category(each) == _INVISIBLE)
+BLANKS = "".join(each for each in map(chr, _PLANES) if each.isspace() or category(each) in _INVISIBLE)
 """A text with only these characters is blank. People cannot see them at the end of a card."""
 
 LARGEST_AMOUNT = 1e11

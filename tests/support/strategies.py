@@ -73,7 +73,7 @@ ANY_INVOICES = st.fixed_dictionaries(
         "DeliveryType": st.sampled_from([None, "HOME-DELIVERY", "home-delivery", "TAKEAWAY"]),
         "DeliveryAddress": st.none() | ADDRESSES,
         "InvoiceLineItems": st.none() | st.lists(ITEMS, max_size=3),
-        "OriginalInvoiceNumber": st.sampled_from([None, "", " \t", "51402977", "51402977", "5" * 128, "5" * 129]),
+        "OriginalInvoiceNumber": st.sampled_from([None, "", " \t\0", "51402977", "51402977", "5" * 128, "5" * 129]),
     }
 )
 """Every field can be missing, blank or extreme."""

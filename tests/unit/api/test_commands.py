@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -264,6 +265,18 @@ def test_a_retry_after_an_erasure_is_refused_and_not_sent() -> None:
         assert sent == len(scene.sent)
         gone = await scene.ask("GET", f"/v1/customers/{CARD}/balance", key=None)
         assert "unknown-customer" == problem_type(gone, 404)
+
+    play(steps)
+
+
+@pytest.mark.parametrize("card", ["\0", "\N{ZERO WIDTH SPACE}", "\x029265846829\x03"])
+def test_an_account_under_a_card_of_invisible_characters_can_be_read_and_erased(card: str) -> None:
+    """Release 0.1 opened such accounts. Now an invoice with such a card is a dead letter."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00", card)
+        assert "25.00" == (await scene.balance(quote(card)))["TotalLoyaltyPoints"]
+        assert 200 == (await scene.ask("DELETE", f"/v1/customers/{quote(card)}")).status_code
 
     play(steps)
 

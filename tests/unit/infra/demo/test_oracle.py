@@ -106,6 +106,7 @@ BROKEN = {
     "PRIME without card": delivered(CustomerCardNo=None),
     "PRIME in small letters without card": delivered(CustomerType="prime", CustomerCardNo=""),
     "PRIME with a blank before the card": delivered(CustomerCardNo=" 4711"),
+    "PRIME with a control character after the card": delivered(CustomerCardNo="4711\x03"),
     "PRIME with a zero width space after the card": delivered(CustomerCardNo="4711\u200b"),
     "delivery without address": delivered(DeliveryAddress=None),
     "delivery without contact": delivered(DeliveryAddress={"AddressLine": "1 High Street"}),

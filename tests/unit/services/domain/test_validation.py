@@ -34,10 +34,10 @@ def test_any_record_gets_a_known_answer(invoice):
     assert first_violation(invoice) in {None, *(rule.reason for rule in RULES)}
 
 
-def test_blanks_are_white_space_and_all_format_characters():
+def test_blanks_are_white_space_and_all_control_and_format_characters():
     """Format characters above U+FFFF, such as the tags of emoji, count too. People see none of them."""
     characters = map(chr, range(sys.maxunicode + 1))
-    assert {each for each in characters if each.isspace() or category(each) == "Cf"} == set(BLANKS)
+    assert {each for each in characters if each.isspace() or category(each) in {"Cc", "Cf"}} == set(BLANKS)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,8 @@ def test_blanks_are_white_space_and_all_format_characters():
                 "4629185211\t",
                 "4629185211\N{NO-BREAK SPACE}",
                 "\N{ZERO WIDTH SPACE}4629185211",
+                "\0024629185211\003",
+                "4629185211\0",
             )
         ),
         ({"CustomerCardNo": None}, "CustomerCardNo is missing though CustomerType is PRIME"),

@@ -58,7 +58,9 @@ def test_a_line_without_its_first_field_is_refused() -> None:
     assert judge(write({"InvoiceNumber": "1"}), None).reason is None
 
 
-@pytest.mark.parametrize("invisible", ["\u2060", "\u180e", "\u00ad", "\u200b", "\u00a0", "\ufeff", "\U000e0001"])
+@pytest.mark.parametrize(
+    "invisible", ["\0", "\x03", "\u2060", "\u180e", "\u00ad", "\u200b", "\u00a0", "\ufeff", "\U000e0001"]
+)
 def test_an_invisible_character_at_the_end_of_a_card_is_a_blank(invisible: str) -> None:
     """Otherwise the card with this character would be another customer."""
     value = json.dumps({**INVOICE, "CustomerType": "PRIME", "CustomerCardNo": f"5003{invisible}"}).encode()
