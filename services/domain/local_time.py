@@ -2,12 +2,17 @@
 
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo
+from importlib import resources
+from zoneinfo import TZPATH, ZoneInfo, reset_tzpath
 
 from services.domain.formats import to_datetime, to_milliseconds
 from services.domain.programme import DAY, Period
 
 _MONTHS = {Period.MONTH: 1, Period.QUARTER: 3, Period.HALF_YEAR: 6, Period.YEAR: 12}
+
+# All processes must compute the same days, but machines have different versions of the time zone database. So the
+# package tzdata comes first. Release 0.1 published programmes with zones that only machines have, such as localtime.
+reset_tzpath([str(resources.files("tzdata") / "zoneinfo"), *TZPATH])
 
 ZONES_APART = 2 * DAY
 """More than the longest time between the same midnight in two time zones, which is 26 hours."""
