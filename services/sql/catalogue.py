@@ -142,7 +142,11 @@ LOYALTY_ENTRIES = Table(
         Column("Tier", "VARCHAR", "Tier after the change. Empty: none."),
         Column("InvoiceNumber", "VARCHAR", "The invoice of the points. Empty: none, or an erased account."),
         Column("Amount", "DOUBLE", "Total of the invoice, in money. 0 without an invoice."),
-        Column("Expires", "TIMESTAMP", "Time in UTC at which the points expire. Null: never."),
+        Column(
+            "Expires",
+            "TIMESTAMP",
+            "Time in UTC at which the points expire. For `reserved`: at which the reservation lapses. Null: never.",
+        ),
         Column("ProgrammeVersion", "BIGINT", "Version of the programme that decided."),
     ),
     """
