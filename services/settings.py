@@ -4,6 +4,7 @@ import os
 import re
 from datetime import timedelta
 from decimal import Decimal
+from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
@@ -410,9 +411,12 @@ class Settings(BaseSettings):
         values = self.model_dump(mode="json")
         return {name: without_passwords(value) if isinstance(value, str) else value for name, value in values.items()}
 
-    @property
+    @cached_property
     def kafka_password(self) -> str:
-        """The SASL password of this process. Raises OSError if its file cannot be read any more."""
+        """The SASL password of this process. The first client reads its file. Raises OSError.
+
+        A later client needs no file, so a password that an operator replaces does not end a running process.
+        """
         if self.kafka_sasl_password_file is not None:
             return password_in(self.kafka_sasl_password_file)
         return self.kafka_sasl_password.get_secret_value() if self.kafka_sasl_password else ""

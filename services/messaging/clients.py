@@ -261,5 +261,5 @@ def replaced_if_lost(client: Consumer, create: Callable[[], Consumer], settings:
 def _gets_answer(client: Callable[[], Client]) -> bool:
     try:
         return bool(client().list_topics(timeout=_PROBE_SECONDS).brokers)
-    except (KafkaException, OSError):  # OSError: a file of the settings, for example a password, cannot be read now
+    except KafkaException:
         return False

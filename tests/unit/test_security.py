@@ -65,6 +65,14 @@ def test_every_client_authenticates(till, folder):
     assert expected == clients.connection(till)
 
 
+def test_a_running_process_keeps_its_password(till, folder):
+    """An operator who replaces a password deletes its file first. New clients of a running process still start."""
+    before = clients.connection(till)
+    folder.password("till").unlink()
+    assert before == clients.connection(till)
+    assert PASSWORD not in f"{till!r} {till.shown()}"
+
+
 def test_spark_options_contain_certificate_and_password(till, folder):
     """The options contain certificate and password: executors cannot read the driver's files."""
     options = kafka_connection(till)
