@@ -22,7 +22,7 @@ import orjson
 from confluent_kafka import KafkaException
 from fastapi import Request, Response
 
-from api.events.streams import HEARTBEAT, HEARTBEAT_SECONDS, START, Event, EventStreams
+from api.events.streams import HEARTBEAT, HEARTBEAT_SECONDS, START, Event, EventStreams, T
 from api.http.parameters import LARGEST_SEQUENCE
 from api.http.problems import InvalidParameters, Problem
 from api.routing.locator import Locator
@@ -122,7 +122,13 @@ class _Revisions:
         value = self._value(record.value, record)
         return None if value is None or self.has(value) else self._balance(value)
 
-    def is_of(self, record: ChangelogRecord) -> bool:
+    def after(self, records: Sequence[ChangelogRecord]) -> list[Event] | None:
+        """The events after the first of these records; None if the first one is not the last that the client has."""
+        if not self._is_last(records[0]):
+            return None
+        return [event for record in records[1:] if (event := self.of(record))]
+
+    def _is_last(self, record: ChangelogRecord) -> bool:
         """Whether this record can be that of the last event that the client has received."""
         value = None if record.value is None else self._value(record.value, record)
         return record.value is None or (value is not None and value.version == self._version)
@@ -268,8 +274,9 @@ class BalanceEvents:
             return []
         if last.offset is not None:
             records = await self._read_history(task, key, range(last.offset, position))
-            if records and revisions.is_of(records[0]):
-                return [event for record in records[1:] if (event := revisions.of(record))]
+            # The decoder asks the Schema Registry for a schema that this process has not used yet. So a thread decodes.
+            if records and (missed := await self._in_thread(revisions.after, records)) is not None:
+                return missed
         knows_erasure = value is None and last.is_of_erasure
         return [] if knows_erasure else [gap, revisions.current(value, position)]
 
@@ -298,12 +305,12 @@ class BalanceEvents:
         """
         if len(span) > _LONGEST_HISTORY:
             return []
-        reading = asyncio.get_running_loop().run_in_executor(
-            self._readers, self._history, task.definition, task.partition, key, span
-        )
         try:
             # The time limit includes the wait for a free thread. If the stream were silent for longer, the instance
             # that forwards it would close it. The client would connect again, and start the same read.
-            return await self._streams.step(reading)
+            return await self._in_thread(self._history, task.definition, task.partition, key, span)
         except TimeoutError:
             return []
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await self._streams.step(asyncio.get_running_loop().run_in_executor(self._readers, work, *arguments))

@@ -11,8 +11,9 @@ import pytest
 
 from api.events import balances
 from api.events.balances import BalanceEvents
+from api.events.streams import EventStreams
 from services.api_keys.keys import Scope
-from services.state_stores.definition import StoreDefinition
+from services.state_stores.definition import StoreDefinition, VersionedValue
 from services.state_stores.task import ChangelogRecord
 from tests.support.builders import CARD, problem_type
 from tests.support.clusters import Group
@@ -119,6 +120,36 @@ def test_a_slow_read_of_the_history_ends(step_seconds: Callable[[float], None]) 
         finally:
             history.release()
         assert history.reads <= balances._MOST_HISTORIES_AT_ONCE
+
+    run(scenario)
+
+
+def test_a_slow_schema_registry_does_not_stop_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder asks the registry for schemas that this process has not used yet. Meanwhile, the event loop goes on.
+
+    If the registry takes too long, the stream ends.
+    """
+    begun, answered = threading.Event(), threading.Event()
+    decode = balances._Revisions._value
+
+    def wait_and_decode(revisions: balances._Revisions, body: bytes, record: ChangelogRecord) -> VersionedValue | None:
+        begun.set()
+        assert answered.wait(5), "the event loop waits"
+        return decode(revisions, body, record)
+
+    monkeypatch.setattr(balances._Revisions, "_value", wait_and_decode)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(*map(balance, (1, 2, 3)))
+        async with client.stream(last=f"{OPENED}.1.0") as stream:
+            assert await asyncio.to_thread(begun.wait, 20)
+            answered.set()
+            assert [2, 3] == [await stream.sequence() for _ in range(2)]
+        answered.clear()
+        monkeypatch.setattr(EventStreams.step, "__defaults__", (0.1,))
+        async with client.stream(last=f"{OPENED}.1.0") as stream:
+            await stream.end()
+        answered.set()
 
     run(scenario)
 
