@@ -40,7 +40,7 @@ class Certificate:
         return context
 
     def renew(self) -> None:
-        """Load changed files again. The old certificate stays in use while certificate and key do not match."""
+        """Load changed files again. The old certificate stays in use while they cannot be read or do not match."""
         modified = self._modified()
         if modified == self._seen:
             return
@@ -56,7 +56,15 @@ class Certificate:
             log.info("the certificate was loaded again", file=str(self._files[0]))
 
     def _modified(self) -> list[int]:
-        return [file.stat().st_mtime_ns if file.exists() else 0 for file in self._files]
+        return [_modified_time(file) for file in self._files]
+
+
+def _modified_time(file: Path) -> int:
+    """In nanoseconds; 0 while the file cannot be examined, for example because its folder is private for a moment."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 @contextmanager

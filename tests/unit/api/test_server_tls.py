@@ -119,6 +119,27 @@ def test_a_new_certificate_is_used_without_a_refusal(tmp_path: Path, monkeypatch
         assert second == serial_of(settings)
 
 
+def test_an_instance_serves_while_its_certificate_cannot_be_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal can make the folder private for a moment. Here its path is too long, because root may read it all."""
+    monkeypatch.setattr("api.http.server._TICKS_PER_SECOND", 1)
+    (tmp_path / "real").mkdir()
+    folder = tmp_path / "folder"
+    folder.symlink_to("real")
+    with serving(**Certificates(folder).settings) as settings, capture_logs() as logs:
+        trusting = ssl.create_default_context(cafile=tmp_path / "real/ca.pem")
+        folder.unlink()
+        folder.symlink_to("x" * 300)
+        wait_for("the log line", lambda: "the old one stays in use" in str(logs))
+        assert 200 == httpx.get(settings.advertised_url, verify=trusting).status_code
+        folder.unlink()
+        folder.symlink_to("real")
+        wait_for("the log line", lambda: "the certificate was loaded again" in str(logs))
+        assert 200 == httpx.get(settings.advertised_url, verify=trusting).status_code
+        assert 2 == len(logs)
+
+
 @pytest.mark.parametrize("wrong", ["certificate", "certificate_key", "ca", "client_ca"])
 def test_files_without_certificates_are_named(tmp_path: Path, wrong: str) -> None:
     """The error says which file is wrong, before the server starts."""
