@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import pyarrow as pa
@@ -107,6 +107,7 @@ class LazyTable:
         self._interrupted = interrupted
         self._on_read = on_read
         self._table: pa.Table | None = None
+        self._lock = Lock()
 
     def __arrow_c_schema__(self) -> object:
         self.planned = True
@@ -114,10 +115,11 @@ class LazyTable:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         try:
-            if self._table is None:
-                self._on_read()
-                found = takewhile(lambda _: not self._interrupted.is_set(), self._read())
-                self._table = pa.Table.from_batches(list(found), self.schema)
+            with self._lock:  # DuckDB scans a table in several threads if a statement names it several times
+                if self._table is None:
+                    self._on_read()
+                    found = takewhile(lambda _: not self._interrupted.is_set(), self._read())
+                    self._table = pa.Table.from_batches(list(found), self.schema)
         except Exception as error:
             self.failure = error
             raise

@@ -1,5 +1,6 @@
 """Topics as tables, with a fake consumer. tests/integration/test_sql.py has a real broker."""
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from decimal import Decimal
@@ -103,6 +104,18 @@ def test_only_topics_that_the_statement_names_are_read(database: Database, log: 
     log.append(HADOOP, "S1", {"InvoiceNumber": "1", "City": "Pune", "TotalValue": 2.5})
     assert [("Pune", 2.5)] == rows(database, "SELECT City, sum(TotalValue) FROM hadoop GROUP BY 1")
     assert ["hadoop"] * 2 == log.read
+
+
+def test_a_statement_sees_one_state_of_a_topic(database: Database, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB runs the parts of a statement in several threads, and records arrive meanwhile."""
+
+    def read_slowly(*arguments: Any) -> Iterable[FakeMessage]:
+        log.append(HADOOP, "S1", {"InvoiceNumber": "1"})
+        time.sleep(0.5)
+        return log.records_of(*arguments)
+
+    monkeypatch.setattr("services.sql.topics.records_of", read_slowly)
+    assert [(1,), (1,)] == rows(database, "SELECT count(*) FROM hadoop UNION ALL SELECT count(*) FROM hadoop")
 
 
 @pytest.mark.parametrize("topic", topics.ALL, ids=lambda topic: topic.name)
