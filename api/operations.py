@@ -159,7 +159,8 @@ class Operations:
             before = self._latest
             if before and time.monotonic() - before[0] < _FRESH_SECONDS:
                 return before[1:]
-            found = await asyncio.to_thread(status_of, self.settings, default_urls(self.settings), api)
+            # If the client of a stream leaves, this waits for the end of the thread, so the next one starts after it.
+            found = await run_in_threadpool(status_of, self.settings, default_urls(self.settings), api)
             rates = rates_between(before[1], found) if before else None
             self._latest = time.monotonic(), found, rates
             return found, rates

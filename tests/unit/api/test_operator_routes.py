@@ -7,8 +7,10 @@ from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Semaphore
 from typing import Any, NamedTuple
 
+import anyio
 import orjson
 import pytest
 from fastapi.testclient import TestClient
@@ -388,6 +390,34 @@ def test_the_second_status_has_rates(client: TestClient, kafka: Kafka, monkeypat
     assert [{"name": "loyalty", "rate": 8.0, "batchSeconds": 1.5}] == second["queries"]
     assert {"0.5": 0.5, "0.99": 0.5} == second["freshnessSeconds"]
     assert [True] == [each["self"] for each in second["instances"]]
+
+
+def test_a_stream_that_leaves_starts_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a part hangs, many clients connect again and again. They must not take all threads."""
+    found, looks, end = Operations(Settings()), Semaphore(0), Event()
+    api: Any = None
+
+    def look(*_: object) -> Any:
+        looks.release()
+        assert end.wait(20)
+
+    monkeypatch.setattr(operations, "status_of", look)
+
+    async def connect_and_leave() -> None:
+        with anyio.move_on_after(0.1):
+            await found.status(api)
+
+    async def scenario() -> None:
+        async with anyio.create_task_group() as clients:
+            for _ in range(3):
+                clients.start_soon(connect_and_leave)
+            await anyio.sleep(0.5)
+            try:
+                assert (True, False) == (looks.acquire(blocking=False), looks.acquire(blocking=False))
+            finally:
+                end.set()
+
+    anyio.run(scenario)
 
 
 def test_the_status_is_a_stream(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
