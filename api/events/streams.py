@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
@@ -81,7 +81,8 @@ class EventStreams:
     def close(self) -> None:
         """End all streams. Any thread may call it."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._close)
+            with suppress(RuntimeError):  # the loop has ended, so no stream is open
+                self._loop.call_soon_threadsafe(self._close)
 
     @contextmanager
     def hold_place(self, request: Request) -> Iterator[None]:

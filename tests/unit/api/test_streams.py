@@ -46,6 +46,17 @@ async def sent(request: Request, events: AsyncGenerator[bytes]) -> int:
     return number
 
 
+def test_a_second_signal_after_the_end_of_the_loop_is_no_error() -> None:
+    """Otherwise the exit status would change from 0 to 1."""
+    open_streams = EventStreams(1)
+
+    async def bind() -> None:
+        open_streams.bind(asyncio.get_running_loop())
+
+    asyncio.run(bind())
+    open_streams.close()
+
+
 def test_a_stream_ends_after_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client connects again, so streams move to instances that have started later."""
     now = 0.0
