@@ -1,5 +1,8 @@
 """/v1/stores/{store}/… over several instances: each merges the results of all, or says what is missing."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -342,6 +345,23 @@ def test_a_result_with_unrequested_partitions_is_dropped(monkeypatch: pytest.Mon
         assert (True, [1]) == (answer["partial"], answer["missingPartitions"])
 
     run(group, steps)
+
+
+def test_scans_do_not_wait_for_commands() -> None:
+    """While the Schema Registry does not answer, commands fill the threads of asyncio. A scan needs no registry."""
+
+    async def steps(callers: Callers) -> None:
+        loop, answered = asyncio.get_running_loop(), Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        command = loop.run_in_executor(None, answered.wait, 20)
+        try:
+            async with asyncio.timeout(10):
+                assert 40 == (await callers.get(0, f"{BASE}/count")).json()["count"]
+        finally:
+            answered.set()
+            await command
+
+    run(three(), steps)
 
 
 def test_a_partition_that_closes_during_a_scan_hides_no_other_partition() -> None:
