@@ -53,8 +53,7 @@ def publish(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Start of the version, in ISO 8601 with an offset or Z. Default: after LOYALTY_PROGRAMME_NOTICE, or "
-            "at once if there are no invoices and commands yet.",
+            help="Start of the version, in ISO 8601 with an offset or Z. Default: after LOYALTY_PROGRAMME_NOTICE.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -103,7 +103,7 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
     Raises:
         ProgrammeError: the file is not valid, another publisher was faster, or the time is not possible. It must not be
             before 1970, before the time of the latest version, more than ten years ahead, or nearer than the notice by
-            the clock of the broker. Without invoices and commands there is no notice.
+            the clock of the broker. If there are no invoices and commands yet, this time needs no notice.
         UncertainPublicationError: the broker did not confirm the commit, or readers do not get the version.
         PublishError: no broker answers, or the topic does not exist. Nothing was published.
     """
@@ -119,7 +119,8 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
         # This call fences other publishers, so nobody adds a version after the next read.
         producer.init_transactions(DELIVERY_TIMEOUT)
         before = published_versions(settings)
-        notice = 0 if _has_no_events(settings) else settings.programme_notice // timedelta(milliseconds=1)
+        needs_notice = effective_time is None or not _has_no_events(settings)
+        notice = settings.programme_notice // timedelta(milliseconds=1) if needs_notice else 0
         version = _next(file, rules, before, effective_time, notice)
         producer.begin_transaction()
         try:

@@ -84,7 +84,7 @@ def test_people_work_with_the_console_of_a_running_stack(stack: LocalStack) -> N
 
 
 def publish_programme(browser: Browser) -> None:
-    """Check a programme and publish it. There are no events yet, so it is in effect at once."""
+    """Check a programme and publish it. There are no events yet, so it can be in effect since a time in the past."""
     browser.open("/console/operations")
     browser.until_shown("Programme file", "#programmes")
     browser.until_shown("No dead letters", "#letters")
@@ -95,6 +95,7 @@ def publish_programme(browser: Browser) -> None:
     browser.until_shown("The programme is not valid.")
     browser.element("#programme").clear()
     browser.element("#programme").send_keys("\n".join(RULES))
+    browser.element("#effective").send_keys("2026-01-01T00:00:00Z")
     browser.click("Publish …")
     browser.click("Confirm")
     browser.until_shown("Version 1 is in effect")

@@ -273,7 +273,7 @@ def test_an_invoice_that_only_the_loyalty_query_has_skipped_can_be_replayed(spar
 def test_timers_run_without_new_events(spark, settings):
     """Timers release points without new input. Repeated batches give the same bytes."""
     settings = settings.model_copy(update={"timer_interval": timedelta(seconds=1)})
-    publish_programme("loyalty-factor: 0.02\npending: PT2S\n", settings)
+    publish_programme("loyalty-factor: 0.02\npending: PT2S\n", settings, effective_time=1_000)
     publish_invoices(settings, invoice("I0", B, 1.0))
     run(spark, settings)  # the first batch, which the test never repeats
     query = LOYALTY.start(spark, IDS, settings, available_now=False)
@@ -339,7 +339,7 @@ def test_a_new_checkpoint_continues_with_its_initial_accounts(spark, settings):
 
     The account itself remembers I1, and the query remembers I3.
     """
-    publish_programme("loyalty-factor: 0.02\npending: P1D\n", settings)
+    publish_programme("loyalty-factor: 0.02\npending: P1D\n", settings, effective_time=1_000)
     publish_invoices(settings, invoice("I1", A, 1000.0))
     run(spark, settings)
     kept = accounts_of(spark, settings)
