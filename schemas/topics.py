@@ -53,8 +53,9 @@ class Topic:
         return config
 
 
-# Topics that only tills write have Kafka's default of 1 MiB. Output topics have more, so that each input fits with its
-# headers. So has loyalty-commands, because the loyalty query also writes whole invoices to it.
+# Topics that only tills write have Kafka's default of 1 MiB after compression. Output topics have more, because a till
+# may compress better than the pipeline does. So has loyalty-commands, because the loyalty query also writes whole
+# invoices to it.
 POS_INVOICES = Topic("pos-invoices", key="StoreID", value="PosInvoice", largest_batch=2**20)
 SHIPMENT = Topic("shipment", key="StoreID", value="PosInvoice")
 HADOOP = Topic("hadoop", key="StoreID", value="HadoopRecord")

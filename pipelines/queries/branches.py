@@ -107,19 +107,37 @@ def dead_letter_count() -> Column:
 
 
 def original_record(_: Column) -> Record:
-    """The unchanged key, value and headers, with the record's position and the reason. No value if it is too large."""
-    return Record(record_position(), _value_of_dead_letter(), _headers_with_reason(), F.col("key"))
+    """The unchanged key, value and headers, with the record's position and the reason. Too large parts are missing."""
+    return Record(record_position(), _value_of_dead_letter(), _headers_with_reason(), _key_of_dead_letter())
 
 
 def _value_of_dead_letter() -> Column:
     return F.when(F.length("value") <= h.LARGEST_VALUE, F.col("value"))
 
 
+def _key_of_dead_letter() -> Column:
+    return F.when(_keeps_headers(), F.col("key"))
+
+
+def _keeps_headers() -> Column:
+    # The text of an array has six more characters for each element: "{name, value}, ". Spark generates code for it.
+    sizes = F.length("key"), F.octet_length(F.col("headers").cast("string"))
+    key, headers = (F.coalesce(size, F.lit(0)) for size in sizes)
+    return key + headers <= h.LARGEST_HEADERS
+
+
 def _headers_with_reason() -> Column:
     origin = {h.DEAD_LETTER_TOPIC: "topic", h.DEAD_LETTER_PARTITION: "partition", h.DEAD_LETTER_OFFSET: "offset"}
     texts = {header: F.col(column).cast("string") for header, column in origin.items()}
-    added = avro.text_headers({**texts, h.DEAD_LETTER_REASON: F.col("reason")})
-    return F.concat(F.coalesce(F.col("headers"), avro.no_headers()), added)
+    # A large invoice that a query has skipped has another reason.
+    lacks_value = (F.length("value") > h.LARGEST_VALUE) & (F.col("reason") != h.TOO_LARGE)
+    reason = F.concat(
+        "reason",
+        F.when(lacks_value, f"; {h.TOO_LARGE}").otherwise(""),
+        F.when(_keeps_headers(), "").otherwise(h.WITHOUT_HEADERS),
+    )
+    added = avro.text_headers({**texts, h.DEAD_LETTER_REASON: reason})
+    return F.concat(F.coalesce(F.when(_keeps_headers(), F.col("headers")), avro.no_headers()), added)
 
 
 BRANCHES = (
@@ -133,7 +151,10 @@ def dead_letters(inputs: DataFrame, settings: Settings) -> DataFrame:
     """Only the dead letters of checked records, for the Kafka sink: topic, key, value, headers."""
     topic = F.lit(settings.name_of(topics.DEAD_LETTERS)).alias("topic")
     return inputs.where(~_is_valid()).select(
-        topic, "key", _value_of_dead_letter().alias("value"), _headers_with_reason().alias("headers")
+        topic,
+        _key_of_dead_letter().alias("key"),
+        _value_of_dead_letter().alias("value"),
+        _headers_with_reason().alias("headers"),
     )
 
 

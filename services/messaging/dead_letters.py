@@ -132,6 +132,12 @@ class DeadLetterWriter:
             cancelled.set()  # ends the thread, because the event loop cannot close before it
 
     def _write(self, record: KafkaMessage, reason: str, cancelled: threading.Event) -> None:
+        key, value, others = record.key(), record.value(), _headers_of(record)
+        size = len(key or b"") + sum(len(name.encode()) + len(text or b"") + 6 for name, text in others)
+        if size > headers.LARGEST_HEADERS:
+            key, others, reason = None, [], reason + headers.WITHOUT_HEADERS
+        if len(value or b"") > headers.LARGEST_VALUE:
+            value, reason = None, f"{reason}; {headers.TOO_LARGE}"
         origin = {
             headers.DEAD_LETTER_TOPIC: record.topic(),
             headers.DEAD_LETTER_PARTITION: record.partition(),
@@ -145,13 +151,7 @@ class DeadLetterWriter:
 
         texts = [(name, str(value).encode()) for name, value in origin.items()]
         try:
-            self._producer.produce(
-                self._topic,
-                record.value(),
-                record.key(),
-                headers=[*(record.headers() or ()), *texts],
-                on_delivery=on_delivery,
-            )
+            self._producer.produce(self._topic, value, key, headers=[*others, *texts], on_delivery=on_delivery)
             while not errors and not cancelled.is_set():  # librdkafka reports an error after DELIVERY_TIMEOUT
                 self._producer.poll(_POLL_SECONDS)
         except (BufferError, KafkaException) as error:
@@ -322,7 +322,7 @@ def _destination(letter: DeadLetter) -> str:
             f"dead letter {letter.position} has no header {headers.DEAD_LETTER_TOPIC}, so its topic is not known; "
             "nothing was published: select other dead letters"
         )
-    if letter.reason == headers.TOO_LARGE:
+    if headers.TOO_LARGE in letter.reason:
         raise PublishError(
             f"dead letter {letter.position} has no value, because the value of the record at {letter.origin} of topic "
             f"{letter.topic} is too large; nothing was published: select other dead letters"
@@ -330,10 +330,14 @@ def _destination(letter: DeadLetter) -> str:
     return letter.topic
 
 
+def _headers_of(message: KafkaMessage) -> list[tuple[str, str | bytes | None]]:
+    # The type of ``headers`` includes a dictionary, which only messages to a producer have.
+    return cast(list[tuple[str, str | bytes | None]], message.headers() or [])
+
+
 def dead_letter_of(message: KafkaMessage) -> DeadLetter:
     """The dead letter of a record of the topic."""
-    # The type of ``headers`` includes a dictionary, which only messages to a producer have.
-    found = cast(list[tuple[str, str | bytes | None]], message.headers() or [])
+    found = _headers_of(message)
     # A record can have several headers with the same name. The writer of the dead letter appended the last one.
     texts = {name: value.decode("utf-8", "replace") for name, value in found if isinstance(value, bytes)}
     return DeadLetter(

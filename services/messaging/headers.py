@@ -24,6 +24,12 @@ LARGEST_VALUE = 15 * 2**20
 TOO_LARGE = f"larger than {LARGEST_VALUE // 2**20} MiB before compression, so its dead letter has no value"
 """The reason of a dead letter without the value of its record."""
 
+LARGEST_HEADERS = 2**19
+"""Bytes of the key and all headers together, with six for each header. With more, a dead letter has neither."""
+
+WITHOUT_HEADERS = f"; key and headers are larger than {LARGEST_HEADERS // 2**10} KiB, so its dead letter has neither"
+"""The end of the reason of a dead letter without the key and the headers of its record."""
+
 
 def cloud_event(identity: str, record: str) -> dict[str, str]:
     """The headers of a record. A reader recognises duplicates by ``ce_id``."""

@@ -4,9 +4,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from pipelines.columns.decoding import check_invoices
-from pipelines.queries.branches import BRANCHES, branch_records
+from pipelines.queries.branches import BRANCHES, branch_records, dead_letters
 from schemas import topics
 from services.messaging.avro import decoder, encoder
+from services.messaging.headers import LARGEST_VALUE, TOO_LARGE, WITHOUT_HEADERS
 from services.settings import Settings
 from tests.spark.test_parity import as_records, records_of
 from tests.support.builders import HOME_DELIVERY, IDS, invoice
@@ -52,6 +53,40 @@ def test_dead_letters_keep_key_and_value(checked):
         "dead_letter_offset": b"2",
         "dead_letter_reason": b"neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)",
     } == {header.key: bytes(header.value) for header in record.headers}
+
+
+@pytest.mark.parametrize(
+    ("header", "number", "is_kept"), [("x" * 1000, 500, True), ("x" * 1000, 600, False), ("", 100_000, False)]
+)
+def test_a_dead_letter_has_no_large_key_and_headers(checked, header, number, is_kept):
+    """They may not fit into the topic. Many headers without contents are large too."""
+    each = F.struct(F.lit(header).alias("key"), F.lit(None).cast("binary").alias("value"))
+    large = checked.withColumn("headers", F.array_repeat(each, number))
+
+    for found in (records_of(topics.DEAD_LETTERS, large)[2], dead_letters(large, Settings()).collect()):
+        ((key, value, headers),) = ((row.key, row.value, row.headers) for row in found)
+        assert (b"STR1" if is_kept else None, b"nothing") == (key, value)
+        assert 4 + (number if is_kept else 0) == len(headers)
+        assert is_kept != bytes(headers[-1].value).decode().endswith(WITHOUT_HEADERS)
+
+
+def test_a_dead_letter_has_no_large_key(checked):
+    (record,) = records_of(topics.DEAD_LETTERS, checked.withColumn("key", F.lit(bytes(2**19 + 1))))[2]
+
+    assert (None, b"nothing", 4) == (record.key, record.value, len(record.headers))
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"), [(TOO_LARGE, TOO_LARGE), ("unknown schema id 4711", f"unknown schema id 4711; {TOO_LARGE}")]
+)
+def test_the_reason_says_that_a_dead_letter_has_no_value(checked, reason, expected):
+    """A replay must not publish it as a record without a value."""
+    value = F.repeat(F.lit("x"), F.lit(LARGEST_VALUE + 1)).cast("binary")
+    large = checked.limit(1).withColumns({"value": value, "reason": F.lit(reason)})
+
+    (row,) = dead_letters(large, Settings()).collect()
+
+    assert (None, expected) == (row.value, bytes(row.headers[-1].value).decode())
 
 
 def test_all_branches_leave_in_one_frame(checked):

@@ -212,6 +212,40 @@ def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatc
     assert [step for offset in range(3) for step in (f"read {offset}", f"publish {offset}")] == steps
 
 
+@pytest.mark.parametrize(
+    ("value", "headers_of_record", "kept", "end"),
+    [
+        (b"v", [("a", b"x" * 500_000)], (b"k", b"v", 5), "a reason"),
+        (b"v", [("a", b"x" * 600_000)], (None, b"v", 4), headers.WITHOUT_HEADERS),
+        (b"v", [("", None)] * 100_000, (None, b"v", 4), headers.WITHOUT_HEADERS),
+        (bytes(headers.LARGEST_VALUE + 1), [], (b"k", None, 4), headers.TOO_LARGE),
+    ],
+)
+def test_a_dead_letter_has_no_parts_that_are_too_large(
+    broker: tuple[Settings, Producer],
+    value: bytes,
+    headers_of_record: list[tuple[str, bytes | None]],
+    kept: tuple[bytes | None, bytes | None, int],
+    end: str,
+) -> None:
+    """They may not fit into the topic. The reason says which parts are missing."""
+    settings, producer = broker
+    producer.list_topics("dead-letters", timeout=10)  # creates it
+    record = SimpleNamespace(
+        topic=lambda: "topic", partition=int, offset=int, key=lambda: b"k", value=lambda: value,
+        headers=lambda: headers_of_record,
+    )  # fmt: skip
+    asyncio.run(DeadLetterWriter(settings, "test").write(cast(Message, record), "a reason"))
+
+    (found,) = records_of(settings, "dead-letters", "test")
+    assert kept == (found.key(), found.value(), len(found.headers() or ()))
+    letter = dead_letters.dead_letter_of(found)
+    assert letter.reason.startswith("a reason")
+    assert letter.reason.endswith(end)
+    with pytest.raises(PublishError, match="no value") if kept[1] is None else nullcontext():
+        topics_of([letter], [], since=0)
+
+
 def test_a_cancelled_write_does_not_wait_for_the_broker(broker: tuple[Settings, Producer]) -> None:
     """The process ends soon after SIGTERM, also while the broker hangs. The next process writes the dead letter."""
     settings, producer = broker
