@@ -298,14 +298,17 @@ def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iter
         since: leave out records that first became dead letters before this time (see ``replayed_since``).
     """
     published = 0
-    with Publisher(connected_producer(settings, CLIENT_ID, sorted(destinations))) as publisher:
+    # A till may compress better than lz4, and its topic limits the size after compression.
+    producer = connected_producer(settings, CLIENT_ID, sorted(destinations), **{"compression.type": "zstd"})
+    with Publisher(producer) as publisher:
         try:
             # Leave out the old letters first, as topics_of does: a young letter may have the same origin as an old one.
             for letter in deduplicated(letter for letter in letters if letter.first_time >= since):
                 # An earlier replay has added this header too.
                 others = (each for each in letter.headers if each[0] != headers.DEAD_LETTER_FIRST_TIME)
                 first_time = headers.DEAD_LETTER_FIRST_TIME, str(letter.first_time)
-                publisher.publish(_destination(letter), letter.key, letter.value, [*others, first_time])
+                pairs, name = [*others, first_time], f"dead letter {letter.position}"
+                publisher.publish(_destination(letter), letter.key, letter.value, pairs, name)
                 published += 1
         except DeadLettersError as error:
             raise DeadLettersError(

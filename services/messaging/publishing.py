@@ -28,13 +28,14 @@ _RETRY_SECONDS = 0.1
 _QUEUE_POLL_SECONDS = 0.1
 _RECORDS_PER_POLL = 256
 _SEND_AGAIN = "later records may be missing too. Send all of them again when Kafka answers"
+_TOO_LARGE = "later records may be missing too. Raise max.message.bytes of the topic, or send only the other records"
 
 
 class PublishError(UserError):
     """Records did not reach the broker. The message names the broker or topic, and the reason."""
 
 
-def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]) -> Producer:
+def connected_producer(settings: Settings, client_id: str, topics: Iterable[str], **more: clients.Option) -> Producer:
     """A producer, after a check that the broker answers and has these topics.
 
     Raises PublishError if the check fails, after BROKER_TIMEOUT at the latest.
@@ -48,6 +49,7 @@ def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]
         "queue.buffering.max.messages": 200_000,
         # librdkafka's log would break progress bars. All important errors are raised.
         "log_level": 0,
+        **more,
     }
     try:
         producer = clients.producer(settings, client_id, **overrides)
@@ -114,13 +116,19 @@ class Publisher:
         key: bytes | None,
         value: bytes | None,
         headers: Mapping[str, str] | Sequence[tuple[str, str | bytes | None]] = (),
+        name: str = "a record",
     ) -> None:
-        """Queue a record; wait while the queue is full. Raises PublishError after a delivery has failed."""
+        """Queue a record; wait while the queue is full. Raises PublishError after a delivery has failed.
+
+        Args:
+            name: the name of the record in the error.
+        """
+        on_delivery = partial(self._on_delivery, name)
         # A list, because a record can have several headers with the same name.
         pairs: Any = list(headers.items() if isinstance(headers, Mapping) else headers)
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=pairs, on_delivery=self._on_delivery)
+                self._producer.produce(topic, value, key, headers=pairs, on_delivery=on_delivery)
                 break
             except BufferError:
                 self.poll(_QUEUE_POLL_SECONDS)
@@ -149,9 +157,10 @@ class Publisher:
             raise PublishError(self._failure)
         return number
 
-    def _on_delivery(self, error: KafkaError | None, message: KafkaMessage) -> None:
+    def _on_delivery(self, name: str, error: KafkaError | None, message: KafkaMessage) -> None:
         if error is not None and self._failure is None:
-            self._failure = f"topic {message.topic()}: a record was not delivered: {error.str()}; {_SEND_AGAIN}"
+            advice = _TOO_LARGE if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else _SEND_AGAIN
+            self._failure = f"topic {message.topic()}: {name} was not delivered: {error.str()}; {advice}"
 
 
 def publish(

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from schemas import topics
 from services.cli import app
+from services.messaging import clients
 from services.messaging.publishing import PublishError, connected_producer, publish
 from services.pos_simulator.simulation import Options, Simulation
 from services.settings import Settings
@@ -163,6 +164,18 @@ def test_dead_letters_are_published_again_unchanged(settings: Settings, loyalty:
 
     assert 3 == json_of(loyalty("dead-letters", "replay", "--all", "--json"))["published"]
     assert 6 == len(read_all(settings, topics.POS_INVOICES))
+
+
+def test_a_dead_letter_that_its_till_compressed_well_is_replayed(settings: Settings, loyalty: Loyalty) -> None:
+    """Only zstd finds the repetitions of a large block. The topic limits the size after compression."""
+    value = b"{" + randbytes(300 * 2**10) * 10
+    till = clients.producer(settings, "test", **{"compression.type": "zstd"})
+    till.produce(settings.name_of(topics.POS_INVOICES), value)
+    assert 0 == till.flush(60)
+    set_aside(settings, None, value, "not JSON", "3")
+
+    assert 1 == json_of(loyalty("dead-letters", "replay", "--all", "--json"))["published"]
+    assert [value, value] == [message.value() for message in read_all(settings, topics.POS_INVOICES)]
 
 
 @pytest.mark.usefixtures("dead")

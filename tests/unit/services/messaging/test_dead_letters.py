@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from services.messaging import dead_letters, headers, publishing
 from services.messaging.dead_letters import (
@@ -27,8 +27,9 @@ from services.messaging.dead_letters import (
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError
 from services.messaging.topic_reader import records_of
 from services.settings import Settings
-from tests.support.mock_kafka import hanging, mock_broker
+from tests.support.mock_kafka import hanging, mock_broker, refuse_next
 
+_PRODUCE = 0
 LETTER = DeadLetter(RecordPosition(0, 4), 1, "pos-invoices", RecordPosition(1, 7), "StoreID is missing", b"STR1", b"{}")
 
 
@@ -180,7 +181,7 @@ def published_by(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The headers of each record that a replay publishes from now on, without a broker."""
     published: list[object] = []
     publisher = SimpleNamespace(publish=lambda *record: published.append(record[3]))
-    monkeypatch.setattr(dead_letters, "connected_producer", lambda *_: None)
+    monkeypatch.setattr(dead_letters, "connected_producer", lambda *_, **__: None)
     monkeypatch.setattr(dead_letters, "Publisher", lambda _: nullcontext(publisher))
     return published
 
@@ -194,6 +195,16 @@ def test_an_error_within_a_replay_says_how_many_records_were_published(broker: t
         replay(broker[0], letters(), ["pos-invoices"], since=0)
 
 
+def test_an_error_names_the_dead_letter_that_is_larger_than_its_topic_allows(broker: tuple[Settings, Producer]) -> None:
+    """The same replay would fail again, so the error does not advise it."""
+    settings, producer = broker
+    producer.list_topics("pos-invoices", timeout=10)  # creates it
+    refuse_next(producer, _PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
+
+    with pytest.raises(PublishError, match=r"dead letter 0:4 was not delivered.*max\.message\.bytes"):
+        replay(settings, [LETTER], ["pos-invoices"], since=0)
+
+
 def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay publishes the first record before it reads the second one."""
     steps: list[str] = []
@@ -205,7 +216,7 @@ def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatc
                 yield replace(LETTER, origin=RecordPosition(1, offset), value=f"{offset}".encode())
 
     publisher = SimpleNamespace(publish=lambda *record: steps.append(f"publish {record[2].decode()}"))
-    monkeypatch.setattr(dead_letters, "connected_producer", lambda *_: None)
+    monkeypatch.setattr(dead_letters, "connected_producer", lambda *_, **__: None)
     monkeypatch.setattr(dead_letters, "Publisher", lambda _: nullcontext(publisher))
 
     assert 3 == replay(Settings(), Letters(), ["pos-invoices"], since=0)
