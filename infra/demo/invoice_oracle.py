@@ -80,6 +80,8 @@ def is_valid(invoice: Record) -> bool:
         return False
     if not (items is None or (isinstance(items, list) and all(_fits(item, ITEM) for item in items))):
         return False
+    if any(text != trimmed(text) for name in ("CustomerType", "DeliveryType") if (text := invoice.get(name))):
+        return False
     card = invoice.get("CustomerCardNo") or ""
     if has_value(invoice, "CustomerType", "PRIME") and (not card or card != trimmed(card)):
         return False

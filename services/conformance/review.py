@@ -21,7 +21,7 @@ HOUR = 3_600_000
 """In milliseconds. The till gets a warning if its clock is wrong by more than this."""
 
 _SCHEMA = schemas.current("PosInvoice")
-_TRIMMED = ("InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "OriginalInvoiceNumber", "CustomerType")
+_TRIMMED = ("InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "OriginalInvoiceNumber")
 _VALUES = {"CustomerType": (PRIME, "NONPRIME"), "DeliveryType": (HOME_DELIVERY, "TAKEAWAY")}
 
 

@@ -112,6 +112,8 @@ RULES = (
     *_required("StoreID"),
     Rule("TotalAmount", Requirement.GIVEN),
     *(Rule(field, requirement) for field in _AMOUNTS for requirement in (Requirement.FINITE, Requirement.BOUNDED)),
+    # "PRIME " is not PRIME, so the following rules and the shipment would silently ignore it.
+    *(Rule(field, Requirement.NO_BLANKS_AROUND) for field in ("CustomerType", "DeliveryType")),
     *_required("CustomerCardNo", when=("CustomerType", PRIME)),
     Rule("CustomerCardNo", Requirement.NO_BLANKS_AROUND, when=("CustomerType", PRIME)),
     *_required("DeliveryAddress.AddressLine", when=("DeliveryType", HOME_DELIVERY)),

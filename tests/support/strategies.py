@@ -111,6 +111,8 @@ FLAWS = [
         for amount in (float("nan"), float("inf"), -1e11)
     ),
     {"TotalAmount": None},
+    {"CustomerType": " PRIME"},
+    {"DeliveryType": "HOME-DELIVERY\t"},
     *({"CustomerCardNo": card} for card in (" 4629185211", "4629185211\t")),
     *(
         {"InvoiceLineItems": [{"ItemPrice": 1.0, "TotalValue": 1.0}, {name: amount}]}

@@ -74,6 +74,8 @@ def test_blanks_are_white_space_and_all_control_and_format_characters():
                 "4629185211\0",
             )
         ),
+        ({"DeliveryType": "HOME-DELIVERY "}, "DeliveryType has blanks at its start or end"),
+        ({"CustomerType": "\N{NO-BREAK SPACE}PRIME"}, "CustomerType has blanks at its start or end"),
         ({"CustomerCardNo": None}, "CustomerCardNo is missing though CustomerType is PRIME"),
         ({"CustomerCardNo": "", "CustomerType": "prime"}, "CustomerCardNo is blank though CustomerType is PRIME"),
         ({"InvoiceLineItems": [{}] * 10_001}, "InvoiceLineItems has more than 10000 elements"),
