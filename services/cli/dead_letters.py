@@ -87,8 +87,8 @@ def replay(
     settings = read_settings()
     letter_filter = DeadLetterFilter(reason, frozenset(positions))
     with clear_errors():
-        letters = DeadLetters(settings, letter_filter)
         since = dead_letters.replayed_since(settings, older=older)
+        letters = DeadLetters(settings, letter_filter, since)
         found, missing, left_out = dead_letters.topics_of(letters, positions, since)
         if missing:
             stop(f"there is no dead letter at {', '.join(map(str, missing))}: nothing was published")

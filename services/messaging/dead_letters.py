@@ -167,15 +167,17 @@ class DeadLetters:
 
     A filter with positions selects every dead letter at these positions. A filter without positions drops duplicates:
     it selects the first dead letter of each original record and reason. The reason counts because each webhook that
-    refuses a notification writes its own. It also selects the first one that replays do not leave out (see
-    ``replayed_since``).
+    refuses a notification writes its own. For a replay, it also selects the first one that the replay does not leave
+    out (``since``, see ``replayed_since``).
 
     The constructor and each iteration raise DeadLettersError if no broker answers. The constructor raises PublishError
     if the topic does not exist.
     """
 
-    def __init__(self, settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter()) -> None:
-        self._settings, self._filter = settings, letter_filter
+    def __init__(
+        self, settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter(), since: int = 0
+    ) -> None:
+        self._settings, self._filter, self._since = settings, letter_filter, since
         self._topic = settings.name_of(topics.DEAD_LETTERS)
         self._diagnosis = clients.ConnectionDiagnosis()
         with self._consumer() as consumer:
@@ -185,8 +187,10 @@ class DeadLetters:
         with self._consumer() as consumer:
             records = read_range(consumer, self._topic, self._spans)
             selected = (letter for letter in map(dead_letter_of, records) if letter in self._filter)
-            since = replayed_since(self._settings, older=False)
-            yield from selected if self._filter.positions else deduplicated(selected, by_reason=True, since=since)
+            if self._filter.positions:
+                yield from selected
+            else:
+                yield from deduplicated(selected, by_reason=True, since=self._since)
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
