@@ -12,6 +12,9 @@ from schemas.compatibility import obstacles
 
 Document = Mapping[str, Any]
 
+# Programs also read these fields by name, in webhooks and in files. An alias of Avro does not help them.
+_READ_BY_NAME = ("Notification", "HadoopRecord")
+
 
 def allows_breaking_changes(version: str, released: str) -> bool:
     """Whether semantic versioning allows a breaking change from the released version to this one.
@@ -44,6 +47,9 @@ def topic_changes(new: Document, old: Document) -> Iterator[str]:
             # A reader with the older schema must read new records, and a reader with the newer schema old records.
             yield from (f"{name}: for a reader of the released schema, {each}" for each in obstacles(*schemas))
             yield from (f"{name}: in a released record, {each}" for each in obstacles(*reversed(schemas)))
+            if name in _READ_BY_NAME:
+                named, kept = ([field["name"] for field in each["fields"]] for each in schemas)
+                yield from (f"{name}: the name {each} is gone" for each in named if each not in kept)
 
 
 def http_changes(new: Document, old: Document) -> Iterator[str]:

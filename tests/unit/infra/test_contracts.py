@@ -184,6 +184,12 @@ def test_compatible_change_of_http_is_allowed(change: str) -> None:
     assert [] == [*http_changes(new, OLD)]
 
 
+def _renamed(schema: dict[str, Any], name: str) -> None:
+    """Give a field another name, with an alias. Avro allows it."""
+    (field,) = (each for each in schema["fields"] if each["name"] == name)
+    field.update(name="New", aliases=[name])
+
+
 TOPIC_CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a topic is gone": (lambda d: d["channels"].pop("hadoop"), "hadoop: the topic is gone"),
     "another key": (
@@ -203,6 +209,14 @@ TOPIC_CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
             {"name": "New", "type": "string"}
         ),
         "Store: in a released record, New is missing, and the reader has no default",
+    ),
+    "another name for a member of webhooks": (
+        lambda d: _renamed(d["components"]["messages"]["Notification"]["payload"]["schema"], "Tier"),
+        "Notification: the name Tier is gone",
+    ),
+    "another name for a column of files": (
+        lambda d: _renamed(d["components"]["messages"]["HadoopRecord"]["payload"]["schema"], "TotalValue"),
+        "HadoopRecord: the name TotalValue is gone",
     ),
 }
 
