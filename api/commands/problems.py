@@ -112,6 +112,12 @@ class TooManyPoints(CommandRefused, code="too-many-points", title="Too many poin
     """The total of the customer would be outside of the permitted range. Use a smaller adjustment."""
 
 
+class TooManyRedemptions(CommandRefused, code="too-many-redemptions", title="Too many open redemptions"):
+    """The customer has 1,000 open redemptions or more. Capture or void open redemptions, or wait until they lapse. Then
+    send the command with a new Idempotency-Key.
+    """
+
+
 class SameCustomer(CommandRefused, code="same-customer", title="Both cards are the same"):
     """The command needs two different cards. Correct one of them."""
 
@@ -134,5 +140,13 @@ class TargetReplaced(CardReplaced, code="card-replaced", title="The card was rep
 
 _REFUSALS = {
     each.code: each
-    for each in (CardBlocked, CardReplaced, InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)
+    for each in (
+        CardBlocked,
+        CardReplaced,
+        InsufficientPoints,
+        RedemptionNotOpen,
+        SameCustomer,
+        TooManyPoints,
+        TooManyRedemptions,
+    )
 }

@@ -23,6 +23,7 @@ from api.commands.problems import (
     SameCustomer,
     TooManyCommands,
     TooManyPoints,
+    TooManyRedemptions,
     UnknownCommand,
     UnknownRedemption,
 )
@@ -131,6 +132,7 @@ def _route(
     HTTPStatus.CREATED,
     UnknownCustomer,
     InsufficientPoints,
+    TooManyRedemptions,
     CardBlocked,
     CardReplaced,
 )

@@ -41,6 +41,7 @@ class Refusal(StrEnum):
     UNKNOWN_REDEMPTION = "unknown-redemption"
     SAME_CUSTOMER = "same-customer"
     TOO_MANY_POINTS = "too-many-points"
+    TOO_MANY_REDEMPTIONS = "too-many-redemptions"
     CARD_BLOCKED = "card-blocked"
     CARD_REPLACED = "card-replaced"
     UNREADABLE = "unreadable"

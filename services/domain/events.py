@@ -123,9 +123,15 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve(Command):
-    """Sets points (hundredths, above 0) aside for a redemption. The id of the redemption is the id of this command."""
+    """Sets points (hundredths, above 0) aside for a redemption. The id of the redemption is the id of this command.
+
+    Attributes:
+        was_accepted: whether a recorded entry shows that the account accepted the command. The limit of open
+            reservations then does not apply, because earlier versions had no such limit. No record has this field.
+    """
 
     points: int
+    was_accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

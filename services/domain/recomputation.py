@@ -2,7 +2,8 @@
 
 Topics and partitions have no common order. So the order of the recorded entries shows in which order the processor
 applied the events, and when timers ran. The code of the processor computes all other values again: points, totals,
-lots, refusals and sequence numbers. They must be equal to the recorded values.
+lots, refusals and sequence numbers. They must be equal to the recorded values. Only the limit of open reservations does
+not apply to a recorded reservation: earlier versions had no such limit.
 """
 
 from collections import defaultdict
@@ -13,7 +14,7 @@ from services.domain.account.model import EVENT_MEMORY, RETURN_MEMORY, Account, 
 from services.domain.account.processor import process
 from services.domain.account.timers import apply_next_change
 from services.domain.entries import Entry, Kind
-from services.domain.events import Absorb, Erase, Event, Forward, Purchase, Replace
+from services.domain.events import Absorb, Erase, Event, Forward, Purchase, Replace, Reserve
 from services.domain.programme import Programmes
 from services.domain.receipt_time import is_eligible
 from services.domain.returns import InvoiceKind
@@ -263,10 +264,15 @@ class _Copies:
         return first
 
     def take(self, entry: Entry) -> Event | None:
-        """Removes and returns the event of the entry: the copy with the time of the entry, or else the first copy."""
+        """Removes and returns the event of the entry: the copy with the time of the entry, or else the first copy.
+
+        A ``Reserve`` says whether the entry shows that it was accepted.
+        """
         copies = self._waiting.get(entry.event_id)
         if not copies:
             return None
         event = min(copies, key=lambda copy: (copy.append_time != entry.time, copy.append_time))
         copies.remove(event)
+        if isinstance(event, Reserve) and entry.kind is Kind.RESERVED:
+            return replace(event, was_accepted=True)
         return event

@@ -34,10 +34,16 @@ from services.domain.formats import LAST_TIME
 from services.domain.programme import Programme
 from services.domain.validation import MOST_LINE_ITEMS
 
+MOST_RESERVATIONS = 1_000
+"""Open reservations of an account. Each event of the account costs time for all of them. A merge can bring more."""
+
 
 def reserve(posting: Posting, event: Reserve) -> None:
     account = posting.account
-    if refusal := _why_not_spend(account, event.points):
+    refusal = _why_not_spend(account, event.points)
+    if len(account.reservations) >= MOST_RESERVATIONS and not event.was_accepted:
+        refusal = refusal or Refusal.TOO_MANY_REDEMPTIONS
+    if refusal:
         refuse(posting, event, refusal, event.command_id)
         return
     lapses_time = event.append_time + posting.programme.reserve_for

@@ -7,9 +7,11 @@ from urllib.parse import quote
 import pytest
 
 from services.boot_clock import boot_seconds
-from services.domain.account.model import EVENT_MEMORY
+from services.domain.account.commands import MOST_RESERVATIONS
+from services.domain.account.lots import Terms
+from services.domain.account.model import EVENT_MEMORY, Account, Reservation
 from tests.support.builders import CARD, problem_type
-from tests.support.loyalty_query import Scene, play
+from tests.support.loyalty_query import NOW, Scene, play
 
 MEMBERS = ("Status", "Kind", "Points", "ReservedPoints")
 
@@ -84,6 +86,28 @@ def test_a_redemption_is_captured_or_made_void() -> None:
             balance[f"{part}LoyaltyPoints"] for part in ("Total", "Available", "Reserved")
         )
         assert ["reserve", "reserve", "capture", "void", "void"] == [each["Kind"] for each in scene.sent]
+
+    play(steps)
+
+
+def test_open_redemptions_of_a_customer_have_a_limit() -> None:
+    """409 too-many-redemptions, and the detail says what to do. After a void, a new key is accepted."""
+
+    async def steps(scene: Scene) -> None:
+        lapses_time = NOW + EVENT_MEMORY
+        reservations = {f"open-{each}": Reservation(lapses_time, {Terms(): 1}) for each in range(MOST_RESERVATIONS - 1)}
+        scene.accounts.by_card[CARD] = Account(NOW, reservations=reservations)
+        scene.earn("25.00")
+        last = await scene.redeem("1", key="last")
+        refused = await scene.redeem("1", key="further")
+
+        assert 201 == last.status_code
+        assert "too-many-redemptions" == problem_type(refused, 409)
+        assert "24.00" == refused.json()["AvailableLoyaltyPoints"]
+        assert f"has {MOST_RESERVATIONS:,} open redemptions or more. Capture or void" in refused.json()["detail"]
+        await scene.ask("POST", f"/v1/redemptions/{last.json()['RedemptionID']}/void", key="void")
+        assert "too-many-redemptions" == problem_type(await scene.redeem("1", key="further"), 409)
+        assert 201 == (await scene.redeem("1", key="new")).status_code
 
     play(steps)
 

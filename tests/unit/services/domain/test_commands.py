@@ -7,8 +7,9 @@ import pytest
 
 from schemas.topics import LOYALTY_COMMANDS
 from services.codecs.events import command_record
+from services.domain.account.commands import MOST_RESERVATIONS
 from services.domain.account.lots import Terms
-from services.domain.account.model import LARGEST_RETURNED_TOTAL, LARGEST_TOTAL, Account
+from services.domain.account.model import LARGEST_RETURNED_TOTAL, LARGEST_TOTAL, Account, Reservation
 from services.domain.account.processor import process
 from services.domain.accrual import MOST_EARNED
 from services.domain.entries import Credit, Kind, Refusal
@@ -102,6 +103,38 @@ def test_ten_of_fifty_redemptions_fit():
 
     assert 10 == sum(made.refusal is None for made in outcome.decisions)
     assert (0, 10_00) == (outcome.account.available, outcome.account.reserved)
+
+
+def with_open_redemptions(number):
+    """An account with this number of open redemptions of 0.01 points, and 10.00 more points."""
+    open_redemptions = {f"open-{each}": Reservation(DAY, {Terms(): 1}) for each in range(number)}
+    return Account(1, lots={Terms(): 10_00}, reservations=open_redemptions)
+
+
+def test_open_redemptions_have_a_limit():
+    """The refusal moves no points. After the end of a redemption, the account accepts the next one."""
+    one_less = with_open_redemptions(MOST_RESERVATIONS - 1)
+    batch = [reserve(1), reserve(1, "further", time=3), void(time=4), reserve(1, "next", time=5)]
+    outcome = process(one_less, batch, Programmes(), "card")
+
+    assert [Kind.RESERVED, Kind.REFUSED, Kind.VOIDED, Kind.RESERVED] == [entry.kind for entry in outcome.entries]
+    assert Refusal.TOO_MANY_REDEMPTIONS == outcome.decisions[1].refusal == outcome.entries[1].reason
+    assert (0, 9_99, MOST_RESERVATIONS) == tuple(
+        getattr(outcome.entries[1], name) for name in ("points", "available", "reserved")
+    )
+    poor = process(with_open_redemptions(MOST_RESERVATIONS), [reserve(10_01)], Programmes(), "card")
+    assert Refusal.INSUFFICIENT_POINTS == poor.decisions[0].refusal
+
+
+def test_an_account_above_the_limit_of_open_redemptions_continues():
+    """It can have more from an earlier version or a merge. They can be captured, voided or lapse."""
+    above = with_open_redemptions(MOST_RESERVATIONS + 3)
+    ends = [capture(redemption_id="open-0", time=2), void(redemption_id="open-1", time=3)]
+    outcome = process(above, [*ends, reserve(1, time=4), BOUGHT, reserve(1, "later", DAY)], Programmes(), "card")
+
+    lapses = [Kind.LAPSED] * (MOST_RESERVATIONS + 1)
+    kinds = [Kind.EARNED, Kind.REDEEMED, Kind.VOIDED, Kind.REFUSED, *lapses, Kind.RESERVED]
+    assert kinds == [entry.kind for entry in outcome.entries]
 
 
 def test_command_is_decided_once():

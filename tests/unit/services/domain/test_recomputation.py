@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.domain.account import commands
 from services.domain.account.memory import forget
 from services.domain.account.model import Account, PastReturn
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
-from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase, Replace
+from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase, Replace, Reserve
 from services.domain.programme import DAY, Programmes
 from services.domain.recomputation import in_order, recompute
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -120,6 +121,23 @@ def test_a_record_is_complete_from_the_given_millisecond():
     recomputed = recompute(CARD, [event], [], PROGRAMMES, complete_from=event.append_time)
 
     assert ["I1"] == recomputed.not_processed
+
+
+def test_redemptions_that_an_earlier_version_accepted_are_accepted_again(monkeypatch):
+    """Earlier versions had no limit of open redemptions. It still decides refused ones and those without an entry."""
+    reserves = [Reserve(append_time=START + time, command_id=f"C{time}", points=1) for time in range(2, 6)]
+    earlier = processed([[bought(1, 1), *reserves[:2]]], PROGRAMMES)
+    monkeypatch.setattr(commands, "MOST_RESERVATIONS", 1)
+    now = process(earlier.account, [reserves[2]], PROGRAMMES, CARD)
+
+    recomputed = recompute(CARD, [*earlier.events, *reserves[2:]], earlier.entries + now.entries, PROGRAMMES)
+
+    assert earlier.entries + now.entries == recomputed.settled.entries
+    assert now.account == recomputed.settled.account
+    assert ["reserved", "reserved", "refused", "refused"] == [
+        *(entry.kind for entry in recomputed.settled.entries[1:]),
+        *(entry.kind for entry in recomputed.late.entries),
+    ]
 
 
 def test_a_false_opened_time_of_the_record_is_not_taken_over():
