@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.codecs.state import decode_account, encode_account
+from services.domain import local_time
+from services.domain.account import purchases
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import Block, Purchase
@@ -142,6 +144,22 @@ def test_the_cap_of_a_day_counts_purchases_whose_return_window_is_over():
 
     assert 3_00 == played(rules, first, late)[0].total
     assert 4_00 == played(rules, first, next_day)[0].total
+
+
+def test_the_cap_of_a_day_asks_the_calendar_only_for_purchases_of_about_that_day(monkeypatch):
+    """The calendar is slow, and an account remembers the purchases of 90 days."""
+    asked = []
+
+    def end_of_day(time, time_zone):
+        asked.append(time)
+        return local_time.end_of_day(time, time_zone)
+
+    monkeypatch.setattr(purchases, "end_of_day", end_of_day)
+    events = [sold(None, MONDAY + day * DAY, number=f"sold-{day}") for day in range(90)]
+    account = process(None, events, Programmes(), "card").account
+    process(account, [sold(None, MONDAY + 90 * DAY)], Programmes((Programme(cap_per_day=3_00),)), "card")
+
+    assert [90, 89] == [(time - MONDAY) // DAY for time in asked]
 
 
 _RECEIPTS = st.lists(
