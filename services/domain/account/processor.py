@@ -102,14 +102,17 @@ def advance(state: AccountState, until: int, programmes: Programmes) -> Outcome:
 
 def _advance(account: Account, until: int, programmes: Programmes, outcome: Outcome) -> None:
     """Applies due changes, and undoes those after the last entry. Sets ``next_due`` to a time after ``until``."""
-    due = account.next_due()
-    if due is not None and due <= until:
-        outcome.account, sequence = account.copy(), account.sequence
-        while apply_next_change(account, until, programmes, outcome):
-            if account.sequence > sequence:
-                outcome.account, sequence = account.copy(), account.sequence
-        due = account.next_due()
-    outcome.next_due = due
+    # The only change without an entry is the end of a tier period, which changes these three numbers.
+    sequence, period = account.sequence, _period(account)
+    while apply_next_change(account, until, programmes, outcome):
+        if account.sequence > sequence:
+            sequence, period = account.sequence, _period(account)
+    outcome.next_due = account.next_due()
+    account.period_start, account.period_end, account.earned_in_period = period
+
+
+def _period(account: Account) -> tuple[int, int, int]:
+    return account.period_start, account.period_end, account.earned_in_period
 
 
 def _start(state: AccountState | None) -> Outcome:

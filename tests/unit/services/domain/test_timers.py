@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from services.domain.account.lots import Terms
+from services.domain.account.model import Account
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import Purchase, Receive, Reserve, SentLot, Void
@@ -47,6 +48,17 @@ def test_pending_points_are_released_in_time():
     assert [(Kind.RELEASED, 0, 5 + 14 * DAY)] == happened(released)
     assert (2_00, 0) == (released.entries[0].available, released.entries[0].pending)
     assert released.account.next_due() is None
+
+
+def test_a_release_copies_no_account(monkeypatch):
+    """An account with thousands of pending purchases is large, and each purchase has a release of its own."""
+    programmes = Programmes((Programme(pending=DAY),))
+    account = process(None, [buy("100", str(time), time) for time in range(20)], programmes, "card").account
+    copied, copy = [], Account.copy
+    monkeypatch.setattr(Account, "copy", lambda account: copied.append(account) or copy(account))
+
+    assert 20 == len(advance(account, 2 * DAY, programmes).entries)
+    assert [account] == copied  # the caller keeps its own
 
 
 def test_points_expire_at_the_end_of_the_local_day():
