@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_HALF_UP, Decimal
 from enum import StrEnum
+from functools import cached_property
 
 from services.domain.invoice import PRIME
 
@@ -208,7 +209,11 @@ class Programmes:
 
     def version(self, number: int) -> Programme:
         """Returns the version with that number. Raises LookupError if there is none."""
-        for programme in self.versions:
-            if programme.version == number:
-                return programme
-        raise LookupError(f"The programme has no version {number}")
+        try:
+            return self._by_number[number]
+        except KeyError:
+            raise LookupError(f"The programme has no version {number}") from None
+
+    @cached_property
+    def _by_number(self) -> dict[int, Programme]:
+        return {programme.version: programme for programme in self.versions}

@@ -20,3 +20,20 @@ def test_every_version_can_be_looked_up():
     assert [FIRST, SECOND, CORRECTED] == [programmes.version(number) for number in range(3)]
     with pytest.raises(LookupError, match="no version 3"):
         programmes.version(3)
+
+
+def test_the_search_for_a_version_reads_the_versions_once():
+    """An account asks for the version of each purchase and return that it remembers, at each event."""
+    read = []
+
+    class Versions(tuple):
+        __slots__ = ()
+
+        def __iter__(self):
+            read.append(len(self))
+            return super().__iter__()
+
+    programmes = Programmes(Versions([FIRST, SECOND, CORRECTED]))
+
+    assert [SECOND] * 3 == [programmes.version(1) for _ in range(3)]
+    assert [3] == read
