@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api import current_programme
+from api.routers import simulation
 from schemas.topics import LOYALTY_PROGRAMMES
 from tests.support.builders import balance, problem_type
 from tests.support.clusters import Instance, damage
@@ -207,6 +208,22 @@ def test_a_damaged_programme_store_is_a_problem(client: TestClient, instance: In
 
     for _ in range(2):
         assert "restoring" == problem_type(client.post("/v1/simulate", json={"TotalAmount": 1}), 503)
+
+
+def test_a_thread_computes_a_basket(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large basket takes a second of Python. Meanwhile the instance answers other requests."""
+    threads: list[str] = []
+    whole = simulation.accrual
+
+    def accrual(*basket: Any, **rules: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return whole(*basket, **rules)
+
+    monkeypatch.setattr(simulation, "accrual", accrual)
+    simulate(client, TotalAmount=100.0)
+
+    (thread,) = threads
+    assert thread.startswith("asyncio_")
 
 
 def test_a_thread_parses_a_new_version(client: TestClient, instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
