@@ -60,7 +60,8 @@ def deduplicate(rows: DataFrame, context: QueryContext, remembered: DataFrame | 
 
     Args:
         rows: timestamp, identity, partition, offset, and more columns. They pass through Python, so they must be texts,
-            binary, headers that are mostly null, or numbers that are never null.
+            binary, headers that are mostly null, or numbers that are never null. A row with a ``reason`` is invalid and
+            repeats no other row.
         remembered: the identities that a new checkpoint remembers from the beginning: identity, timestamp.
     """
     horizon = f"{int(context.settings.repeat_horizon.total_seconds())} seconds"

@@ -26,6 +26,9 @@ FIRST_HASH, SECOND_HASH, TIME = "first_hash", "second_hash", "time"
 ORDER = (TIME, "partition", "offset")
 """Columns of the input. The first row of an identity is the one that the broker appended first."""
 
+_REASON = "reason"
+"""A column of the queries that write dead letters: why the record is not valid, or null."""
+
 _NAME = struct(name="string")
 _CONTENTS = struct(contents="binary")
 _DIRECTORY = ("",)
@@ -43,7 +46,7 @@ def _folder() -> Path:
 
 
 class RepeatFilter(StatefulProcessor):
-    """Passes the first row of each identity in a bucket."""
+    """Passes the first row of each identity in a bucket, and each row of an invalid record."""
 
     def __init__(self, query: str, keep: timedelta, columns: Sequence[str]) -> None:
         """
@@ -62,7 +65,15 @@ class RepeatFilter(StatefulProcessor):
         self._state = map_calls(handle.getMapState("segments", _NAME, _CONTENTS))
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
-        frame = pd.concat(list(rows), ignore_index=True)
+        frames = []
+        for frame in rows:
+            valid = frame
+            # An invalid record repeats no other record. It leaves at once, because memory may not hold all values.
+            if _REASON in frame and (is_invalid := frame[_REASON].notna()).any():
+                yield frame.loc[is_invalid, self._columns]
+                valid = frame[~is_invalid]
+            frames.append(valid)
+        frame = pd.concat(frames, ignore_index=True)
         fresh = self._remember(key, frame)
         yield frame.loc[fresh, self._columns]
 

@@ -10,17 +10,20 @@ from pipelines.queries.branches import BRANCHES, branch_records
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.kafka import write_stream
 from schemas.topics import POS_INVOICES
+from services.domain.validation import LARGEST_INVOICE
 
 
 def _fan_out(context: QueryContext) -> DataStreamWriter:
     records = context.read(POS_INVOICES)
     judged = judge(records, POS_INVOICES, context.ids)
+    is_invalid = F.col("reason").isNotNull()
     rows = judged.select(
         *("timestamp", "key", "topic", "partition", "offset", "reason", "body"),
         invoice_identity().alias("identity"),
         *traces.columns(),
-        # Only a dead letter needs them.
-        *(F.when(F.col("reason").isNotNull(), F.col(name)).alias(name) for name in ("value", "headers")),
+        # Only a dead letter needs them. Memory may not hold many values of invoices that are too large.
+        F.when(is_invalid & (F.length("value") <= LARGEST_INVOICE), F.col("value")).alias("value"),
+        F.when(is_invalid, F.col("headers")).alias("headers"),
     )
     unique = deduplicate(rows, context)
     invoices = read_bodies(unique, POS_INVOICES, context.ids, into="invoice")

@@ -18,6 +18,14 @@ A task asks for the records of its micro-batch. Its consumer may still wait for 
 the end of the micro-batch before, and it sends no other fetch until then.
 """
 
+_MOST_OF_A_POLL = "5"
+"""How many records the consumer may return at once. Kafka's default is 500.
+
+The consumer decompresses all of them, and a compressed record of some kB can have many MiB. With the default, 160
+records of 14 MiB needed more memory than Spark has. The cost is processor time of the JVM: 27.6 us for each record. It
+was 12.7 us with 20 records a poll, and 7.5 us with 500.
+"""
+
 _PATIENCE = {
     "kafka.default.api.timeout.ms": "15000",
     "kafka.request.timeout.ms": "10000",
@@ -76,6 +84,7 @@ def _subscribe(reader: Any, topic: Topic, settings: Settings) -> Any:
         # A till may use transactions. The invoices of an aborted transaction do not count.
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+        .option("kafka.max.poll.records", _MOST_OF_A_POLL)
     )
 
 

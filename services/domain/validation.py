@@ -42,7 +42,8 @@ LARGEST_INVOICE = 4 * 2**20
 """
 
 INVOICE_TOO_LARGE = (
-    f"larger than {LARGEST_INVOICE // 2**20} MiB before compression: send shorter texts or fewer line items"
+    f"larger than {LARGEST_INVOICE // 2**20} MiB before compression, so its dead letter has no value: send shorter "
+    "texts or fewer line items"
 )
 """The reason of an invoice that is too large. Nobody decodes its value."""
 

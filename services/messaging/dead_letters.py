@@ -16,6 +16,7 @@ from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from schemas import topics
+from services.domain.validation import INVOICE_TOO_LARGE
 from services.errors import UserError
 from services.messaging import clients, headers
 from services.messaging.administration import learn_leaders, listed_offset
@@ -329,7 +330,7 @@ def _destination(letter: DeadLetter) -> str:
             f"dead letter {letter.position} has no header {headers.DEAD_LETTER_TOPIC}, so its topic is not known; "
             "nothing was published: select other dead letters"
         )
-    if headers.TOO_LARGE in letter.reason:
+    if any(text in letter.reason for text in (headers.TOO_LARGE, INVOICE_TOO_LARGE)):
         raise PublishError(
             f"dead letter {letter.position} has no value, because the value of the record at {letter.origin} of topic "
             f"{letter.topic} is too large; nothing was published: select other dead letters"

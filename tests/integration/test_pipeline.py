@@ -28,6 +28,7 @@ from pipelines.runtime.query import RepeatHorizonError
 from pipelines.runtime.query_metrics import report
 from schemas import topics
 from services.domain.formats import LAST_TIME
+from services.domain.validation import LARGEST_INVOICE
 from services.messaging.administration import TimestampTypeError, wait_for_leaders
 from services.messaging.avro import encoder
 from services.messaging.clients import admin, producer
@@ -222,12 +223,12 @@ def hadoop_records_without(settings, values):
 
 @pytest.mark.usefixtures("topics_created")
 def test_the_largest_possible_record_becomes_a_dead_letter(spark, settings):
-    """1 MiB of garbage, and 10 MiB that compress well, become dead letters. The invoice passes.
+    """1 MiB of garbage, and 4 MiB that compress well, become dead letters. The invoice passes.
 
-    20 MiB that compress well may not fit into the topic of dead letters. Their dead letter has no value. Headers of 18
-    MiB do not fit: lz4 does not find their repetitions, and zstd does.
+    Memory may not hold many values of more than 4 MiB. Their dead letters have no value. Headers of 18 MiB do not fit
+    into the topic: lz4 does not find their repetitions, and zstd does.
     """
-    huge, huger, too_large = os.urandom(2**20 - 2_000), b"x" * (10 * 2**20), b"{" + b" " * (20 * 2**20)
+    huge, huger, too_large = os.urandom(2**20 - 2_000), b"x" * LARGEST_INVOICE, b"{" + b" " * LARGEST_INVOICE
     client = producer(settings, "test", **{"message.max.bytes": 32 * 2**20})
     for value in (huge, huger, too_large):
         client.produce(settings.name_of(topics.POS_INVOICES), key=b"STR1", value=value)
@@ -239,7 +240,8 @@ def test_the_largest_possible_record_becomes_a_dead_letter(spark, settings):
     publish_invoices(settings, *invoices(1, 1))
 
     assert 4 == dead_letters_counted(spark, settings, FAN_OUT)
-    assert {huge, huger, None, b"{}"} == {message.value() for message in read_all(settings, topics.DEAD_LETTERS)}
+    letters = read_all(settings, topics.DEAD_LETTERS)
+    assert {huge, huger, None, b"{}"} == {letter.value() for letter in letters}
     assert {"I1"} == set(unique_records_of(settings, topics.SHIPMENT))
 
 

@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
+from services.domain.validation import INVOICE_TOO_LARGE
 from services.messaging import dead_letters, headers, publishing
 from services.messaging.dead_letters import (
     DeadLetter,
@@ -86,9 +87,10 @@ def test_dead_letters_without_an_origin_are_kept() -> None:
     assert [*unknown, *unknown] == list(deduplicated([*unknown, *unknown]))
 
 
-def test_a_record_whose_value_was_too_large_is_not_replayed() -> None:
+@pytest.mark.parametrize("reason", [headers.TOO_LARGE, INVOICE_TOO_LARGE, INVOICE_TOO_LARGE + headers.WITHOUT_HEADERS])
+def test_a_record_whose_value_was_too_large_is_not_replayed(reason: str) -> None:
     """The dead letter has no value. The error comes before anything is published, and names the original record."""
-    without_value = replace(LETTER, position=RecordPosition(0, 5), value=None, reason=headers.TOO_LARGE)
+    without_value = replace(LETTER, position=RecordPosition(0, 5), value=None, reason=reason)
 
     with pytest.raises(PublishError, match="dead letter 0:5 has no value, because the value of the record at 1:7"):
         topics_of([LETTER, without_value], [], since=0)
