@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from anyio import CancelScope
 from cachetools import TTLCache
 from confluent_kafka import KafkaException
 from starlette.concurrency import run_in_threadpool
@@ -159,8 +160,10 @@ class Operations:
             before = self._latest
             if before and time.monotonic() - before[0] < _FRESH_SECONDS:
                 return before[1:]
-            # If the client of a stream leaves, this waits for the end of the thread, so the next one starts after it.
-            found = await run_in_threadpool(status_of, self.settings, default_urls(self.settings), api)
+            # If the client of a stream leaves, this still waits for the thread, so the next read starts after this one.
+            # While the database of the ledger hangs, its routes fill the threads of run_in_threadpool.
+            with CancelScope(shield=True):
+                found = await asyncio.to_thread(status_of, self.settings, default_urls(self.settings), api)
             rates = rates_between(before[1], found) if before else None
             self._latest = time.monotonic(), found, rates
             return found, rates

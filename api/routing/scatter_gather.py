@@ -18,7 +18,6 @@ from urllib.parse import quote
 import orjson
 import structlog
 from fastapi import Request
-from starlette.concurrency import run_in_threadpool
 
 from api.http.problems import Problem
 from api.routing.locator import Locator, Target
@@ -163,9 +162,8 @@ class ScatterGather:
         """Read those of the partitions that this instance serves. Raises Problem."""
         serving = serving_partitions(self._local, query.store, partitions, max_lag)
         try:
-            # A long scan in a thread does not delay other requests. Commands use the threads of asyncio, and fill them
-            # while the Schema Registry does not answer.
-            members = await run_in_threadpool(query.read, serving)
+            # A long scan in a thread does not delay other requests.
+            members = await asyncio.to_thread(query.read, serving)
         except StoreCorruptError:
             # The task has marked the damaged partition, so the next read skips it.
             return await self._read(query, partitions, max_lag)

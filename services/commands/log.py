@@ -4,7 +4,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -69,6 +72,9 @@ class KafkaCommandLog:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        # While the Schema Registry does not answer, commands fill these threads. Scans, tokens and programmes use those
+        # of asyncio, and must not wait.
+        self._threads = ThreadPoolExecutor(thread_name_prefix="commands")
         self._lock = threading.Lock()
         self._producer: Producer | None = None
         self._timed_out = False
@@ -111,7 +117,9 @@ class KafkaCommandLog:
 
         with tracing.span(f"publish {topic.name}", "producer"):
             # The first record sends a request to the Schema Registry.
-            await asyncio.to_thread(self._produce, topic, key, record, on_delivery)
+            # The context has the span, which becomes a header of the record.
+            produce = partial(copy_context().run, self._produce, topic, key, record, on_delivery)
+            await loop.run_in_executor(self._threads, produce)
             try:
                 async with asyncio.timeout(2 * DELIVERY_SECONDS):
                     await acknowledged

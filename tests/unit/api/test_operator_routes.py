@@ -11,6 +11,7 @@ from threading import Event, Semaphore
 from typing import Any, NamedTuple
 
 import anyio
+import anyio.lowlevel
 import orjson
 import pytest
 from fastapi.testclient import TestClient
@@ -411,11 +412,32 @@ def test_a_stream_that_leaves_starts_no_second_look(monkeypatch: pytest.MonkeyPa
         async with anyio.create_task_group() as clients:
             for _ in range(3):
                 clients.start_soon(connect_and_leave)
+                await anyio.sleep(0.05)  # the next client comes before this one leaves
             await anyio.sleep(0.5)
             try:
                 assert (True, False) == (looks.acquire(blocking=False), looks.acquire(blocking=False))
             finally:
                 end.set()
+
+    anyio.run(scenario)
+
+
+def test_the_status_does_not_wait_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its database hangs, the routes of the ledger fill the threads of FastAPI."""
+    found, answered = Operations(Settings()), Event()
+    api: Any = None
+    monkeypatch.setattr(operations, "status_of", lambda *_: None)
+
+    async def scenario() -> None:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = 1
+        async with anyio.create_task_group() as reads:
+            reads.start_soon(anyio.to_thread.run_sync, answered.wait, 20)
+            await anyio.lowlevel.checkpoint()
+            try:
+                with anyio.fail_after(5):
+                    await found.status(api)
+            finally:
+                answered.set()
 
     anyio.run(scenario)
 

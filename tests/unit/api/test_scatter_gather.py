@@ -1,11 +1,11 @@
 """/v1/stores/{store}/… over several instances: each merges the results of all, or says what is missing."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
 import pytest
+from anyio import to_thread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -347,19 +347,20 @@ def test_a_result_with_unrequested_partitions_is_dropped(monkeypatch: pytest.Mon
     run(group, steps)
 
 
-def test_scans_do_not_wait_for_commands() -> None:
-    """While the Schema Registry does not answer, commands fill the threads of asyncio. A scan needs no registry."""
+def test_scans_do_not_wait_for_the_ledger() -> None:
+    """While its database hangs, the routes of the ledger fill the threads of FastAPI. A scan needs no database."""
 
     async def steps(callers: Callers) -> None:
-        loop, answered = asyncio.get_running_loop(), Event()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-        command = loop.run_in_executor(None, answered.wait, 20)
+        answered = Event()
+        to_thread.current_default_thread_limiter().total_tokens = 1
+        read = asyncio.create_task(to_thread.run_sync(answered.wait, 20))
+        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(10):
                 assert 40 == (await callers.get(0, f"{BASE}/count")).json()["count"]
         finally:
             answered.set()
-            await command
+            await read
 
     run(three(), steps)
 

@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
 from services.commands.log import KafkaCommandLog, mark_of
 from services.messaging.publishing import PublishError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 from tests.support.mock_kafka import fail, mock_broker
 from tests.support.waiting import wait_for
@@ -35,4 +38,30 @@ def test_a_producer_is_replaced_after_a_fatal_error(settings: Settings) -> None:
     fail(failed)
     wait_for("the mark", marks)
     assert failed is not log._producer
+    log.close()
+
+
+def test_commands_leave_the_threads_of_asyncio_free(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the Schema Registry does not answer, scans, tokens and programmes need these threads."""
+    log, answered = KafkaCommandLog(settings), Event()
+
+    def ask(_: Settings) -> None:
+        answered.wait(20)
+        raise SchemaRegistryUnavailableError
+
+    monkeypatch.setattr("services.commands.log.schema_ids", ask)
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        mark = asyncio.create_task(log.mark(mark_of("0123", "reserve", "hash")))
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.to_thread(int)
+        finally:
+            answered.set()
+        with pytest.raises(PublishError):
+            await mark
+
+    asyncio.run(scenario())
     log.close()
