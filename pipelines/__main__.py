@@ -232,21 +232,25 @@ def _watch(
     """
     restarts_left, turns = MAX_RESTARTS, count()
     while not stopping.wait(0.5):
-        # An active query has no exception. To ask for one takes three calls of the JVM, to ask for the state takes one.
-        ended = {name: query.exception() for name, query in queries.items() if not query.isActive}
-        failed = {name: str(error) for name, error in ended.items() if error}
+        # A failed query stays active until the end of its clean-up, which can hang. So ask the active queries too, but
+        # only each two seconds: an exception takes three calls of the JVM, and the programme two requests to Kafka.
+        asks_all = next(turns) % 4 == 0
+        active = {name for name, query in queries.items() if query.isActive}
+        errors = {name: query.exception() for name, query in queries.items() if asks_all or name not in active}
+        failed = {name: str(error) for name, error in errors.items() if error}
         for name, reason in failed.items():
             cause = next((each for each in WORKER_FAILURES if each in reason), None)
             if not restarts_left or cause is None or stopping.is_set():
                 log.error("query failed", query=name, reason=_without_plan(reason))
                 return
+            if name in active:  # Spark refuses a second query with this name
+                continue
             restarts_left -= 1
             log.warning("query starts again", query=name, reason=cause)
             start(name)
-        if len(ended) == len(queries) and not failed:
+        if not active and not failed:
             return
-        # Versions have a notice of a minute, and each question costs Kafka two requests.
-        if programme and next(turns) % 4 == 0 and programme.has_changed():
+        if programme and asks_all and programme.has_changed():
             outdated = [name for name in queries if QUERIES[name].reads_programme]
             log.info("new version of the programme", queries=outdated)
             _stop_between_batches([queries[name] for name in outdated], timedelta(seconds=_RESTART_SECONDS))

@@ -71,25 +71,48 @@ def test_no_failed_query_starts_again_after_a_stop_signal() -> None:
     assert ("query failed", "export") == (logs[-1]["event"], logs[-1]["query"])
 
 
-def test_nobody_asks_an_active_query_for_its_exception() -> None:
-    """The question takes three calls of the JVM. Twice a second, they were a tenth of the cost of an idle driver."""
-    active = SimpleNamespace(exception=lambda: pytest.fail("the query is active"), isActive=True)
-    stopping = without_wait()
-    waits = iter([False, False, True])
-    stopping.wait = lambda _: next(waits)  # type: ignore[method-assign, assignment]
-    _watch({"sales": active}, pytest.fail, None, stopping)
-
-
-def test_the_programme_is_checked_every_two_seconds() -> None:
-    """Each check costs Kafka two requests. They were one in ten of an idle stack."""
-    running = SimpleNamespace(isActive=True)
+def test_active_queries_and_the_programme_are_asked_every_two_seconds() -> None:
+    """An exception takes three calls of the JVM. Twice a second, they were a tenth of the cost of an idle driver.
+    The programme takes two requests to Kafka. They were one in ten requests of an idle stack.
+    """
     stopping = without_wait()
     waited: list[float] = []
+    asked: list[float] = []
     checked: list[float] = []
+    running = SimpleNamespace(exception=lambda: asked.append(sum(waited)), isActive=True)
     stopping.wait = lambda seconds: (waited.append(seconds), sum(waited) > 6)[1]  # type: ignore[method-assign, assignment]
     programme: Any = SimpleNamespace(has_changed=lambda: checked.append(sum(waited)))
     _watch({"loyalty": running}, pytest.fail, programme, stopping)
-    assert [0.5, 2.5, 4.5] == checked
+    assert [0.5, 2.5, 4.5] == asked == checked
+
+
+def test_a_failed_query_ends_the_process_during_its_clean_up() -> None:
+    """Spark first sets the exception. The clean-up of the sources can fail or hang, and then the query stays active."""
+    failed = SimpleNamespace(exception=lambda: "java.lang.OutOfMemoryError", isActive=True)
+    stopping, turns = without_wait(), iter(range(5))
+    stopping.wait = lambda _: next(turns) == 4  # type: ignore[method-assign, assignment]
+    with capture_logs() as logs:
+        _watch({"sales": failed}, pytest.fail, None, stopping)
+    assert ["query failed"] == [line["event"] for line in logs]
+
+
+def test_a_query_starts_again_only_after_its_clean_up() -> None:
+    """Until then Spark refuses a query of the same name, and the process would end."""
+    failed = SimpleNamespace(exception=lambda: WORKER_FAILURES[0], isActive=True)
+    queries, started = {"loyalty": failed}, []
+    stopping, waits = without_wait(), iter(range(9))
+
+    def wait(_: float) -> bool:
+        failed.isActive = next(waits) < 2
+        return False
+
+    def start(name: str) -> None:
+        started.append((name, failed.isActive))
+        queries[name] = query()
+
+    stopping.wait = wait  # type: ignore[method-assign, assignment]
+    _watch(queries, start, None, stopping)
+    assert [("loyalty", False)] == started
 
 
 def test_any_other_failure_ends_the_process() -> None:
