@@ -75,11 +75,12 @@ def down(directory: Folder = None, *, as_json: AsJson = False) -> None:
         stopped.append(process.name)
         console.print(f"  stopping {process.name}, for at most {process.stop_timeout:.0f} s …")
 
-    _stack(directory).stop(on_part)
+    stack = _stack(directory)
+    stack.stop(on_part)
     if as_json:
         print_json({"stopped": stopped})
     elif not stopped:
-        console.print("Nothing runs, so there is nothing to stop.")
+        typer.echo(f"No part runs in {stack.directory}, so there is nothing to stop.")
 
 
 @app.command()

@@ -175,9 +175,12 @@ def test_down_says_as_json_what_it_has_stopped(tmp_path: Path) -> None:
 
 
 def test_down_says_if_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise an operator in the wrong folder could believe that the command has stopped the system."""
+    """Otherwise an operator in the wrong folder could believe that the command has stopped the system. So the line
+    names the folder.
+    """
     monkeypatch.chdir(tmp_path)  # the command changes the folder
-    assert "Nothing runs" in CliRunner().invoke(app, ["down", "--dir", str(tmp_path)]).stdout
+    said = CliRunner().invoke(app, ["down", "--dir", str(tmp_path)]).stdout
+    assert f"No part runs in {tmp_path.resolve()}" in said
 
 
 @pytest.mark.parametrize(
