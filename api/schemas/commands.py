@@ -36,7 +36,7 @@ def _names_an_account(card: str) -> str:
 
 def _no_blanks_around(card: str) -> str:
     # Such a card would open another account. Invoices with such cards are dead letters.
-    if card != card.strip(BLANKS):
+    if card != _not_blank(card).strip(BLANKS):
         raise ValueError("must not have blanks at its start or end")
     return card
 

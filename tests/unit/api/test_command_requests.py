@@ -71,6 +71,17 @@ def test_an_invalid_command_is_refused_before_it_is_sent(path: str, body: dict[s
     assert ([], []) == (scene.sent, scene.marks)
 
 
+def test_a_card_of_invisible_characters_only_is_blank() -> None:
+    """It has no start and no end that a client could repair."""
+
+    async def steps(scene: Scene) -> None:
+        body = {"from": "A", "to": "\N{ZERO WIDTH SPACE}", "points": "1"}
+        answer = await scene.ask("POST", "/v1/transfers", body)
+        assert ["must not be blank"] == [each["reason"] for each in answer.json()["errors"]]
+
+    play(steps)
+
+
 def test_the_idempotency_key_is_required_and_printable() -> None:
     """400 without a key. 422 for a key that is empty, too long or not ASCII. 413 for a body that is too large."""
 
