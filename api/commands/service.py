@@ -250,7 +250,9 @@ class CommandService:
         await asyncio.to_thread(self._log.close)
 
     def _claim(self, command: Command, hashes: AbstractSet[str]) -> Decision | None:
-        """Reserve the command for this request, unless it is decided. ``hashes`` are those of ``_known``.
+        """Reserve the command for this request, unless it is decided.
+
+        ``hashes`` are the ``possible_hashes`` of the request.
 
         Returns the decision, the mark of a command that this instance must send again, or None for a new command.
         """

@@ -75,7 +75,7 @@ class CallerLimits:
     """Knows the usage of each caller. Only the thread of the event loop may call it.
 
     Args:
-        rate: how often a caller may use one route, for example ``100/second``: ``most`` requests in ``seconds``.
+        rate: how often a caller may use one route, such as ``100/second``. ``most`` and ``seconds`` are its parts.
         most_at_once: how many requests of a caller may run at the same time. A long poll runs while it waits.
     """
 
