@@ -10,7 +10,7 @@ def forget(account: Account, now: int, programmes: Programmes) -> None:
     while account.purchases:
         number = next(iter(account.purchases))
         # A return of the last moment can come after newer events, or later from the index of invoices.
-        if _is_remembered(account.purchases[number], now - EVENT_MEMORY, programmes):
+        if is_remembered(account.purchases[number], now - EVENT_MEMORY, programmes):
             break
         del account.purchases[number]
         if number in account.returns:
@@ -21,17 +21,18 @@ def forget(account: Account, now: int, programmes: Programmes) -> None:
             break
         del account.commands[command_id]
     # An account can forget a return that waits before an older return that is decided. So look at all returns.
-    for number in [each for each, past in account.returns.items() if not _is_remembered(past, now, programmes)]:
+    for number in [each for each, past in account.returns.items() if not is_remembered(past, now, programmes)]:
         del account.returns[number]
 
 
 def remembers(account: Account, invoice_number: str, now: int, programmes: Programmes) -> bool:
     """Whether the account still knows the invoice at that time. ``forget`` may remove it later."""
     pasts = account.purchases.get(invoice_number), account.returns.get(invoice_number)
-    return any(past is not None and _is_remembered(past, now, programmes) for past in pasts)
+    return any(past is not None and is_remembered(past, now, programmes) for past in pasts)
 
 
-def _is_remembered(past: PastPurchase | PastReturn, now: int, programmes: Programmes) -> bool:
+def is_remembered(past: PastPurchase | PastReturn, now: int, programmes: Programmes) -> bool:
+    """Whether a number of that time still means this invoice. After it, a till can use the number for a new one."""
     programme = programmes.version(past.programme_version)
     if isinstance(past, PastPurchase):
         memory = max(EVENT_MEMORY, programme.purchase_memory)

@@ -131,7 +131,9 @@ def absorb(posting: Posting, event: Absorb) -> None:
     account.reserved_debt = min(account.reserved_debt + part.reserved_debt, account.debt)
     account.reservations |= part.reservations
     account.imports += part.imports
-    account.purchases = _oldest_first(part.purchases | account.purchases)
+    # Both accounts can know the same number, if a till has used it again. Later returns mean the newer purchase.
+    both = sorted([*part.purchases.items(), *account.purchases.items()], key=lambda item: item[1].append_time)
+    account.purchases = _oldest_first(dict(both))
     # Both accounts can know the same return. If the other account has decided it, it does not wait here any more.
     waiting_here = {number for number, past in account.returns.items() if past.original}
     decided = {number: past for number, past in part.returns.items() if number in waiting_here and not past.original}

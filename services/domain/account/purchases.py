@@ -1,6 +1,7 @@
 """Applies purchases and returns to an account. Points are hundredths; amounts are in units of money."""
 
 from services.domain.account.lots import earned_terms
+from services.domain.account.memory import is_remembered
 from services.domain.account.model import LARGEST_TOTAL, Account, PastPurchase, PastReturn
 from services.domain.account.partial_returns import after_return, after_return_of_unknown_items, values_by_item
 from services.domain.account.posting import Posting
@@ -30,9 +31,10 @@ def lacks_its_sale(account: Account, event: Purchase, programmes: Programmes) ->
     An exchange with a replaced card reaches the new card in two messages, in any order: the old card sends the whole
     exchange, and the index of invoices sends the returned half.
     """
-    is_sent_here = bool(event.redirect_id) and event.invoice_number not in account.purchases
-    is_exchange = is_sent_here and event.invoice_kind is InvoiceKind.EXCHANGE
-    return is_exchange and is_eligible(event, programmes)
+    bought = account.purchases.get(event.invoice_number)
+    is_sale_known = bought is not None and is_remembered(bought, event.append_time, programmes)
+    is_exchange = bool(event.redirect_id) and event.invoice_kind is InvoiceKind.EXCHANGE
+    return is_exchange and not is_sale_known and is_eligible(event, programmes)
 
 
 def purchase(posting: Posting, event: Purchase) -> None:
@@ -180,11 +182,11 @@ def _decide_return(posting: Posting, number: str, returned: PastReturn) -> None:
     is_original_a_return = original in account.returns and not bought and not account.returns[original].is_half
     if number == original or is_original_a_return:
         kind, reason = Kind.REFUSED, str(ReturnReason.RETURN_OF_RETURN)
-    elif bought and not _is_returnable(bought, returned.append_time, posting.programmes):
-        reason = str(ReturnReason.WINDOW_OVER)
-    elif bought:
+    elif bought and _is_returnable(bought, returned.append_time, posting.programmes):
         programme = posting.programmes.version(bought.programme_version)
         taken = _take_back(posting, original, bought, after_return(bought, returned, programme))
+    elif bought and is_remembered(bought, returned.append_time, posting.programmes):
+        reason = str(ReturnReason.WINDOW_OVER)
     elif sum(bool(past.original) for past in account.returns.values()) < MOST_WAITING:
         account.returns[number], reason = returned, str(ReturnReason.PURCHASE_UNKNOWN)
     else:

@@ -84,6 +84,18 @@ def test_a_return_that_waits_finds_its_purchase_on_the_other_card():
     assert 15_00 == cards.total() == cards.total(NEW)
 
 
+@pytest.mark.parametrize("first", [OLD, NEW])
+def test_the_newer_purchase_of_a_number_stays_after_a_merge(first):
+    """Both accounts know the number. The window of the first purchase is over, so a return means the second one."""
+    second, day = NEW if first == OLD else OLD, 95 * DAY
+    cards = Cards().happen(first, BOUGHT, bought("between", 50 * DAY)).happen(second, bought(time=day))
+    cards.happen(OLD, move(day + 1, kind=Merge))
+    cards.happen(NEW, Purchase(day + 2, "back", Decimal(-500), original_invoice_number="bought"))
+
+    assert 20_00 == cards.total()
+    assert ["between", "bought"] == list(cards.states[NEW].purchases)
+
+
 @pytest.mark.parametrize("part_size", [1, moves.PART_SIZE])
 @pytest.mark.parametrize("bought_by", [OLD, NEW])
 def test_a_merge_takes_a_return_back_once(bought_by, part_size, monkeypatch):

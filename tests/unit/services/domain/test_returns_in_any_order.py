@@ -195,6 +195,24 @@ def test_a_number_that_comes_again_after_the_window_is_the_newest_purchase():
     assert 3 == len(entries)
 
 
+def test_a_return_waits_for_the_new_purchase_of_a_number():
+    """The till uses the number again. The account still has the first purchase when it reads the return."""
+    again, back = replace(BOUGHT, append_time=95 * DAY), replace(RETURNED, append_time=96 * DAY)
+    account, entries = played([[BOUGHT], [back], [again]])
+
+    assert "purchase-unknown" == entries[1].reason
+    assert 2_00 == account.total
+
+
+def test_an_exchange_with_the_number_of_an_old_purchase_earns_points():
+    """A replaced card sends it, and the index has forwarded its returned half before."""
+    again = replace(EXCHANGED, append_time=95 * DAY, invoice_number="bought", original_invoice_number="other")
+    half = Forward(append_time=again.append_time, command_id="bought/forward", invoice=again)
+    account, _ = played([[BOUGHT], [half], [replace(again, redirect_id="bought/redirected")]])
+
+    assert 2_00 + 3_00 == account.total
+
+
 def test_a_return_after_the_window_says_so():
     late = replace(RETURNED, append_time=7 * DAY)
     programmes = Programmes((Programme(return_window=5 * DAY),))
