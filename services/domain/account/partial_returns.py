@@ -49,7 +49,7 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
     is_all_returned = (
         are_items_known
         and not items_left
-        and returned_value >= bought.amount
+        and rounded_amount(returned_value - bought.amount) >= 0
         and programme.tax_basis is TaxBasis.TAXABLE
     )
     if rounded_amount(amount_left) <= 0 or is_all_returned:

@@ -2,7 +2,8 @@
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from hypothesis import given
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.domain.account.processor import process
@@ -65,8 +66,39 @@ def points(events, programme):
 
 @many
 @given(programme=st.sampled_from(RULES), sale=_LINES, returns=_RETURNS)
+@example(
+    programme=RULES[3],
+    sale=[("tea", 3, 10), ("bread", 2, 5_15), ("bread", 1, 2_05)],
+    returns=[(True, [2, 0, 3], []), (True, [1, 2, 1], [])],
+)
+@example(
+    programme=RULES[2],
+    sale=[("tea", 1, 10), ("bread", 1, 5_15), ("milk", 3, 5_15)],
+    returns=[(False, [2, 0, 1], [("bread", 1, 10)]), (True, [2, 0, 1], [])],
+)
 def test_sums_of_doubles_earn_and_return_the_points_of_exact_sums(programme, sale, returns):
     exact = events(sale, returns, lambda cents: Decimal(cents).scaleb(-2))
     doubles = events(sale, returns, lambda cents: cents / 100)
 
     assert points(exact, programme) == points(doubles, programme)
+
+
+@pytest.mark.parametrize("three", ["0.3", str(3 * 0.1)])
+def test_the_return_of_all_items_of_an_exchange_takes_the_bonus(three):
+    """The customer brings milk back and buys three teas, and later returns each tea in a line of its own."""
+    bought = Purchase(1, "bought", Decimal(1), lines=[Line("milk", Decimal(1))], taxable_amount=Decimal(1))
+    sold = [Line("milk", Decimal(-1)), Line("tea", Decimal(three))]
+    exchange = Purchase(
+        2,
+        "exchange",
+        Decimal(three) - 1,
+        original_invoice_number="bought",
+        lines=sold,
+        taxable_amount=Decimal(three) - Decimal("1.05"),
+    )
+    teas = [Line("tea", Decimal("-0.1"))] * 3
+    back = Purchase(
+        3, "back", Decimal("-0.3"), original_invoice_number="exchange", lines=teas, taxable_amount=Decimal("-0.25")
+    )
+
+    assert 0 == sum(points([bought, exchange, back], RULES[3]))
