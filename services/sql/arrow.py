@@ -76,7 +76,7 @@ def _valid(rows: Sequence[Row], schema: pa.Schema, refused: Callable[[], None]) 
 
 
 class LazyTable:
-    """A table that is read when a statement scans it, and at most once in a statement.
+    """A table that is read when a statement scans it, and at most once in a statement, also if the read fails.
 
     DuckDB calls the methods of Arrow's PyCapsule interface: ``__arrow_c_schema__`` to plan, ``__arrow_c_stream__`` to
     scan.
@@ -114,15 +114,17 @@ class LazyTable:
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        try:
-            with self._lock:  # DuckDB scans a table in several threads if a statement names it several times
-                if self._table is None:
+        with self._lock:  # DuckDB scans a table in several threads if a statement names it several times
+            if self.failure:
+                raise self.failure
+            if self._table is None:
+                try:
                     self._on_read()
                     found = takewhile(lambda _: not self._interrupted.is_set(), self._read())
                     self._table = pa.Table.from_batches(list(found), self.schema)
-        except Exception as error:
-            self.failure = error
-            raise
+                except Exception as error:
+                    self.failure = error
+                    raise
         return self._table.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
 
     def replace(self, found: Iterable[pa.RecordBatch]) -> None:

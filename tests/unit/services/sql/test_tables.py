@@ -641,6 +641,10 @@ def test_a_missing_source_says_what_to_do(opened: Callable[..., Database]) -> No
         database.run("SELECT count(*) FROM invoices")
     with pytest.raises(LedgerUnavailableError):
         database.run("SELECT count(*) FROM liability")
+    tables: list[str] = []
+    with closing(Database(database._settings, tables.append)) as other, pytest.raises(LedgerUnavailableError):
+        other.run("FROM ledger_entry UNION ALL FROM ledger_entry UNION ALL FROM ledger_entry")
+    assert ["ledger_entry"] == tables
     with pytest.raises(NoExportError, match="from local folders only"):
         opened(export_dir="hdfs://name-node/export").run("FROM line_items")
     assert [(1, 2)] == rows(database, "SELECT 1 AS a, 2 AS a")
