@@ -93,7 +93,8 @@ def status(directory: Folder = None) -> None:
 
 
 def _stack(directory: Path | None) -> LocalStack:
-    home = folders.enter(directory)
+    with clear_errors():
+        home = folders.enter(directory)
     settings = read_settings()
     if not folders.IS_CHECKOUT:
         settings = settings.model_copy(update={"spark_jars_dir": jars.folder("spark")})

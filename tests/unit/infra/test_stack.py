@@ -183,6 +183,13 @@ def test_down_says_if_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert f"No part runs in {tmp_path.resolve()}" in said
 
 
+@pytest.mark.parametrize("command", ["up", "kafka", "down", "status"])
+def test_a_file_instead_of_the_folder_is_an_error_in_one_line(tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(app, [command, "--dir", str(tmp_path / "file")])
+    assert (1, f"error: {tmp_path / 'file'}: File exists") == (result.exit_code, result.stderr.strip())
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
