@@ -1,7 +1,8 @@
 """The state of one account. Points are hundredths; times are milliseconds since the epoch."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
+from operator import attrgetter
 from typing import NamedTuple
 
 from services.domain.account.lots import Lots, next_expiry, spendable
@@ -118,7 +119,7 @@ class Account:
         reserved_debt: the part of the debt that returns took from reserved points. The next points pay the rest first.
         lots: spendable and pending points, without reserved points.
         reservations: by redemption id.
-        purchases: by invoice number, oldest first, as long as the rules need them or their events are remembered.
+        purchases: by invoice number, oldest first. The module ``memory`` decides how long they stay.
         returns: by invoice number, as ``purchases``. An exchange is in both.
         is_blocked: whether the card is blocked. Points of a blocked card cannot be reserved or sent.
         moved_to: the card to which everything has moved; empty if it has not. The account then forwards its events.
@@ -180,14 +181,15 @@ class Account:
         return min(times, default=None)
 
     def copy(self) -> "Account":
-        return replace(
-            self,
-            lots=self.lots.copy(),
-            reservations=self.reservations.copy(),
-            purchases=self.purchases.copy(),
-            commands=self.commands.copy(),
-            returns=self.returns.copy(),
-        )
+        # ``dataclasses.replace`` takes several times as long. Each micro-batch and each timer copies an account.
+        copied = Account(*_fields_of(self))
+        copied.lots, copied.reservations = self.lots.copy(), self.reservations.copy()
+        copied.purchases, copied.returns = self.purchases.copy(), self.returns.copy()
+        copied.commands = self.commands.copy()
+        return copied
+
+
+_fields_of = attrgetter(*(each.name for each in fields(Account)))
 
 
 @dataclass(frozen=True, slots=True)
