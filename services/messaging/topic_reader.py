@@ -25,7 +25,7 @@ def values_of(settings: Settings, topic: str, client_id: str) -> Iterator[bytes]
 
 
 def records_of(settings: Settings, topic: str, client_id: str) -> Iterator[Message]:
-    """The records that the topic has now, partition by partition. It uses its own consumer. Raises PublishError."""
+    """The records that the topic has now. It uses its own consumer. Raises PublishError."""
     diagnosis = clients.ConnectionDiagnosis()
     with closing(clients.bounded_consumer(settings, client_id, error_cb=diagnosis.on_error)) as consumer:
         try:
