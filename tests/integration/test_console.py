@@ -197,8 +197,13 @@ def watch_a_failover(browser: Browser, stack: LocalStack) -> None:
 
 
 def partitions_of_this_instance(browser: Browser) -> str:
-    """The active partitions of the instance that shows the page, as its overview lists them."""
-    return browser.driver.find_element("xpath", "//tr[th[contains(., '(this one)')]]/td[2]").text
+    """The active partitions of the instance that shows the page, as its overview lists them.
+
+    One script finds and reads them, because the page may replace the row between two calls of the driver.
+    """
+    path = "//tr[th[contains(., '(this one)')]]/td[2]"
+    script = "return document.evaluate(arguments[0], document, null, XPathResult.STRING_TYPE).stringValue.trim()"
+    return str(browser.driver.execute_script(script, path))
 
 
 def is_of_card(record: Record) -> bool:
