@@ -125,7 +125,8 @@ def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
     till = secured.settings_of("till")
     publish(till, topics.POS_INVOICES, [(b"STR1", encode(each)) for each in sent] + [(b"STR1", b"nonsense")])
 
-    folders = {"checkpoint_dir": str(tmp_path / "checkpoints"), "export_dir": str(tmp_path / "parquet")}
+    names = {"checkpoint_dir": "checkpoints", "export_dir": "parquet", "archive_dir": "archive"}
+    folders = {setting: str(tmp_path / name) for setting, name in names.items()}
     pipeline = secured.settings_of("pipeline", **folders)
     for query in QUERIES.values():  # one by one, because the export reads the output of the fan-out
         query.start(spark, IDS, pipeline, available_now=True).awaitTermination()
