@@ -59,8 +59,12 @@ def audit(
     The outputs are the topic loyalty, the ledger, the balances of the API and the state of Spark. The exit status is 0
     if all are equal, 1 if there is a difference, and 2 if a part cannot be read. The output contains card numbers.
     """
-    parts = [f"--without={part}" for part in without or ()]
-    options = [f"--from={source}", f"--show={show}", *[f"--api={api}"] * bool(api), *parts, *["--json"] * as_json]
+    options = [f"--from={source}", f"--show={show}"]
+    if api:
+        options.append(f"--api={api}")
+    options += [f"--without={part}" for part in without or ()]
+    if as_json:
+        options.append("--json")
     replace_process("pipelines.reconciliation.audit", options)
 
 

@@ -50,11 +50,13 @@ def test_a_second_signal_after_the_end_of_the_loop_is_no_error() -> None:
     """Otherwise the exit status would change from 0 to 1."""
     open_streams = EventStreams(1)
 
-    async def bind() -> None:
-        open_streams.bind(asyncio.get_running_loop())
+    async def bind() -> asyncio.AbstractEventLoop:
+        open_streams.bind(loop := asyncio.get_running_loop())
+        return loop
 
-    asyncio.run(bind())
+    ended = asyncio.run(bind())
     open_streams.close()
+    assert ended.is_closed()
 
 
 def test_a_stream_ends_after_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
