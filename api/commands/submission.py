@@ -6,8 +6,9 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import Depends, Header, Request, Response
 
+from api.commands.decisions import Decision, location_of
 from api.commands.problems import CommandRefused, IdempotencyKeyMissing
-from api.commands.service import CommandService, Decision, location_of
+from api.commands.service import CommandService
 from api.dependencies import CommandsDep
 from api.http.parameters import timeout_query
 from api.http.problems import InvalidParameters

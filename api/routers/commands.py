@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
+from api.commands.decisions import FORWARDING_SECONDS, wait_seconds
 from api.commands.problems import (
     CardBlocked,
     CardInUse,
@@ -27,7 +28,6 @@ from api.commands.problems import (
     UnknownCommand,
     UnknownRedemption,
 )
-from api.commands.service import wait_seconds
 from api.commands.submission import CommandOfRequest, Timeout, accepted_response, public_members, require_own_card
 from api.dependencies import CommandsDep
 from api.http import problems
@@ -35,6 +35,7 @@ from api.http.bodies import JsonRoute
 from api.http.parameters import Card, refuse_body
 from api.http.problems import Problem
 from api.http.responses import SEQUENCE, json_response, text_headers
+from api.routing.peer_messages import seconds_left
 from api.routing.problems import (
     COPY_PROBLEMS,
     FORWARDING_PROBLEMS,
@@ -283,12 +284,13 @@ async def command(
     """
     seconds = wait_seconds(request, timeout_seconds)
     deadline = time.monotonic() + seconds
-    decision = await commands.find(request, command, seconds)
+    most_seconds = min(seconds + FORWARDING_SECONDS, seconds_left(request))
+    decision = await commands.decisions.find(command, seconds, most_seconds)
     if decision is None:
         raise UnknownCommand
     require_own_card(caller_of(request), decision)
     try:
-        outcome = await commands.await_visibility(decision, deadline)
+        outcome = await commands.decisions.await_visibility(decision, deadline)
     except CommandErased as erased:
         raise UnknownCommand from erased
     if decision["Status"] == PENDING or not outcome.is_visible:

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from fastapi.testclient import TestClient
 
-from api.commands import service
+from api.commands import decisions, preconditions, service
 from api.events.streams import EventStreams
 from schemas.topics import LOYALTY_BALANCES
 from services.interactive_queries.reports import PeerReports
@@ -91,8 +91,9 @@ def step_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 @pytest.fixture
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a command wait less than a second longer than its client."""
-    monkeypatch.setattr(service, "_GRACE_SECONDS", 0.3)
-    monkeypatch.setattr(service, "_LOOKUP_SECONDS", 0.1)
+    for module in (decisions, service):
+        monkeypatch.setattr(module, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(preconditions, "_LOOKUP_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from cachetools import TTLCache
 from structlog.testing import capture_logs
 
-from api.commands import service
+from api.commands import preconditions, service
 from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
 from services.commands.identity import request_hash
@@ -165,13 +165,13 @@ def test_a_command_that_no_copy_shows_has_no_location() -> None:
 def test_a_repetition_before_the_mark_has_no_location(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first request waits for the owner of the balance, so no copy shows the command yet."""
     answers = asyncio.Event()
-    balance = service.CommandService._balance
+    balance = preconditions.Preconditions._balance
 
-    async def slow(commands: service.CommandService, card: str, deadline: float) -> Any:
+    async def slow(self: preconditions.Preconditions, card: str, deadline: float) -> Any:
         await answers.wait()
-        return await balance(commands, card, deadline)
+        return await balance(self, card, deadline)
 
-    monkeypatch.setattr(service.CommandService, "_balance", slow)
+    monkeypatch.setattr(preconditions.Preconditions, "_balance", slow)
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")

@@ -8,7 +8,7 @@ import asyncio
 import httpx
 import pytest
 
-from api.commands import service
+from api.commands import preconditions, service
 from api.routing.lookup import Lookup
 from tests.support.builders import CARD, problem_type
 from tests.support.clusters import damage
@@ -259,7 +259,7 @@ def test_a_command_whose_partition_moves_meanwhile_can_be_repeated(monkeypatch: 
         async def moves(*_: object) -> None:
             membership.owned = frozenset()
 
-        monkeypatch.setattr(service.CommandService, "_require_customer", moves)
+        monkeypatch.setattr(preconditions.Preconditions, "_require_customer", moves)
         answer = await scene.redeem()
         assert ("rebalancing", "1") == (problem_type(answer, 503), answer.headers["retry-after"])
         assert [] == scene.sent
@@ -281,7 +281,7 @@ def test_a_partition_that_comes_back_meanwhile_brings_the_decision(monkeypatch: 
             others.append(await scene.redeem(number=1))
             scene.group.share(lambda _: 0)
 
-        monkeypatch.setattr(service.CommandService, "_require_customer", moves_and_comes_back)
+        monkeypatch.setattr(preconditions.Preconditions, "_require_customer", moves_and_comes_back)
         answer = await scene.redeem()
         assert [201, 201] == [answer.status_code, others[0].status_code]
         assert answer.content == others[0].content
