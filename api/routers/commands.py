@@ -46,11 +46,11 @@ from api.routing.problems import (
 )
 from api.schemas.commands import (
     Adjustment,
+    CanOpenAnAccount,
     CardChange,
     Command,
     Merging,
     NamesAnAccount,
-    NoBlanksAround,
     Redemption,
     Replacement,
     Transfer,
@@ -183,7 +183,7 @@ async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
     TooManyPoints,
     CardReplaced,
 )
-async def adjust(card: Annotated[NamedCard, NoBlanksAround], body: Adjustment, command: CommandOfRequest) -> Response:
+async def adjust(card: Annotated[NamedCard, CanOpenAnAccount], body: Adjustment, command: CommandOfRequest) -> Response:
     """Add points, or take them. The entry keeps the reason and the actor.
 
     Points for a card without a balance open an account. Points can be taken from such a card only as a debt.

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from api.schemas.fields import CAMEL_CASE_BODY, EXACT, LONGEST_CARD, PointsText, Time, must_match
 from services.domain.formats import to_hundredths
-from services.domain.validation import BLANKS, LONGEST_REASON
+from services.domain.validation import BLANKS, LONGEST_REASON, is_pseudonym
 
 LONGEST_ACTOR = 128
 LARGEST_POINTS = "9999999999.99"
@@ -34,10 +34,12 @@ def _names_an_account(card: str) -> str:
     return card
 
 
-def _no_blanks_around(card: str) -> str:
+def _can_open_an_account(card: str) -> str:
     # Such a card would open another account. Invoices with such cards are dead letters.
     if card != _not_blank(card).strip(BLANKS):
         raise ValueError("must not have blanks at its start or end")
+    if is_pseudonym(card):
+        raise ValueError("must be the card of the customer, and not a pseudonym of it")
     return card
 
 
@@ -72,7 +74,7 @@ SignedPoints = Annotated[
     _must_be_points(f"-?{_DIGITS}", "-12.50", f"and at most {LARGEST_POINTS}"),
 ]
 NamesAnAccount = AfterValidator(_names_an_account)
-NoBlanksAround = AfterValidator(_no_blanks_around)
+CanOpenAnAccount = AfterValidator(_can_open_an_account)
 """For cards whose account a command may open. There is no check for the card of an existing account."""
 
 CardNo = Annotated[
@@ -123,7 +125,7 @@ class CardChange(_Body):
 class Replacement(CardChange):
     """The card that replaces a lost card."""
 
-    new_card: Annotated[CardNo, NoBlanksAround, AfterValidator(_fits_into_paths)]
+    new_card: Annotated[CardNo, CanOpenAnAccount, AfterValidator(_fits_into_paths)]
 
 
 class Merging(CardChange):
@@ -136,7 +138,7 @@ class Transfer(_Body):
     """Points that move from one customer to another."""
 
     from_card: CardNo = Field(alias="from")
-    to_card: Annotated[CardNo, NoBlanksAround] = Field(alias="to")
+    to_card: Annotated[CardNo, CanOpenAnAccount] = Field(alias="to")
     points: PositivePoints
     reason: Reason = ""
     actor: Actor = ""

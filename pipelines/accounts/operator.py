@@ -32,6 +32,7 @@ from services.domain.account import processor as accounts
 from services.domain.account.model import Account, AccountState, ErasureMarker
 from services.domain.invoice_index import IndexedInvoice
 from services.domain.programme import Programmes
+from services.domain.validation import LONGEST_TEXT
 from services.pseudonyms import Pseudonyms
 
 _CARDS_AT_ONCE = 1_000
@@ -155,7 +156,7 @@ class AccountOperator(StatefulProcessor):
     def _load(self, cards: Sequence[str]) -> dict[str, tuple[AccountState | None, int]]:
         """The state of each card (an account, a marker or None) and its timer (0: none)."""
         found = dict(self._read(cards))
-        marker_keys = {self._pseudonyms.of(card): card for card, (state, _) in found.items() if state is None}
+        marker_keys = {self._marker_key(card): card for card, (state, _) in found.items() if state is None}
         return found | {marker_keys[key]: value for key, value in self._read([*marker_keys])}
 
     def _read(self, keys: Sequence[str]) -> Iterator[tuple[str, tuple[AccountState | None, int]]]:
@@ -164,7 +165,11 @@ class AccountOperator(StatefulProcessor):
             yield key, (decode_account(bytes(value[0])), value[1]) if value else (None, 0)
 
     def _key_of(self, card: str, state: AccountState | None) -> str:
-        return self._pseudonyms.of(card) if isinstance(state, ErasureMarker) else card
+        return self._marker_key(card) if isinstance(state, ErasureMarker) else card
+
+    def _marker_key(self, card: str) -> str:
+        # A card has at most LONGEST_TEXT characters, and can be the pseudonym of another card.
+        return self._pseudonyms.of(card).rjust(LONGEST_TEXT + 1)
 
     def _save(
         self, key: str, state: AccountState | None, next_due: int | None, timer: int, changes: "_Changes"

@@ -44,5 +44,5 @@ ACCOUNTS = "accounts"
 """The state variable: in each bucket a map from a key to the bytes of a state and its timer (0: none).
 
 The key of an account is its card. The key of an erasure marker is the card's pseudonym, because the state must not keep
-the card of an erased customer.
+the card of an erased customer. Blanks before the pseudonym make this key longer than any card.
 """

@@ -28,12 +28,11 @@ from services.audit.facts import Source
 from services.audit.sources import Fact, UnreadableError
 from services.codecs.state import MARKER
 from services.domain.entries import Kind
+from services.domain.validation import is_pseudonym
 from services.pseudonyms import Pseudonyms
 
 FACT_TYPE = struct(pseudonym="string", card="string", source="string", time="long", value="binary")
 """``card`` is null if it is not known. ``time`` is the append time of an event. FactsReader describes ``value``."""
-
-_PSEUDONYM_LENGTH = len(Pseudonyms(b"").of(""))
 
 
 def pseudonymize(pseudonyms: Pseudonyms) -> Callable[[str], str]:
@@ -43,11 +42,6 @@ def pseudonymize(pseudonyms: Pseudonyms) -> Callable[[str], str]:
         return name if is_pseudonym(name) else pseudonyms.of(name)
 
     return pseudonym
-
-
-def is_pseudonym(name: str) -> bool:
-    """Whether a name is a pseudonym and not a card."""
-    return len(name) == _PSEUDONYM_LENGTH and name.startswith("p1-")
 
 
 def of_events(events: DataFrame) -> DataFrame:

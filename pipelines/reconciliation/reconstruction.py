@@ -9,7 +9,6 @@ from pyspark.sql import types as T
 from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
 from pipelines.columns.types import struct
 from pipelines.reconciliation.customers import Customer
-from pipelines.reconciliation.facts import is_pseudonym
 from pipelines.reconciliation.forwarding import RETURNABLE, Returnable, returnables
 from schemas import topics
 from schemas.topics import Topic
@@ -21,6 +20,7 @@ from services.domain.account.processor import process
 from services.domain.events import Absorb, Purchase
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, is_from_timer
+from services.domain.validation import is_pseudonym
 from services.messaging.schema_ids import SchemaIds
 
 _DIFFERENCE = struct(where="string", what="string")

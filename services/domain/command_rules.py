@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from services.domain.formats import LAST_TIME
-from services.domain.validation import LARGEST_AMOUNT, LONGEST_REASON, LONGEST_TEXT, MOST_LINE_ITEMS
+from services.domain.validation import LARGEST_AMOUNT, LONGEST_REASON, LONGEST_TEXT, MOST_LINE_ITEMS, is_pseudonym
 
 _SHORT = ("CommandID", "CustomerCardNo", "RequestHash", "RedemptionID", "Counterparty", "OriginID", "Actor")
 # Other records repeat these texts, for example the credit of a transfer. The limits keep such a record far below the
@@ -47,6 +47,10 @@ def _blank(name: str) -> Callable[[Command], bool]:
     return lambda command: not command[name].strip()
 
 
+def _is_pseudonym(name: str) -> Callable[[Command], bool]:
+    return lambda command: is_pseudonym(command[name])
+
+
 def _are_valid_lots(lots: list[dict[str, int]], points: Decimal | None) -> bool:
     """Whether there are lots, each is valid, and their sum is these points, if the command has points."""
     if not 0 < len(lots) <= MOST_LINE_ITEMS:
@@ -78,6 +82,9 @@ _RULES: Mapping[str, Callable[[Command], bool]] = {
     "Points are 0": _of_kind(("adjust",), _with_points(lambda points: points == 0)),
     "RedemptionID is blank": _of_kind(("capture", "void"), _blank("RedemptionID")),
     "Counterparty is blank": _of_kind(_WITH_COUNTERPARTY, _blank("Counterparty")),
+    # A caller cannot open an account with such a card. Release 0.1 could, and other commands to this account are valid.
+    "CustomerCardNo is a pseudonym": _of_kind(("adjust", "import"), _is_pseudonym("CustomerCardNo")),
+    "Counterparty is a pseudonym": _of_kind(("transfer", "replace", "merge"), _is_pseudonym("Counterparty")),
     "Lots do not make up the Points": _of_kind(
         _WITH_LOTS, lambda command: not _are_valid_lots(command["Lots"], command["Points"])
     ),

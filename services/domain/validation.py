@@ -1,6 +1,7 @@
 """The rules of a valid invoice, as data and as functions of a record."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -48,6 +49,14 @@ INVOICE_TOO_LARGE = (
 """The reason of an invoice that is too large. Nobody decodes its value."""
 
 
+_PSEUDONYM = re.compile(r"p1-[a-z2-7]{52}")
+
+
+def is_pseudonym(name: str) -> bool:
+    """Whether a name has the form of a pseudonym (``services.pseudonyms``). No new account has such a card."""
+    return _PSEUDONYM.fullmatch(name) is not None
+
+
 class Requirement(Enum):
     """The requirement of a rule on a field."""
 
@@ -55,6 +64,7 @@ class Requirement(Enum):
     NOT_BLANK = auto()
     SHORT = auto()
     NO_BLANKS_AROUND = auto()
+    NO_PSEUDONYM = auto()
     FEW = auto()
     FINITE = auto()
     BOUNDED = auto()
@@ -65,6 +75,7 @@ _BROKEN = {
     Requirement.NOT_BLANK: "is blank",
     Requirement.SHORT: f"is longer than {LONGEST_TEXT} characters",
     Requirement.NO_BLANKS_AROUND: "has blanks at its start or end",
+    Requirement.NO_PSEUDONYM: "is a pseudonym: send the card of the customer",
     Requirement.FEW: f"has more than {MOST_LINE_ITEMS} elements",
     Requirement.FINITE: "is not a number: it is NaN or infinite",
     Requirement.BOUNDED: f"is too large: it must be between -{LARGEST_AMOUNT:,.0f} and {LARGEST_AMOUNT:,.0f}",
@@ -117,6 +128,7 @@ RULES = (
     *(Rule(field, Requirement.NO_BLANKS_AROUND) for field in ("CustomerType", "DeliveryType")),
     *_required("CustomerCardNo", when=("CustomerType", PRIME)),
     Rule("CustomerCardNo", Requirement.NO_BLANKS_AROUND, when=("CustomerType", PRIME)),
+    Rule("CustomerCardNo", Requirement.NO_PSEUDONYM),
     *_required("DeliveryAddress.AddressLine", when=("DeliveryType", HOME_DELIVERY)),
     *_required("DeliveryAddress.ContactNumber", when=("DeliveryType", HOME_DELIVERY)),
     *(Rule(field, Requirement.SHORT) for field in _COPIED_TEXTS),
@@ -146,6 +158,7 @@ _VALUE_CHECKS: dict[Requirement, Callable[[Any], bool]] = {
     Requirement.NOT_BLANK: lambda text: text.strip(BLANKS) != "",
     Requirement.SHORT: lambda text: len(text) <= LONGEST_TEXT,
     Requirement.NO_BLANKS_AROUND: lambda text: text.strip(BLANKS) == text,
+    Requirement.NO_PSEUDONYM: lambda text: not is_pseudonym(text),
     Requirement.FEW: lambda elements: len(elements) <= MOST_LINE_ITEMS,
     Requirement.FINITE: math.isfinite,
     Requirement.BOUNDED: lambda amount: abs(amount) < LARGEST_AMOUNT,

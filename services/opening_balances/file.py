@@ -20,7 +20,7 @@ from typing import Any
 from services.domain.events import SentLot
 from services.domain.formats import LAST_TIME, to_milliseconds
 from services.domain.local_time import end_of_date
-from services.domain.validation import BLANKS, LONGEST_TEXT, MOST_LINE_ITEMS
+from services.domain.validation import BLANKS, LONGEST_TEXT, MOST_LINE_ITEMS, is_pseudonym
 
 COLUMNS = ("card", "points", "expires")
 _NO_TEXT = re.compile("[\ud800-\udfff\N{REPLACEMENT CHARACTER}]")
@@ -188,6 +188,8 @@ def _card(value: Any) -> str:
         raise _RowError("card is missing; it is a text")
     if value != value.strip(BLANKS):
         raise _RowError(f"card {value!r} has blanks around it")
+    if is_pseudonym(value):
+        raise _RowError(f"card {value} is a pseudonym: write the card of the customer")
     if len(value) > LONGEST_TEXT or _NO_TEXT.search(value):
         raise _RowError(f"card is longer than {LONGEST_TEXT} characters, or is not UTF-8")
     return value

@@ -113,7 +113,7 @@ FLAWS = [
     {"TotalAmount": None},
     {"CustomerType": " PRIME"},
     {"DeliveryType": "HOME-DELIVERY\t"},
-    *({"CustomerCardNo": card} for card in (" 4629185211", "4629185211\t")),
+    *({"CustomerCardNo": card} for card in (" 4629185211", "4629185211\t", f"p1-{'a2' * 26}")),
     *(
         {"InvoiceLineItems": [{"ItemPrice": 1.0, "TotalValue": 1.0}, {name: amount}]}
         for name in ("ItemPrice", "TotalValue")

@@ -21,6 +21,7 @@ from tests.support.clusters import Instance, with_marks
 from tests.support.loyalty_query import Scene, play
 from tests.support.openapi import assert_responses_are_documented, schema_of
 
+PSEUDONYM = f"p1-{'a2' * 26}"
 NOTHING = (b"", b" \n", b"{}", b"{ }")
 
 
@@ -53,6 +54,9 @@ NOTHING = (b"", b" \n", b"{}", b"{ }")
             for card in ["47/11", "/", ".", ".."]
         ],
         ("customers/%20A/adjustments", {"points": "1", "actor": "me", "reason": "because"}),
+        (f"customers/{PSEUDONYM}/adjustments", {"points": "1", "actor": "me", "reason": "because"}),
+        ("customers/A/replacement", {"newCard": PSEUDONYM, "actor": "me", "reason": "lost"}),
+        ("transfers", {"from": "A", "to": PSEUDONYM, "points": "1"}),
     ],
 )
 def test_an_invalid_command_is_refused_before_it_is_sent(path: str, body: dict[str, Any]) -> None:

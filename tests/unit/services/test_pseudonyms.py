@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from services.domain.validation import is_pseudonym
 from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
 
 KEY = bytes(range(32))
@@ -16,6 +17,7 @@ KEY = bytes(range(32))
 
 def test_a_pseudonym_is_the_keyed_hash_of_the_card() -> None:
     """After the version it is HMAC-SHA256 of the card in UTF-8 with the key, in lower-case base 32."""
+    assert is_pseudonym(Pseudonyms(KEY).of("9265846829ü"))
     version, _, text = Pseudonyms(KEY).of("9265846829ü").partition("-")
     assert ("p1", hmac.new(KEY, "9265846829ü".encode(), hashlib.sha256).digest()) == (
         version,

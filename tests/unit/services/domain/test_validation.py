@@ -74,6 +74,13 @@ def test_blanks_are_white_space_and_all_control_and_format_characters():
                 "4629185211\0",
             )
         ),
+        *(
+            (
+                {"CustomerCardNo": f"p1-{'a2' * 26}"} | type_,
+                "CustomerCardNo is a pseudonym: send the card of the customer",
+            )
+            for type_ in ({}, {"CustomerType": "NONPRIME"})
+        ),
         ({"DeliveryType": "HOME-DELIVERY "}, "DeliveryType has blanks at its start or end"),
         ({"CustomerType": "\N{NO-BREAK SPACE}PRIME"}, "CustomerType has blanks at its start or end"),
         ({"CustomerCardNo": None}, "CustomerCardNo is missing though CustomerType is PRIME"),
@@ -97,6 +104,7 @@ def test_reason_names_field_and_condition(change, reason):
     [
         {"CustomerType": "NONPRIME", "CustomerCardNo": None},
         {"DeliveryType": "TAKEAWAY", "DeliveryAddress": None},
+        *({"CustomerCardNo": card} for card in (f"p1-{'a2' * 25}", f"p1-{'a2' * 26}x", f"p1-{'A2' * 26}")),
         {"InvoiceLineItems": None},
         {"InvoiceLineItems": [{}] * 10_000},
         {"TotalAmount": -11114.0},

@@ -84,6 +84,7 @@ def test_a_file_that_is_named_twice_counts_once(tmp_path):
     [
         (",1,", "card is missing"),
         (" 4711,1,", "card ' 4711' has blanks around it"),
+        (f"p1-{'a2' * 26},1,", "is a pseudonym: write the card of the customer"),
         ("x" * 129 + ",1,", "card is longer than 128 characters"),
         *(
             (f"4711,{points},", "not a number above 0 with at most two decimals")
