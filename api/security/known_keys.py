@@ -7,10 +7,9 @@ import orjson
 from api.security.caller import Caller
 from api.security.problems import KeysUnavailable, Unauthenticated
 from services.api_keys.keys import ApiKey, hash_of, key_id_of
+from services.domain.entries import KEY_ACTOR
 from services.state_stores.contract import StoreError
 from services.state_stores.store import NotServingError, StateStore
-
-_PREFIX = "key:"
 
 
 class KnownKeys:
@@ -48,6 +47,6 @@ class KnownKeys:
 
     def _parse(self, body: bytes) -> tuple[ApiKey, Caller]:
         key = ApiKey.from_record(orjson.loads(body))
-        parsed = key, Caller(_PREFIX + key.key_id, key.scopes, key.store_ids or None)
+        parsed = key, Caller(KEY_ACTOR + key.key_id, key.scopes, key.store_ids or None)
         self._parsed[body] = parsed
         return parsed

@@ -51,6 +51,9 @@ RECEIPT_TOO_OLD = "receipt-too-old"
 """The reason of an entry of kind earned: the receipt is older than the programme allows, so its append time counts."""
 
 
+KEY_ACTOR = "key:"
+"""The actor of a command from a caller with an API key is this text and the id of the key."""
+
 BEARER_ACTOR = "token:"
 """The actor of a command from a caller with a token is this text and the claim sub. sub can identify a customer."""
 

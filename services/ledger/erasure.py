@@ -2,14 +2,15 @@
 
 A token can have any claim sub: the card, another name of the customer, or the name of an employee. The ledger cannot
 distinguish them. So an entry that loses its free text also loses every sub, and only ``BEARER_ACTOR`` stays. If the
-sub is the card, the pseudonym replaces the whole actor, so that the audit sees why the text is gone.
+sub is the card, the pseudonym replaces the whole actor, so that the audit sees why the text is gone. An API key is
+never a customer, so that nobody can erase what it did.
 """
 
 from typing import Any
 
 from sqlalchemy import Connection, and_, case, func, literal, or_, update
 
-from services.domain.entries import BEARER_ACTOR, Entry, Kind
+from services.domain.entries import BEARER_ACTOR, KEY_ACTOR, Entry, Kind
 from services.ledger.records import storable
 from services.ledger.tables import ENTRY, HAS_ACTOR, actor_prefix
 
@@ -19,7 +20,12 @@ _CODED = tuple(kind.value for kind in (Kind.EARNED, Kind.RETURNED, Kind.EXPIRES_
 
 def named_cards(entry: Entry) -> set[str]:
     """The cards that the entry can name beside the card of its account."""
-    return {entry.counterparty, entry.actor, entry.actor.removeprefix(BEARER_ACTOR)} - {""}
+    return {entry.counterparty, _card_of(entry.actor)} - {""}
+
+
+def _card_of(actor: str) -> str:
+    """The card that an actor can be; empty for an API key."""
+    return "" if actor.startswith(KEY_ACTOR) else actor.removeprefix(BEARER_ACTOR)
 
 
 def hide_in_row(row: dict[str, Any], card: str, pseudonym: str) -> None:
@@ -29,7 +35,7 @@ def hide_in_row(row: dict[str, Any], card: str, pseudonym: str) -> None:
         row["reason"] = ""
     if row["counterparty"] == card:
         row["counterparty"] = pseudonym
-    if row["actor"] in (card, BEARER_ACTOR + card):
+    if _card_of(row["actor"]) == card:
         row["actor"] = pseudonym
     elif row["actor"].startswith(BEARER_ACTOR):
         row["actor"] = BEARER_ACTOR
@@ -47,7 +53,7 @@ def hide_in_table(
         latest: the time of the last entries of other accounts that can name the customer; None: all can.
     """
     card = storable(card)
-    actors = (card, BEARER_ACTOR + card)
+    actors = [actor for actor in (card, BEARER_ACTOR + card) if _card_of(actor) == card]
     prefixes = [actor_prefix(literal(actor)) for actor in actors]
     is_actor = and_(HAS_ACTOR, actor_prefix(ENTRY.c.actor).in_(prefixes), ENTRY.c.actor.in_(actors))
     has_token = func.substr(ENTRY.c.actor, 1, len(BEARER_ACTOR)) == BEARER_ACTOR

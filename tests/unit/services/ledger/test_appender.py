@@ -340,6 +340,21 @@ def test_an_erasure_deletes_the_subjects_of_tokens(ledger: Ledger, cut: int) -> 
     assert "'goodwill', 'token:clerk'" in found
 
 
+@pytest.mark.parametrize("cut", range(5))
+@pytest.mark.parametrize("caller", ["key:17", "token:clerk"])
+def test_an_erasure_hides_no_caller_whose_name_is_not_the_card(ledger: Ledger, cut: int, caller: str) -> None:
+    """A card can look like the name of a caller. The card of a token is only its subject."""
+    entries = [
+        (caller, entry(1)),
+        ("0815", entry(1, kind=Kind.ADJUSTED, reason="goodwill", actor=caller)),
+        (caller, erased(2)),
+        ("0815", entry(2, kind=Kind.ADJUSTED, reason="goodwill", actor=caller)),
+    ]
+    for batch in filter(None, (entries[:cut], entries[cut:])):
+        ledger.append(*batch)
+    assert 2 == texts(ledger.engine).count(f"'goodwill', '{caller}'")
+
+
 def test_an_actor_who_is_back_is_named_again(ledger: Ledger) -> None:
     """Only entries of the time before the erasure hide the actor."""
     ledger.append(*ACTED, ("4711", entry(1, opened_time=OPENED_AGAIN)))
