@@ -169,7 +169,7 @@ def _needs_account(event: Event, account: Account | None, programmes: Programmes
     """
     match event:
         case Purchase():
-            return not _must_count(event, programmes)
+            return bool(event.redirect_id) or not _must_count(event, programmes)
         case Erase():
             return bool(event.counterparty)
         case Forward():

@@ -155,7 +155,9 @@ def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bo
     if isinstance(event, Purchase):
         if account and remembers(account, event.invoice_number, now, programmes):
             return purchases.lacks_its_sale(account, event, programmes)
-        return purchases.counts(event, account, programmes)
+        # The content of a replaced card comes before its invoices. So if there is no account, the customer was erased.
+        is_erased = account is None and bool(event.redirect_id)
+        return not is_erased and purchases.counts(event, account, programmes)
     if isinstance(event, Forward) and (
         account is None or remembers(account, event.invoice.invoice_number, now, programmes)
     ):

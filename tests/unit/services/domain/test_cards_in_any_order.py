@@ -7,7 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.domain.events import Adjust, Capture, Purchase, Replace, Reserve, Transfer, Void
+from services.domain.account.model import Account
+from services.domain.events import Adjust, Capture, Erase, Purchase, Replace, Reserve, Transfer, Void
 from services.domain.programme import Programme, Programmes, SpentReturns
 from services.domain.recomputation import recompute
 from services.domain.returns import InvoiceKind
@@ -122,6 +123,23 @@ def test_no_point_is_lost_between_cards_that_replace_each_other_in_a_circle(name
     replaced = Replace(append_time=0, command_id=f"replace {last}", counterparty=first)
     events.insert(dice.randrange(len(events)), (last, replaced))
     assert_that_no_point_is_lost(names, events, dice)
+
+
+@many
+@given(NAMES, DICE)
+def test_an_erased_customer_does_not_come_back(names, dice):
+    """Tills use old cards until the erasure, which reaches the cards in any order. The replacements were long ago."""
+    cards = cards_with_points(names)
+    customer = names[:-1]
+    for event in replacements_of(names):
+        read(cards, *event)
+        cards.deliver()
+    erasure = Erase(append_time=0, command_id="erase")
+    late = [(dice.choice(customer), bought(f"late {number}")) for number in range(3)]
+    read_in_any_order(cards, [(dice.choice(customer), erasure), *late], dice)
+
+    assert [] == [name for name in customer if isinstance(cards.states[name], Account)]
+    assert_that_an_audit_finds_nothing(cards)
 
 
 @many

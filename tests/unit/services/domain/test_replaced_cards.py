@@ -26,6 +26,7 @@ from services.domain.events import (
     Void,
 )
 from services.domain.programme import DAY, Programmes
+from services.domain.recomputation import recompute
 from tests.support.strategies import PROGRAMMES, PURCHASES, RETURNS
 from tests.unit.services.domain.moving_cards import (
     BOUGHT,
@@ -109,6 +110,17 @@ def test_an_erasure_forgets_all_cards_of_the_customer(erased):
         assert 1 == kinds(cards.entries[card]).count(Kind.ERASED)
     assert {"R", "C", "move", "move2"} <= cards.forgotten
     assert {(card, "bought") for card in (OLD, NEW, THIRD)} <= cards.forgotten, "the index of invoices forgets it"
+
+
+def test_an_invoice_that_is_on_its_way_does_not_bring_an_erased_customer_back():
+    """A till used the old card before the erasure. Another till uses the new card later, which opens a new account."""
+    cards = Cards().happen(OLD, BOUGHT, move(2))
+    cards.happen(OLD, bought("late", 3), delivered=False).happen(NEW, Erase(append_time=4, command_id="E"))
+
+    assert Kind.ERASED == cards.entries[OLD][-1].kind == cards.entries[NEW][-1].kind
+    assert 10_00 == cards.happen(NEW, bought("new", 5)).states[NEW].total
+    recomputed = recompute(NEW, cards.events[NEW], cards.entries[NEW], Programmes())
+    assert (cards.entries[NEW], []) == (recomputed.settled.entries, recomputed.late.entries)
 
 
 def test_an_event_twice_counts_once_on_whichever_card():
