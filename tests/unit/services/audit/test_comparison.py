@@ -306,6 +306,17 @@ def test_the_state_of_release_0_1_lacks_purchases_whose_window_is_over():
     assert [Source.STATE] == [each.where for each in found(facts, coverage=coverage)]
 
 
+@pytest.mark.parametrize(("number", "names"), [(1, "P0"), (3, "P0, P1, P2"), (5, "P0, P1, P2 and 2 more")])
+def test_a_difference_names_invoices_without_their_baskets(number, names):
+    """The topic audit-runs keeps the text, and an erasure does not reach it."""
+    facts = facts_of(three())
+    facts.state = facts.state.copy()
+    bought = PastPurchase(START, Decimal(1), 2, 0, items={"sofa": Decimal(1)})
+    facts.state.purchases |= {f"P{each}": bought for each in reversed(range(number))}
+    (difference,) = found(facts, coverage=replace(EVERYTHING, now=START + DAY))
+    assert (Source.STATE, f"at sequence 3: purchases differs at {names}", False) == difference
+
+
 def test_a_wrong_state_is_found():
     """The audit names wrong fields of Spark's account. An account with another sequence number may settle."""
     history = three()
