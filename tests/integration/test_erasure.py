@@ -1,17 +1,23 @@
 """An erasure removes a customer from every store. Later events of the card open a new account."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from pyspark.sql import SparkSession
 
+from infra.local.stack import environment_of
 from pipelines.accounts.invoice_index import INVOICES
 from pipelines.accounts.state_calls import SHARED
 from pipelines.queries.loyalty import LOYALTY
 from schemas import topics
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.settings import Settings
-from tests.support.builders import invoice
+from services.verdicts import judge_of
+from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish_commands, publish_invoices, read_all, records_of
 from tests.support.ledger import bytes_of
 from tests.support.processes import ApiProcess, run_to_the_end, running_ledger
@@ -94,3 +100,15 @@ def test_no_store_contains_an_erased_card(spark: SparkSession, settings: Setting
         run_to_the_end(spark, settings, LOYALTY)
         balance = api.http.get(f"/v1/customers/{CARD}/balance", params={"minSequence": 1, "timeout": 30}).json()
         assert ("1.00", 1) == (balance["TotalLoyaltyPoints"], balance["Sequence"])
+
+
+def test_a_card_with_a_slash_is_erased_as_the_guide_says(settings: Settings, topics_created: list[str]) -> None:  # noqa: ARG001
+    """The program of the guide sends a valid command."""
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "erase-a-customer.md"
+    program = dedent(guide.read_text(encoding="utf-8").partition("<<'END'\n")[2].partition("    END\n")[0])
+    environment = os.environ | environment_of(settings)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+
+    (message,) = read_all(settings, topics.LOYALTY_COMMANDS)
+    verdict = judge_of(topics.LOYALTY_COMMANDS, IDS.known(topics.LOYALTY_COMMANDS))(message.value(), message.key())
+    assert (None, "47/11", "erase") == (verdict.reason, verdict.record["CustomerCardNo"], verdict.record["Kind"])
