@@ -19,7 +19,7 @@ from api.http.tracing import traced
 from api.operations import Operations
 from api.security.audit import RequestAudit
 from api.security.gate import Security
-from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
+from api.security.hops import Hops, InstanceSecrets
 from api.security.issuer_keys import IssuerKeys
 from api.security.known_keys import KnownKeys
 from api.security.limits import CallerLimits, FailedLogins
@@ -28,6 +28,7 @@ from api.security.tokens import TokenVerifier
 from services import tracing
 from services.audit_trail import KafkaAuditTrail
 from services.commands.log import KafkaCommandLog
+from services.errors import UserError
 from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.membership import GroupMembership
@@ -37,14 +38,14 @@ from services.ledger.queries import LedgerQueries
 from services.logging import WarningLimit, configure_logging
 from services.messaging.schema_ids import schema_ids
 from services.programmes.topic import default_programme
-from services.pseudonyms import PseudonymKeyError, pseudonyms
-from services.settings import Settings, SettingsError, read_settings
-from services.start_up import StartUpError, require_port, require_writable
+from services.pseudonyms import pseudonyms
+from services.settings import Settings, read_settings
+from services.start_up import require_port, require_writable
 from services.state_stores import catalogue
 from services.state_stores.history import read_key
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import open_memory
-from services.state_stores.rocksdb import StateDirectory, StateDirectoryInUseError, rocksdb_options
+from services.state_stores.rocksdb import StateDirectory, rocksdb_options
 from services.state_stores.store import LocalStores, StateStore, state_stores
 from services.state_stores.waiters import SequenceWaiters
 from services.tls import Certificate, certificate_of, client_context
@@ -175,16 +176,9 @@ def main(
         tracing.start("loyalty-api")
         configure_logging(settings)
         serve(settings)
-    except (
-        SettingsError,
-        StartUpError,
-        StateDirectoryInUseError,
-        LedgerError,
-        InstanceSecretError,
-        PseudonymKeyError,
-    ) as error:
+    except UserError as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1 if isinstance(error, StateDirectoryInUseError | LedgerError) else 2) from error
+        raise typer.Exit(1 if isinstance(error, LedgerError) else error.exit_status) from error
 
 
 if __name__ == "__main__":

@@ -21,42 +21,26 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipelines.checkpoints import lock
-from pipelines.checkpoints.lock import CheckpointInUseError
-from pipelines.checkpoints.manifest import CheckpointMismatchError
-from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.queries.export import EXPORT, forget_progress
 from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
-from pipelines.runtime.query import RepeatHorizonError, begin_no_batch, stop
+from pipelines.runtime.query import begin_no_batch, stop
 from pipelines.runtime.query_metrics import READY, ProgressMetrics
 from pipelines.runtime.query_table import CONTINUOUS, QUERIES
 from pipelines.runtime.session import spark_session
 from pipelines.sinks.foreach_batch import BatchFailedError, summarize_java_error
 from services import tracing
+from services.errors import UserError
 from services.health import serve_health
 from services.logging import configure_logging
-from services.messaging.administration import TimestampTypeError
 from services.messaging.publishing import PublishError, require_broker
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
-from services.programmes.file import ProgrammeError
-from services.pseudonyms import PseudonymKeyError
 from services.settings import Settings, SettingsError, read_settings
-from services.start_up import StartUpError, local_folder, require_port, require_writable
+from services.start_up import local_folder, require_port, require_writable
 
 log = structlog.get_logger()
 
 FOLDERS = {"export": "LOYALTY_EXPORT_DIR", "archive": "LOYALTY_ARCHIVE_DIR"}
 """By query: the variable that names the folder of its checkpoint, if it is not the folder of all queries."""
-
-_REFUSALS = (
-    CheckpointInUseError,
-    CheckpointMismatchError,
-    ProgrammeError,
-    PseudonymKeyError,
-    RecordsLostError,
-    RepeatHorizonError,
-    StartUpError,
-    TimestampTypeError,
-)
 
 _WHY_THE_JVM_ENDS = (
     "its process was killed, for example because the machine or the container had no memory left; start the pipeline "
@@ -128,13 +112,13 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
             for name in names:
                 stack.enter_context(lock.hold(QUERIES[name].checkpoint(settings)))
             return _run(settings, names, stack, stopping, available_now=available_now, backfill=backfill)
-    except _REFUSALS as error:
-        log.error("refused to start", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
-        return 2
     except (ProgrammeUnknownError, PublishError) as error:
-        log.error("stopped without Kafka", reason=str(error))  # noqa: TRY400
+        log.error("stopped without Kafka", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
     except SchemaRegistryUnavailableError as error:
         log.error("stopped without the Schema Registry", reason=str(error))  # noqa: TRY400
+    except UserError as error:
+        log.error("refused to start", reason=str(error))  # noqa: TRY400
+        return 2
     except KafkaException as error:
         log.error("Kafka refused a request", reason=error.args[0].str())  # noqa: TRY400
     except (OSError, Py4JError, PySparkRuntimeError) as error:

@@ -30,6 +30,7 @@ from starlette.types import Message, Receive
 from api.security.caller import Caller, instance
 from api.security.problems import ForwardRefused
 from services.api_keys.keys import scopes_of
+from services.errors import UserError
 from services.secret_files import create
 
 log = structlog.get_logger(__name__)
@@ -46,8 +47,10 @@ _MOST_CALLERS = 10_000
 _SHORTEST_SECRET = 32
 
 
-class InstanceSecretError(RuntimeError):
+class InstanceSecretError(UserError):
     """The file of the secret has no usable secret. The message names the file."""
+
+    exit_status = 2
 
 
 class InstanceSecrets:

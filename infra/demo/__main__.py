@@ -33,15 +33,12 @@ from infra.local.stack import LocalStack, private_settings
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
 from services.cli.output import AsJson, print_json
-from services.messaging.administration import TopicMismatchError
+from services.errors import UserError
 from services.messaging.avro import UndecodableError
-from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.invoicing import TIME_ZONE, opening, since_opening
 from services.pos_simulator.simulation import Options
-from services.programmes.file import ProgrammeError
 from services.settings import Settings
-from services.start_up import StartUpError
 
 _RETURNS, _EXCHANGES, _OFFLINE = 0.04, 0.02, 0.05
 """Shares of the simulated invoices. Even a short day has some invoices of each kind."""
@@ -50,12 +47,9 @@ _MISMATCH, _INTERRUPTED = 1, 130
 _KNOWN_ERRORS = (
     DemoFailedError,
     HelpdeskError,
-    ProgrammeError,
+    UserError,
     ContainersError,
     ProcessFailedError,
-    StartUpError,
-    TopicMismatchError,
-    PublishError,
     UndecodableError,
     KafkaException,
     httpx.HTTPError,

@@ -4,12 +4,13 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from services.errors import UserError
 from services.start_up import local_folder
 
 _SUFFIX = ".lock"
 
 
-class CheckpointInUseError(RuntimeError):
+class CheckpointInUseError(UserError):
     """Another process runs a query on the checkpoint."""
 
 

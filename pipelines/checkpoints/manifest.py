@@ -7,12 +7,15 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.files import UNFINISHED, Files
+from services.errors import UserError
 
 MANIFEST = "retail-loyalty.json"
 
 
-class CheckpointMismatchError(RuntimeError):
+class CheckpointMismatchError(UserError):
     """The checkpoint was made with other settings or by another program."""
+
+    exit_status = 2
 
 
 def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], remedies: Mapping[str, str] = {}) -> None:

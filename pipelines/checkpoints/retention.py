@@ -14,6 +14,7 @@ from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import read_json
 from pipelines.checkpoints.reader import CheckpointReader
 from schemas.topics import Topic
+from services.errors import UserError
 from services.messaging.administration import topic_ids
 from services.messaging.clients import consumer
 from services.messaging.topic_reader import watermarks_of
@@ -25,7 +26,7 @@ _TOPIC_IDS = "topic-ids.json"
 """The file with the broker's ids of the topics. A topic that is deleted and created again has another id."""
 
 
-class RecordsLostError(RuntimeError):
+class RecordsLostError(UserError):
     """The query would skip records. The message names them and says why."""
 
 

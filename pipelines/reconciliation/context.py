@@ -9,28 +9,25 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.runtime.session import spark_session
 from pipelines.sinks.foreach_batch import summarize_java_error
-from services.audit.extent import NoTopicError
-from services.cli.output import FAILED, MISUSED, stop
+from services.cli.output import FAILED, stop
 from services.domain.programme import Programmes
+from services.errors import UserError
 from services.logging import configure_logging
-from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import SchemaIds, SchemaRegistryUnavailableError, schema_ids
-from services.programmes.file import ProgrammeError
+from services.messaging.schema_ids import SchemaIds, schema_ids
 from services.programmes.topic import load_programmes
-from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
-from services.settings import Settings, SettingsError, read_settings
-from services.start_up import StartUpError
-from services.tls import CertificateError
+from services.pseudonyms import Pseudonyms, pseudonyms
+from services.settings import Settings, read_settings
 
 _TASK_ATTEMPTS = 4
 """How often Spark tries a task. One start of a Python worker that takes over ten seconds must not end an audit."""
 
 
-class ArchiveError(RuntimeError):
+class ArchiveError(UserError):
     """The settings name another archive or another key. The message says what to set."""
+
+    exit_status = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +49,9 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
     """
     try:
         settings = read_settings()
-    except SettingsError as error:
-        stop(str(error), MISUSED)
-    configure_logging(settings)
-    for name in ("py4j", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    try:
+        configure_logging(settings)
+        for name in ("py4j", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         # Read these before the start of Spark, which takes seconds.
         rules, names = load_programmes(settings), pseudonyms(settings.pseudonym_key_file)
         spark = spark_session(settings, app_name, _TASK_ATTEMPTS)
@@ -65,16 +59,8 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:
             spark.stop()
-    except (ArchiveError, CertificateError, PseudonymKeyError, StartUpError) as error:
-        stop(str(error), MISUSED)
-    except (
-        CheckpointMismatchError,
-        NoTopicError,
-        PublishError,
-        ProgrammeError,
-        SchemaRegistryUnavailableError,
-    ) as error:
-        stop(str(error), failed)
+    except UserError as error:
+        stop(str(error), max(failed, error.exit_status))
     except (Py4JJavaError, PySparkException) as error:
         stop(f"Spark: {one_line(error)}", failed)
 

@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from pipelines.accounts.invoice_index import encode_waiting, index_memory
 from pipelines.accounts.records import RECORD_TYPE, forwarded_row, kafka_records, writer_ids
 from pipelines.checkpoints import lock
-from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from pipelines.reconciliation import facts
@@ -37,16 +36,14 @@ from pipelines.reconciliation.refusals import (
 )
 from pipelines.reconciliation.report import Found, print_differences
 from pipelines.reconciliation.snapshot import Read, Snapshot, take_snapshot
-from pipelines.runtime.query import RepeatHorizonError
 from pipelines.sinks.kafka import write_batch
 from schemas import topics
 from services.audit.extent import extent_of
 from services.audit.facts import Source
 from services.audit.sources import ledger_entries
 from services.cli.audit import SHOWN, From, FromOption, WithoutLedgerOption
-from services.cli.output import MISUSED, AsJson, console, print_json, stop
+from services.cli.output import AsJson, console, print_json
 from services.domain.invoice_index import MOST_WAITING, Returned
-from services.messaging.administration import TimestampTypeError
 from services.settings import Settings
 from services.start_up import local_folder, require_writable
 
@@ -75,7 +72,8 @@ def rebuild(context: Context, *, archive: bool, without_ledger: bool = False) ->
     """Make a new checkpoint. It renames the previous one and never deletes it. No pipeline can start meanwhile.
 
     Raises:
-        RebuildError: the pipeline runs, events are missing, or the ledger is needed and cannot be read.
+        CheckpointInUseError: the pipeline runs on this machine.
+        RebuildError: the pipeline runs elsewhere, events are missing, or the ledger is needed and cannot be read.
         NoTopicError, PublishError: a topic cannot be read.
         CheckpointMismatchError: the settings do not fit the loyalty query.
         StartUpError: the checkpoint's folder is read-only.
@@ -83,11 +81,8 @@ def rebuild(context: Context, *, archive: bool, without_ledger: bool = False) ->
     checkpoint = LOYALTY.checkpoint(context.settings)
     if folder := local_folder(checkpoint):
         require_writable(folder, "LOYALTY_CHECKPOINT_DIR")
-    try:
-        with lock.hold(checkpoint):
-            return _rebuild(context, checkpoint, archive=archive, without_ledger=without_ledger)
-    except lock.CheckpointInUseError as error:
-        raise RebuildError(str(error)) from error
+    with lock.hold(checkpoint):
+        return _rebuild(context, checkpoint, archive=archive, without_ledger=without_ledger)
 
 
 def _rebuild(context: Context, checkpoint: str, *, archive: bool, without_ledger: bool) -> Rebuilt:
@@ -245,12 +240,7 @@ def main(
     Stop the pipeline first. The previous checkpoint is renamed and kept. The output names cards.
     """
     with open_context("loyalty-rebuild") as context:
-        try:
-            rebuilt = rebuild(context, archive=source is From.PARQUET, without_ledger=without_ledger)
-        except (CheckpointMismatchError, RepeatHorizonError, TimestampTypeError) as error:
-            stop(str(error), MISUSED)
-        except RebuildError as error:
-            stop(str(error))
+        rebuilt = rebuild(context, archive=source is From.PARQUET, without_ledger=without_ledger)
     if as_json:
         print_json(dataclasses.asdict(rebuilt))
     else:

@@ -8,10 +8,11 @@ from pipelines.reconciliation.events import format_time
 from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_MISSING
 from pipelines.reconciliation.snapshot import CREATED_AGAIN, Snapshot
 from services.audit.facts import Source
+from services.errors import UserError
 from services.settings import Settings
 
 
-class RebuildError(RuntimeError):
+class RebuildError(UserError):
     """The rebuild made no new checkpoint. The message says why."""
 
 

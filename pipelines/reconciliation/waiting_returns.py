@@ -17,8 +17,7 @@ from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.events import format_time
 from pipelines.reconciliation.facts import state_variable
-from services.audit.sources import UnreadableError
-from services.cli.output import AsJson, console, print_json, stop
+from services.cli.output import AsJson, console, print_json
 from services.codecs.events import decode_event
 from services.domain.events import Purchase
 
@@ -59,10 +58,7 @@ def waiting_returns(context: Context) -> list[WaitingReturn]:
 def main(*, as_json: AsJson = False) -> None:
     """List the returns that wait for their purchases, with or without a card. The output names no card."""
     with open_context("loyalty-returns") as context:
-        try:
-            found = waiting_returns(context)
-        except UnreadableError as error:
-            stop(str(error))
+        found = waiting_returns(context)
     if as_json:
         print_json({"returns": [dataclasses.asdict(each) | {"amount": str(each.amount)} for each in found]})
         return

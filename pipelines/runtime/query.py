@@ -16,6 +16,7 @@ from pipelines.columns import traces
 from pipelines.runtime import query_metrics
 from pipelines.sources.kafka import read_stream
 from schemas.topics import LOYALTY_PROGRAMMES, Topic
+from services.errors import UserError
 from services.messaging.administration import max_record_age
 from services.messaging.schema_ids import SchemaIds
 from services.messaging.topic_reader import Offsets
@@ -31,8 +32,10 @@ FORMATS = {DEDUPLICATION: "segments"}
 """The formats of a new checkpoint of any query."""
 
 
-class RepeatHorizonError(RuntimeError):
+class RepeatHorizonError(UserError):
     """Records stay in a topic for longer than the query remembers invoices."""
+
+    exit_status = 2
 
 
 @dataclass(frozen=True, slots=True)

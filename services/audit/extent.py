@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaException
 
 from schemas.topics import Topic
+from services.errors import UserError
 from services.messaging import clients
 from services.messaging.topic_reader import Offsets, read_range, watermarks_of
 from services.settings import Settings
 
 
-class NoTopicError(RuntimeError):
+class NoTopicError(UserError):
     """A topic cannot be read. The message says why."""
 
 

@@ -17,6 +17,7 @@ from schemas.topics import LOYALTY
 from services.api_keys.client import opener
 from services.audit.facts import Source
 from services.codecs.records import notification_record
+from services.errors import UserError
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
@@ -28,12 +29,11 @@ _PAGE_SECONDS = 40.0
 _RETRY_SECONDS = 0.5
 
 
-class UnreadableError(RuntimeError):
+class UnreadableError(UserError):
     """A source cannot be read. The message says why."""
 
     def __init__(self, source: Source, reason: str) -> None:
         super().__init__(f"{source}: {' '.join(reason.split())}")
-        self.source = source
 
 
 class Fact(NamedTuple):

@@ -181,10 +181,12 @@ def topic_ids(of: Collection[Topic], settings: Settings) -> dict[str, str]:
     return {name: str(description.result().topic_id) for name, description in descriptions.items()}
 
 
-class TimestampTypeError(RuntimeError):
+class TimestampTypeError(UserError):
     """A topic stores the times of producers. With one wrong clock, Spark could drop the records of other producers as
     late.
     """
+
+    exit_status = 2
 
 
 def max_record_age(topic: Topic, settings: Settings) -> timedelta | None:

@@ -22,6 +22,7 @@ from rocksdict import (
     WriteBatch,
 )
 
+from services.errors import UserError
 from services.state_stores.contract import (
     Checkpoint,
     StoreClosedError,
@@ -231,7 +232,7 @@ def _parse_checkpoint(stored: bytes | None) -> tuple[Checkpoint | None, int]:
     return Checkpoint(stored[_CHECKPOINT_HEADER.size :].decode(), offset, caught_up_time), count
 
 
-class StateDirectoryInUseError(RuntimeError):
+class StateDirectoryInUseError(UserError):
     """Another process uses the state directory."""
 
 

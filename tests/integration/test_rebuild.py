@@ -146,7 +146,7 @@ def assert_refused_without(checkpoint, spark, settings):
 def assert_no_rebuild_beside_the_query(spark, settings):
     with (
         lock.hold(LOYALTY.checkpoint(settings)),
-        pytest.raises(RebuildError, match="stop it first"),
+        pytest.raises(lock.CheckpointInUseError, match="stop it first"),
     ):
         rebuild(reconciliation_context(spark, settings), archive=False)
 

@@ -9,12 +9,11 @@ from unittest.mock import MagicMock
 
 import orjson
 import pytest
-import typer
 from pyspark.errors import StreamingQueryException
 
 from pipelines.accounts.records import writer_ids
 from pipelines.queries.loyalty import Seed
-from pipelines.reconciliation import context, rebuild
+from pipelines.reconciliation import rebuild
 from pipelines.reconciliation.customers import Customer
 from pipelines.reconciliation.facts import pseudonymize
 from pipelines.reconciliation.forwarding import Returnable
@@ -56,15 +55,6 @@ LAST = HISTORY.entries[-1]
 def changelog_value(entry: Entry) -> bytes:
     encode = record_encoder(str(LOYALTY_BALANCES.value), writer_ids(IDS)[LOYALTY_BALANCES])
     return encode(balance_record(CARD, entry))
-
-
-def test_a_wrong_archive_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user must change a setting before the next run, so the exit status is 2."""
-    for name in ("configure_logging", "load_programmes", "pseudonyms", "spark_session", "schema_ids"):
-        monkeypatch.setattr(context, name, MagicMock())
-    with pytest.raises(typer.Exit) as end, context.open_context("loyalty-rebuild"):
-        raise context.ArchiveError("archive has no archived events: set LOYALTY_ARCHIVE_DIR to the archive")
-    assert 2 == end.value.exit_code
 
 
 def rebuilt_balances(served: Entry) -> list[bytes | None]:

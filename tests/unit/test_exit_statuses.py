@@ -1,0 +1,99 @@
+"""The exit statuses of docs/reference/cli.md, for errors that a user can solve."""
+
+from unittest.mock import MagicMock
+
+import pytest
+import typer
+
+import api.__main__ as api
+import pipelines.__main__ as pipeline
+from api.security.hops import InstanceSecretError
+from pipelines.checkpoints.lock import CheckpointInUseError
+from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.checkpoints.retention import RecordsLostError
+from pipelines.reconciliation import context
+from pipelines.reconciliation.context import ArchiveError, open_context
+from pipelines.reconciliation.refusals import RebuildError
+from pipelines.runtime.query import RepeatHorizonError
+from services.audit.extent import NoTopicError
+from services.audit.facts import Source
+from services.audit.sources import UnreadableError
+from services.ledger.database import LedgerError
+from services.messaging.administration import TimestampTypeError
+from services.messaging.publishing import PublishError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
+from services.programmes.file import ProgrammeError
+from services.pseudonyms import PseudonymKeyError
+from services.settings import Settings
+from services.start_up import StartUpError
+from services.state_stores.rocksdb import StateDirectoryInUseError
+from services.tls import CertificateError
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (1, PublishError),
+        (1, SchemaRegistryUnavailableError),
+        (2, CheckpointInUseError),
+        (2, CheckpointMismatchError),
+        (2, ProgrammeError),
+        (2, PseudonymKeyError),
+        (2, RecordsLostError),
+        (2, RepeatHorizonError),
+        (2, StartUpError),
+        (2, TimestampTypeError),
+    ],
+)
+def test_the_pipeline(status: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status 1 tells a supervisor to start it again."""
+    monkeypatch.setattr(pipeline, "_check_start", MagicMock(side_effect=error("why")))
+    assert status == pipeline.run(Settings(), ["sales"], available_now=False)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (1, LedgerError),
+        (1, StateDirectoryInUseError),
+        (2, CertificateError),
+        (2, InstanceSecretError),
+        (2, PseudonymKeyError),
+        (2, StartUpError),
+    ],
+)
+def test_the_api(status: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "configure_logging", lambda _: None)
+    monkeypatch.setattr(api, "serve", MagicMock(side_effect=error("why")))
+    with pytest.raises(typer.Exit) as end:
+        api.main()
+    assert status == end.value.exit_code
+
+
+@pytest.mark.parametrize(
+    ("rebuild", "error"),
+    [
+        (1, CheckpointInUseError("why")),
+        (1, NoTopicError("why")),
+        (1, ProgrammeError("why")),
+        (1, PublishError("why")),
+        (1, RebuildError("why")),
+        (1, SchemaRegistryUnavailableError("why")),
+        (1, UnreadableError(Source.STATE, "why")),
+        (2, ArchiveError("why")),
+        (2, CertificateError("why")),
+        (2, CheckpointMismatchError("why")),
+        (2, PseudonymKeyError("why")),
+        (2, RepeatHorizonError("why")),
+        (2, StartUpError("why")),
+        (2, TimestampTypeError("why")),
+    ],
+)
+def test_rebuild_and_audit(rebuild: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status 1 of an audit means a difference, so an audit that cannot read something always ends with 2."""
+    for name in ("configure_logging", "load_programmes", "pseudonyms", "spark_session", "schema_ids"):
+        monkeypatch.setattr(context, name, MagicMock())
+    for failed, status in ((1, rebuild), (2, 2)):
+        with pytest.raises(typer.Exit) as end, open_context("test", failed):
+            raise error
+        assert status == end.value.exit_code
