@@ -23,13 +23,14 @@ from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.customers import Customer, by_customer
 from pipelines.reconciliation.facts import pseudonymize
 from pipelines.reconciliation.forwarding import RETURNABLE, returnables, with_differences
-from pipelines.reconciliation.report import UNREADABLE, Found, Report, print_report
+from pipelines.reconciliation.report import UNREADABLE, Found, Report, texts_of
 from pipelines.reconciliation.snapshot import CREATED_AGAIN, Progress, Read, Snapshot, take_snapshot
 from services.audit.facts import COMPARED, Source
 from services.audit.runs import publish_run
 from services.audit.sources import ledger_entries, served_balances
+from services.cli import output
 from services.cli.audit import PARTS, SHOWN, From, FromOption, ShowOption, WithoutOption
-from services.cli.output import AsJson, print_json
+from services.cli.output import AsJson
 from services.cli.status import ApiUrl
 from services.domain.programme import Programmes
 from services.messaging.publishing import PublishError
@@ -213,16 +214,13 @@ def main(
     started_time = time.time_ns() // 1_000_000
     with open_context("loyalty-audit", UNREADABLE) as context:
         settings = context.settings
-        report = audit(context, api or settings.advertised_url, left_out, archive=source is From.PARQUET)
+        found = audit(context, api or settings.advertised_url, left_out, archive=source is From.PARQUET)
         try:
-            publish_run(report.run(started_time, pseudonymize(context.pseudonyms)), settings)
+            publish_run(found.run(started_time, pseudonymize(context.pseudonyms)), settings)
         except (PublishError, SchemaRegistryUnavailableError) as error:
             typer.echo(f"warning: the console does not show this run, because it is not in Kafka: {error}", err=True)
-    if as_json:
-        print_json(dataclasses.asdict(report))
-    else:
-        print_report(report, show)
-    raise typer.Exit(report.status)
+    output.report(dataclasses.asdict(found), *texts_of(found, show), as_json=as_json)
+    raise typer.Exit(found.status)
 
 
 if __name__ == "__main__":

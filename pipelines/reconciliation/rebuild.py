@@ -34,7 +34,7 @@ from pipelines.reconciliation.refusals import (
     check_receivers,
     sent_ids,
 )
-from pipelines.reconciliation.report import Found, print_differences
+from pipelines.reconciliation.report import Found, lines_of
 from pipelines.reconciliation.snapshot import Read, Snapshot, take_snapshot
 from pipelines.sinks.kafka import write_batch
 from schemas import topics
@@ -42,7 +42,7 @@ from services.audit.extent import extent_of
 from services.audit.facts import Source
 from services.audit.sources import ledger_entries
 from services.cli.audit import SHOWN, From, FromOption, WithoutLedgerOption
-from services.cli.output import AsJson, console, print_json
+from services.cli.output import AsJson, report
 from services.domain.invoice_index import MOST_WAITING, Returned
 from services.settings import Settings
 from services.start_up import local_folder, require_writable
@@ -241,18 +241,10 @@ def main(
     """
     with open_context("loyalty-rebuild") as context:
         rebuilt = rebuild(context, archive=source is From.PARQUET, without_ledger=without_ledger)
-    if as_json:
-        print_json(dataclasses.asdict(rebuilt))
-    else:
-        _print(rebuilt)
-
-
-def _print(rebuilt: Rebuilt) -> None:
-    out = console()
-    out.print(f"{rebuilt.checkpoint}: {rebuilt.accounts:,} accounts; {rebuilt.late:,} events newly processed")
-    print_differences(rebuilt.differences, SHOWN, "--json")
-    for note in rebuilt.notes:
-        out.print(f"note: {note}", markup=False, highlight=False)
+    summary = f"{rebuilt.checkpoint}: {rebuilt.accounts:,} accounts; {rebuilt.late:,} events newly processed"
+    differences = lines_of(rebuilt.differences, SHOWN, "--json")
+    notes = (f"note: {note}" for note in rebuilt.notes)
+    report(dataclasses.asdict(rebuilt), summary, *differences, *notes, as_json=as_json)
 
 
 if __name__ == "__main__":

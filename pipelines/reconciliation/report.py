@@ -2,14 +2,14 @@
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from rich.console import RenderableType
 from rich.table import Table
 
 from services.audit.facts import COMPARED
 from services.audit_trail import operator
-from services.cli.output import console
 from services.messaging.avro import Record
 
 DIFFERENT, UNREADABLE = 1, 2
@@ -81,8 +81,8 @@ class Report:
         }
 
 
-def print_report(report: Report, limit: int) -> None:
-    out = console()
+def texts_of(report: Report, limit: int) -> list[RenderableType]:
+    """The report for a terminal, with at most ``limit`` differences."""
     table = Table("", "")
     table.columns[1].justify = "right"
     table.add_row("accounts", f"{report.accounts:,}")
@@ -92,18 +92,15 @@ def print_report(report: Report, limit: int) -> None:
         table.add_row(f"compared: {source}", "not compared" if number is None else f"{number:,}")
     table.add_row("accounts not recomputed", f"{report.not_recomputed:,}")
     table.add_row("differences", f"{len(report.differences):,}")
-    out.print(table)
-    print_differences(report.differences, limit, "--show")
+    differences = lines_of(report.differences, limit, "--show")
     changing = (f"{each} changes faster than it can be compared" for each in report.changing)
     unreadable = (f"not read: {line}" for line in (*report.unreadable, *changing))
-    for line in (*unreadable, *(f"note: {line}" for line in report.notes)):
-        out.print(line, markup=False, highlight=False)
+    return [table, *differences, *unreadable, *(f"note: {line}" for line in report.notes)]
 
 
-def print_differences(differences: list[Found], limit: int, option: str) -> None:
-    """Print at most ``limit`` differences, and name the option that prints more."""
-    out = console()
+def lines_of(differences: list[Found], limit: int, option: str) -> Iterator[str]:
+    """A line for each of at most ``limit`` differences, and a line with the option that prints more."""
     for found in differences[:limit]:
-        out.print(f"{found.whose}: {found.where}: {found.what}", markup=False, highlight=False)
+        yield f"{found.whose}: {found.where}: {found.what}"
     if len(differences) > limit:
-        out.print(f"… and {len(differences) - limit:,} more differences ({option})", highlight=False)
+        yield f"… and {len(differences) - limit:,} more differences ({option})"

@@ -10,14 +10,13 @@ from typing import cast
 
 import typer
 from pyspark.sql import functions as F
-from rich.table import Table
 
 from pipelines.accounts.invoice_index import INVOICES, decode_waiting
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.events import format_time
 from pipelines.reconciliation.facts import state_variable
-from services.cli.output import AsJson, console, print_json
+from services.cli.output import AsJson, report, table
 from services.codecs.events import decode_event
 from services.domain.events import Purchase
 
@@ -59,14 +58,19 @@ def main(*, as_json: AsJson = False) -> None:
     """List the returns that wait for their purchases, with or without a card. The output names no card."""
     with open_context("loyalty-returns") as context:
         found = waiting_returns(context)
-    if as_json:
-        print_json({"returns": [dataclasses.asdict(each) | {"amount": str(each.amount)} for each in found]})
-        return
-    table = Table("return", "original", "store", "amount", "read", "waits until")
-    for each in found:
-        times = (format_time(each.append_time), format_time(each.expires_time))
-        table.add_row(each.invoice, each.original, each.store, f"{each.amount:f}", *times)
-    console().print(table)
+    value = {"returns": [dataclasses.asdict(each) | {"amount": str(each.amount)} for each in found]}
+    rows = (
+        (
+            each.invoice,
+            each.original,
+            each.store,
+            f"{each.amount:f}",
+            format_time(each.append_time),
+            format_time(each.expires_time),
+        )
+        for each in found
+    )
+    report(value, table("return", "original", "store", "amount", "read", "waits until", rows=rows), as_json=as_json)
 
 
 if __name__ == "__main__":
