@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import typer
 
@@ -17,6 +17,7 @@ from infra.local import folders
 from infra.local.java import JavaNotFoundError, find_java_home
 from infra.local.ports import api_url_of, url_of
 from services.cli.output import FAILED, AsJson, read_settings, report, table
+from services.cli.processes import Folder
 from services.messaging.publishing import PublishError, require_broker
 from services.settings import Settings
 from services.start_up import StartUpError, local_folder, require_port, require_writable
@@ -180,11 +181,7 @@ def _cause_and_advice(error: StartUpError) -> tuple[str, str]:
     return f"{cause})", advice
 
 
-def main(
-    directory: Annotated[Path | None, typer.Option("--dir", help="Folder of the data.")] = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
+def main(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Check Java, memory, ports, disk and clock. The exit status is 1 if the system cannot run here."""
     folders.enter(directory)
     checks = [*examine(read_settings())]

@@ -32,7 +32,7 @@ from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, private_settings
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
-from services.cli.output import AsJson, print_json
+from services.cli.output import FAILED, INTERRUPTED, AsJson, print_json
 from services.errors import UserError
 from services.messaging.avro import UndecodableError
 from services.messaging.schema_ids import schema_ids
@@ -43,7 +43,6 @@ from services.settings import Settings
 _RETURNS, _EXCHANGES, _OFFLINE = 0.04, 0.02, 0.05
 """Shares of the simulated invoices. Even a short day has some invoices of each kind."""
 
-_MISMATCH, _INTERRUPTED = 1, 130
 _KNOWN_ERRORS = (
     DemoFailedError,
     HelpdeskError,
@@ -142,7 +141,7 @@ def main(  # noqa: PLR0913  # one argument for each option
             result = _demo(recorded, options, rate, stack, stay=stay)
     except InterruptedBySignalError:
         console.print("demo: interrupted. All its processes are stopped.")
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     except CheckpointInUseError:
         sys.exit(f"demo: another demo runs in {directory}: wait until it ends, or use --dir with another folder")
     except _KNOWN_ERRORS as error:
@@ -152,7 +151,7 @@ def main(  # noqa: PLR0913  # one argument for each option
     if as_json:
         print_json(report.figures(result))
     if result.mismatches:
-        raise typer.Exit(_MISMATCH)
+        raise typer.Exit(FAILED)
 
 
 def _demo(

@@ -6,7 +6,7 @@ The data of the stack is in the folder ``var`` of the folder that ``infra.local.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -17,23 +17,15 @@ from infra.local.interruption import InterruptedBySignalError, interrupt_on_sign
 from infra.local.java import JavaNotFoundError
 from infra.local.processes import ManagedProcess, ProcessFailedError
 from infra.local.stack import LocalStack, Service
-from services.cli.output import AsJson, clear_errors, print_json
-from services.settings import SettingsError, read_settings
-from services.start_up import StartUpError
+from services.cli.output import INTERRUPTED, AsJson, clear_errors, print_json, read_settings
+from services.cli.processes import Folder
 
 app = typer.Typer(
     add_completion=False,
     help="The local stack: Kafka, the pipeline, one API instance, the ledger, and the webhooks if they have a file.",
 )
-_INTERRUPTED = 130
-_MISUSED = 2
 
-Folder = Annotated[
-    Path | None,
-    typer.Option("--dir", help="Folder of the data. Default: the checkout, or the user's data folder (XDG)."),
-]
-
-_KNOWN_ERRORS = (StartUpError, ProcessFailedError, ValueError, JavaNotFoundError, jars.JarsError)
+_KNOWN_ERRORS = (ProcessFailedError, ValueError, JavaNotFoundError, jars.JarsError)
 
 console = Console(emoji=False)
 
@@ -92,7 +84,7 @@ def status(directory: Folder = None) -> None:
         raise typer.Exit(1)
 
 
-def _stack(directory: Path | None) -> LocalStack:
+def _stack(directory: str | None) -> LocalStack:
     with clear_errors():
         home = folders.enter(directory)
     settings = read_settings()
@@ -101,7 +93,7 @@ def _stack(directory: Path | None) -> LocalStack:
     return LocalStack(home / "var", settings)
 
 
-def _start(directory: Path | None, *, as_json: bool, services: Sequence[Service] | None = None) -> LocalStack:
+def _start(directory: str | None, *, as_json: bool, services: Sequence[Service] | None = None) -> LocalStack:
     """Start Kafka and these services (None: all). With ``as_json``, only JSON goes to standard output."""
     console.stderr = as_json
     stack = _stack(directory)
@@ -144,10 +136,7 @@ def main() -> None:
     try:
         app()
     except InterruptedBySignalError:
-        sys.exit(_INTERRUPTED)
-    except SettingsError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(_MISUSED)
+        sys.exit(INTERRUPTED)
     except _KNOWN_ERRORS as error:
         sys.exit(f"local stack: {error}")
 

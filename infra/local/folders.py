@@ -14,12 +14,12 @@ PACKAGES = Path(__file__).resolve().parents[2]
 IS_CHECKOUT = (PACKAGES / "pyproject.toml").is_file()
 
 
-def enter(chosen: Path | None = None) -> Path:
+def enter(chosen: str | Path | None = None) -> Path:
     """Make the folder of the data the working directory, because relative folders of the settings start there.
 
     The default is the root of the checkout, or for an installed package the user's data folder.
     """
-    home = (chosen or (PACKAGES if IS_CHECKOUT else _user_folder("XDG_DATA_HOME", ".local/share"))).resolve()
+    home = Path(chosen or (PACKAGES if IS_CHECKOUT else _user_folder("XDG_DATA_HOME", ".local/share"))).resolve()
     # As in XDG: no other user of the machine may read the data, because they have cards.
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chdir(home)

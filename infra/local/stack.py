@@ -78,6 +78,7 @@ class Service:
 
     Attributes:
         url: the URL of its API, or of its metrics and health.
+        variable: the variable of the port in this URL.
         arguments: the command-line arguments.
     """
 
@@ -85,6 +86,7 @@ class Service:
     settings: Settings
     process: ManagedProcess
     url: str
+    variable: str
     arguments: Sequence[str] = ()
 
     @property
@@ -183,10 +185,7 @@ class LocalStack:
 
     def stop(self, on_part: Callable[[ManagedProcess], None] = lambda process: None) -> None:
         """Stop all parts in reverse order, including those of other commands. Calls ``on_part`` with each of them."""
-        run = self.directory / "run"
-        running = {
-            file.stem for pattern in ("api-*.pid", "webhooks.pid", f"{_BACKGROUND}.pid") for file in run.glob(pattern)
-        }
+        running = {file.stem for file in (self.directory / "run").glob("*.pid")}
         others = running - {process.name for process in self.processes}
         for process in [*map(self._other, sorted(others)), *reversed(self.processes)]:
             if process.pid is not None:
@@ -236,14 +235,15 @@ class LocalStack:
     def _pipeline(self) -> Service:
         url = url_of(self.settings.metrics_host, self.settings.metrics_port)
         queries = _queries("loyalty") if self.settings.pipeline_drivers > 1 else ()
-        return Service("pipelines", self.settings, self._driver("pipeline"), url, queries)
+        return Service("pipelines", self.settings, self._driver("pipeline"), url, "LOYALTY_METRICS_PORT", queries)
 
     def _background(self) -> Service:
         port = self.settings.background_metrics_port
         settings = self.settings.model_copy(update={"metrics_port": port})
         process = self._driver(_BACKGROUND, _BACKGROUND_NICENESS)
         url = url_of(settings.metrics_host, port)
-        return Service("pipelines", settings, process, url, _queries(*BACKGROUND_QUERIES))
+        queries = _queries(*BACKGROUND_QUERIES)
+        return Service("pipelines", settings, process, url, "LOYALTY_BACKGROUND_METRICS_PORT", queries)
 
     def _driver(self, name: str, niceness: int = 0) -> ManagedProcess:
         return self._process(name, self.settings.stop_timeout.total_seconds() + _STOP_MARGIN, niceness)
@@ -253,32 +253,26 @@ class LocalStack:
         folder = self.settings.state_dir.resolve() / f"api-{number}"
         port = self.settings.api_port if number == 1 else free_port()
         settings = self.settings.model_copy(update={"state_dir": folder, "api_port": port})
-        return Service("api", settings, self._process(f"api-{number}"), api_url_of(settings))
+        return Service("api", settings, self._process(f"api-{number}"), api_url_of(settings), "LOYALTY_API_PORT")
 
     def _readers(self) -> Iterator[Service]:
         url = url_of(self.settings.metrics_host, self.settings.ledger_metrics_port)
-        yield Service("services.ledger", self.settings, self._process("ledger"), url)
+        yield Service("services.ledger", self.settings, self._process("ledger"), url, "LOYALTY_LEDGER_METRICS_PORT")
         if self.settings.webhooks_file.exists():
             url = url_of(self.settings.metrics_host, self.settings.webhooks_metrics_port)
-            yield Service("services.webhooks", self.settings, self._process("webhooks"), url)
+            process = self._process("webhooks")
+            yield Service("services.webhooks", self.settings, process, url, "LOYALTY_WEBHOOKS_METRICS_PORT")
 
     def _process(self, name: str, stop_timeout: float = 30.0, niceness: int = 0) -> ManagedProcess:
         return ManagedProcess(name, self.directory / "run", self.directory / "log", stop_timeout, niceness)
 
     def _check_ports(self) -> None:
-        metrics_host = self.settings.metrics_host
-        needed = [
-            (self.broker.process, HOST, self.broker.port, "LOYALTY_KAFKA_BOOTSTRAP_SERVERS"),
-            (self.pipeline.process, metrics_host, self.pipeline.port, "LOYALTY_METRICS_PORT"),
-            *((api.process, self.settings.api_host, api.port, "LOYALTY_API_PORT") for api in self.apis),
-            *(
-                (each.process, metrics_host, each.port, f"LOYALTY_{each.process.name.upper()}_METRICS_PORT")
-                for each in (*self.readers, *self.background)
-            ),
-        ]
-        for process, host, port, setting in needed:
-            if process.pid is None:
-                require_port(host, port, setting)
+        if self.broker.process.pid is None:
+            require_port(HOST, self.broker.port, "LOYALTY_KAFKA_BOOTSTRAP_SERVERS")
+        for each in self.services:
+            if each.process.pid is None:
+                host = self.settings.api_host if each in self.apis else self.settings.metrics_host
+                require_port(host, each.port, each.variable)
 
 
 def _queries(*names: str) -> tuple[str, ...]:

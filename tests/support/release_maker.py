@@ -89,7 +89,7 @@ def _live(settings: Settings, directory: Path) -> None:
 
     def service(name: str, module: str, port: int, *arguments: str) -> Service:
         process = ManagedProcess(name, directory / "run", directory / "log", stop_timeout=120)
-        return Service(module, settings, process, f"http://{HOST}:{port}", arguments)
+        return Service(module, settings, process, f"http://{HOST}:{port}", "", arguments)
 
     pipeline = service("pipeline", "pipelines", settings.metrics_port, "--query", "loyalty")
     api = service("api", "api", settings.api_port)
