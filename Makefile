@@ -49,7 +49,7 @@ down: setup ## stop the stack of `make up`; the data stays
 status: setup ## show which parts of `make up` run, their lag, dead letters and freshness
 	@$(BIN)/python -m infra.local status; parts=$$?; [ $$parts -le 1 ] || exit $$parts; $(BIN)/loyalty status && exit $$parts
 
-test-tools: setup ## install what some tests need: Chromium and kcat with apt, and Apicurio Registry
+test-tools: setup ## install what some tests need: Chromium, kcat and promtool with apt, and Apicurio Registry
 	@$(BIN)/python -m infra.setup test-tools
 
 test: setup ## run lint and all tests, except those of containers, object stores and the wheel

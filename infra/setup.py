@@ -11,7 +11,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from infra.local import jars
 from infra.local.java import SUPPORTED, JavaNotFoundError, find_java_home
@@ -19,6 +21,7 @@ from infra.local.java import SUPPORTED, JavaNotFoundError, find_java_home
 ROOT = jars.ROOT
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+PROMTOOL = VENV / "bin" / "promtool"
 REQUIREMENTS = ROOT / "requirements"
 # Without build isolation, pip builds with the pinned tools of requirements/build.txt and downloads no others.
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-build-isolation"]
@@ -147,18 +150,37 @@ def java_home() -> Path:
 
 
 def install_test_tools() -> None:
-    """Install Chromium, kcat and Apicurio Registry if they are missing. If this fails, say which tests are skipped."""
+    """Install Chromium, kcat, promtool and Apicurio Registry, if they are missing."""
     packages = {"chromium": "chromium", "chromedriver": "chromium-driver", "kcat": "kcat", "xxd": "xxd"}
     for program, package in packages.items():
         if not shutil.which(program):
-            try:
-                apt_install([package], otherwise=f"install {package}")
-            except SetupError as error:
-                say(f"No {program}, so the tests that need it are skipped: {error}")
+            attempt(program, partial(apt_install, [package], f"install {package}"))
+    if not find_promtool():
+        attempt("promtool", unpack_promtool)
+    attempt("Apicurio Registry", lambda: jars.ensure_registry(java_home() / "bin" / "java", ivy_jar()))
+
+
+def attempt(tool: str, install: Callable[[], None]) -> None:
+    """Install a tool. If this fails, say that tests are skipped."""
     try:
-        jars.ensure_registry(java_home() / "bin" / "java", ivy_jar())
+        install()
     except (SetupError, jars.JarsError) as error:
-        say(f"No Apicurio Registry, so the tests with a Schema Registry are skipped: {error}")
+        say(f"No {tool}, so the tests that need it are skipped: {error}")
+
+
+def find_promtool() -> str | None:
+    """The path of the program that tests alerts, or None."""
+    return shutil.which("promtool") or shutil.which(PROMTOOL)
+
+
+def unpack_promtool() -> None:
+    """Take promtool out of Debian's package prometheus. An installed package would also start a server."""
+    apt_get = updated_apt_get(otherwise="install promtool, a part of Prometheus")
+    with TemporaryDirectory() as folder:
+        say("Unpacking promtool")
+        run([*apt_get, "-o", "APT::Sandbox::User=root", "download", "prometheus"], folder)
+        run(["dpkg", "-x", *map(str, Path(folder).glob("*.deb")), folder])
+        shutil.move(Path(folder, "usr", "bin", "promtool"), PROMTOOL)
 
 
 def ivy_jar() -> Path:
@@ -171,17 +193,23 @@ def ivy_jar() -> Path:
 
 def apt_install(packages: Sequence[str], otherwise: str) -> None:
     """Install the first available package with apt. Without apt, raises SetupError with the message ``otherwise``."""
-    root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    if not shutil.which("apt-get") or (root and not succeeds([*root, "true"])):
-        raise SetupError(otherwise)
-    apt_get = [*root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
-    run([*apt_get, "update"])
+    apt_get = updated_apt_get(otherwise)
     for package in packages:
         if succeeds(["apt-cache", "show", package]):
             say(f"Installing {package}")
             run([*apt_get, "install", "--no-install-recommends", "-y", package])
             return
     raise SetupError(otherwise)
+
+
+def updated_apt_get(otherwise: str) -> list[str]:
+    """The beginning of a command of apt-get, after an update of its lists."""
+    root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    if not shutil.which("apt-get") or (root and not succeeds([*root, "true"])):
+        raise SetupError(otherwise)
+    apt_get = [*root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+    run([*apt_get, "update"])
+    return apt_get
 
 
 def succeeds(command: Sequence[str]) -> bool:
@@ -191,8 +219,8 @@ def succeeds(command: Sequence[str]) -> bool:
         return False
 
 
-def run(command: Sequence[str]) -> None:
-    if (status := subprocess.run(command, check=False, stdout=sys.stderr).returncode) != 0:
+def run(command: Sequence[str], folder: str | None = None) -> None:
+    if (status := subprocess.run(command, check=False, stdout=sys.stderr, cwd=folder).returncode) != 0:
         raise SetupError(f"this command failed with status {status}: read its output above: {' '.join(command)}")
 
 

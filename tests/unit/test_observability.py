@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from itertools import chain
@@ -17,6 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from api.app import create_app
 from api.http.metrics import Metrics as ApiMetrics
 from api.http.tracing import INTERNAL_PATHS
+from infra.setup import find_promtool
 from pipelines.runtime.query_table import QUERIES
 from services.ledger.metrics import Metrics as LedgerMetrics
 from services.state_stores.catalogue import BALANCES
@@ -26,6 +28,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "infra" / "prometheus"
 GRAFANA = ROOT / "infra" / "grafana"
 DASHBOARDS = sorted((GRAFANA / "dashboards").glob("*.json"))
+PROMTOOL = find_promtool() or ""
+NEEDS_PROMTOOL = pytest.mark.skipif(
+    not PROMTOOL, reason="promtool is not installed: `make test-tools` installs it on Debian"
+)
+CASES = sorted((ROOT / "tests" / "prometheus").glob("*.yml"))
+"""The tests of alerts in the format of promtool."""
 EVERY_DASHBOARD = pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
 
 
@@ -70,6 +78,8 @@ def known_values() -> dict[str, set[str]]:
 
 def faults(expression: str, text: str = "") -> list[str]:
     """The labels of an expression and of its text that its metrics do not have, and the values that no metric has."""
+    # The right side of an `and on (…)` gives no labels to the result.
+    expression = re.sub(r"\band on \(job, instance\) process_start_time_seconds\b", "", expression)
     metrics = re.findall(r"\b(loyalty_\w+|up|process_start_time_seconds)\b(?:\{([^}]*)\})?", expression)
     found = []
     for name, matchers in metrics:
@@ -140,6 +150,35 @@ def test_alerts_use_existing_metrics(alert: dict[str, Any]) -> None:
 def test_a_wrong_label_or_value_is_detected(expression: str, text: str) -> None:
     """The test of alerts and panels would notice such an expression."""
     assert faults(expression, text)
+
+
+@pytest.mark.program
+@NEEDS_PROMTOOL
+@pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
+def test_alerts_fire_at_the_right_time(cases: Path) -> None:
+    """promtool evaluates the alerts on series of samples, and compares the labels and texts of those that fire."""  # noqa: D403  # a program's name
+    subprocess.run([PROMTOOL, "test", "rules", cases], check=True)
+
+
+def test_the_cases_of_alerts_have_real_series_and_miss_no_alert() -> None:
+    """Each sample is of a metric that a process exposes, with all its labels. Each alert fires in a case."""
+    tests = [test for path in CASES for test in read_yaml(path)["tests"]]
+    series = {each["series"] for test in tests for each in test["input_series"]}
+    for name, labels in re.findall(r"(\w+)\{(.*)\}", "\n".join(series)):
+        bound = {"le"} if "_bucket" in name else set()
+        assert labels_by_metric()[stem(name)] | bound == {*re.findall(r'(\w+)="', labels)}
+    cases = [case for test in tests for case in test.get("alert_rule_test", ())]
+    assert {alert["alert"] for alert in alerts()} == {case["alertname"] for case in cases if "exp_alerts" in case}
+
+
+@pytest.mark.program
+@NEEDS_PROMTOOL
+def test_promtool_can_parse_every_panel(tmp_path: Path) -> None:
+    """promtool reads the expressions as rules. Grafana replaces the name of the interval first."""  # noqa: D403  # a program's name
+    found = [target["expr"] for path in DASHBOARDS for panel in panels(path) for target in panel["targets"]]
+    rules = [{"record": "panel", "expr": expression.replace("$__rate_interval", "20s")} for expression in found]
+    (file := tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    subprocess.run([PROMTOOL, "check", "rules", "--lint=none", file], check=True)
 
 
 def test_each_process_says_when_it_started() -> None:
