@@ -77,16 +77,14 @@ def known_values() -> dict[str, set[str]]:
 
 
 def faults(expression: str, text: str = "") -> list[str]:
-    """The labels of an expression and of its text that its metrics do not have, and the values that no metric has."""
-    # The right side of an `and on (…)` gives no labels to the result.
-    expression = re.sub(r"\band on \(job, instance\) process_start_time_seconds\b", "", expression)
+    """The labels of an expression and of its text that none of its metrics has, and the values that no metric has."""
     metrics = re.findall(r"\b(loyalty_\w+|up|process_start_time_seconds)\b(?:\{([^}]*)\})?", expression)
     found = []
     for name, matchers in metrics:
         for label, value in re.findall(r'(\w+)[=!]~?"([^"]*)"', matchers):
             if label not in labels_by_metric()[stem(name)] or not {*value.split("|")} <= known_values()[label]:
                 found.append(f"{name}: {label}={value}")
-    has = set.intersection(*(labels_by_metric()[stem(name)] for name, _ in metrics))
+    has = set().union(*(labels_by_metric()[stem(name)] for name, _ in metrics))
     has |= {"le"} if "_bucket" in expression else set()
     groups = {label for group in re.findall(r"\bby \(([^)]*)\)", expression) for label in group.split(", ")}
     is_grouped = re.match(r"\(*(sum|max|min|count|histogram_quantile)\b", expression)
