@@ -129,7 +129,7 @@ def test_every_process_is_scraped_and_every_panel_has_data(stack: ContainerStack
     await_the_day(stack)
     wait_for("every panel", lambda: [] == unanswered(prometheus))
     wait_for("the rules", lambda: {"ok"} == {rule["health"] for rule in rules(prometheus)})
-    assert {"inactive"} == {rule["state"] for rule in rules(prometheus)}
+    wait_for("no alert", lambda: {"inactive"} == {rule["state"] for rule in rules(prometheus)})
 
 
 def unanswered(prometheus: Prometheus) -> list[str]:
