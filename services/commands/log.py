@@ -80,8 +80,8 @@ class KafkaCommandLog:
         self._timed_out = False
         self._next_check = 0.0
         self._encoders: dict[Topic, Callable[[Mapping[str, Any]], bytes]] = {}
+        self._poller: threading.Thread | None = None
         self._closing = threading.Event()
-        self._poller = threading.Thread(target=self._poll, name="command-log", daemon=True)
 
     async def mark(self, mark: Record) -> None:
         await self._publish(topics.LOYALTY_DECISIONS, mark["CommandID"], mark)
@@ -91,28 +91,21 @@ class KafkaCommandLog:
 
     def close(self) -> None:
         self._closing.set()
-        if self._poller.is_alive():
+        if self._poller:
             self._poller.join()
-        if self._producer:
-            with suppress(KafkaException):  # after a fatal error, no record is acknowledged any more
-                clients.flush(self._producer, DELIVERY_SECONDS)
 
     async def _publish(self, topic: Topic, key: str, record: Record) -> None:
         loop = asyncio.get_running_loop()
-        acknowledged: asyncio.Future[None] = loop.create_future()
+        outcome: asyncio.Future[KafkaError | None] = loop.create_future()
 
         def complete(error: KafkaError | None) -> None:
-            if acknowledged.done():  # the request was cancelled
-                return
-            if error is None:
-                acknowledged.set_result(None)
-            else:
-                acknowledged.set_exception(PublishError(f"topic {topic.name}: {error.str()}"))
+            if not outcome.done():  # else the request was cancelled
+                outcome.set_result(error)
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:
             if error is not None and error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001 - the code has no other name
                 self._timed_out = True
-            with suppress(RuntimeError):  # the loop has ended, so no caller waits for the result
+            with suppress(RuntimeError):  # the loop has ended, so no caller waits for the outcome
                 loop.call_soon_threadsafe(complete, error)
 
         with tracing.span(f"publish {topic.name}", "producer"):
@@ -122,9 +115,11 @@ class KafkaCommandLog:
             await loop.run_in_executor(self._threads, produce)
             try:
                 async with asyncio.timeout(2 * DELIVERY_SECONDS):
-                    await acknowledged
-            except TimeoutError as error:
-                raise PublishError(f"topic {topic.name}: no broker acknowledged the record in time") from error
+                    error = await outcome
+            except TimeoutError as late:
+                raise PublishError(f"topic {topic.name}: no broker acknowledged the record in time") from late
+            if error is not None:
+                raise PublishError(f"topic {topic.name}: {error.str()}")
 
     def _produce(
         self, topic: Topic, key: str, record: Record, on_delivery: Callable[[KafkaError | None, Message], None]
@@ -155,37 +150,32 @@ class KafkaCommandLog:
                     "linger.ms": 0,  # a client waits for this record, so send it at once
                 }
                 self._producer = clients.producer(self._settings, "loyalty-api-commands", **options)
-                if not self._poller.is_alive():
-                    self._poller.start()
+                poll = partial(self._poll, self._producer)
+                self._poller = threading.Thread(target=poll, name="command-log", daemon=True)
+                self._poller.start()
             return self._producer
 
-    def _poll(self) -> None:
-        while not self._closing.is_set():
-            with self._lock:
-                producer = self._producer
-            if producer is None:
-                self._closing.wait(_POLL_SECONDS)
-            else:
-                self._poll_once(producer)
+    def _poll(self, producer: Producer) -> None:
+        """Process acknowledgements until ``close``. Discard a producer that has failed or has lost all brokers.
 
-    def _poll_once(self, producer: Producer) -> None:
-        """Process acknowledgements. Discard a producer that has failed or has lost all brokers."""
+        The next command then creates a new one. Waiting requests get an error at once.
+        """
         try:
-            producer.poll(_POLL_SECONDS)
+            while not self._is_lost(producer):
+                if self._closing.is_set():
+                    clients.flush(producer, DELIVERY_SECONDS)
+                    return
+                producer.poll(_POLL_SECONDS)
         except KafkaException as error:
             reason = error.args[0].str()
             log.warning("the producer of commands has failed; the next command creates a new one", error=reason)
-            self._discard(producer)
-            return
-        if not self._timed_out or self._closing.is_set() or time.monotonic() < self._next_check:
-            return
-        self._timed_out = False
-        self._next_check = time.monotonic() + clients.LOST_SECONDS
-        if clients.has_lost_all_brokers(producer, self._settings):
-            self._discard(producer)
-
-    def _discard(self, producer: Producer) -> None:
-        """Discard the producer, so that the next command creates a new one. Waiting requests get an error at once."""
         with self._lock:
             self._producer = None
         clients.discard(producer)
+
+    def _is_lost(self, producer: Producer) -> bool:
+        if not self._timed_out or self._closing.is_set() or time.monotonic() < self._next_check:
+            return False
+        self._timed_out = False
+        self._next_check = time.monotonic() + clients.LOST_SECONDS
+        return clients.has_lost_all_brokers(producer, self._settings)
