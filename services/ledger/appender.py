@@ -15,7 +15,7 @@ from services.domain.entries import Kind
 from services.ledger import erasure, positions
 from services.ledger.accounts import AccountKey, Accounts, find_gaps
 from services.ledger.database import BUSY_MILLISECONDS, lock
-from services.ledger.positions import Span, Watermarks
+from services.ledger.positions import Span
 from services.ledger.records import CardEntry, Undecodable, storable
 from services.ledger.tables import ENTRY, GAP, UNDECODABLE
 from services.pseudonyms import Pseudonyms
@@ -79,7 +79,9 @@ class Appender:
         with self._engine.connect() as connection:
             return positions.stored_offsets(connection)
 
-    def open(self, topic_id: str, partitions: Mapping[int, Watermarks], before: Mapping[int, int]) -> dict[int, int]:
+    def open(
+        self, topic_id: str, partitions: Mapping[int, tuple[int, int]], before: Mapping[int, int]
+    ) -> dict[int, int]:
         """The offset to continue from, by partition. See ``positions.open_positions`` for the arguments."""
         with self._engine.begin() as connection:
             lock(connection)

@@ -12,7 +12,7 @@ from services import tracing
 from services.ledger.appender import Appender, Batch
 from services.ledger.database import AWAY
 from services.ledger.metrics import Metrics
-from services.ledger.positions import PositionMovedError, Span, Watermarks
+from services.ledger.positions import PositionMovedError, Span
 from services.ledger.records import CardEntry, Undecodable, entry_of
 from services.messaging import clients
 from services.messaging.avro import Record, UndecodableError
@@ -73,10 +73,9 @@ class LedgerConsumer:
         (future,) = admin.describe_topics(TopicCollection([self._topic]), request_timeout=_BROKER_SECONDS).values()
         topic = future.result()
         consumer = self._reader.consumer
-        before, marks = self._appender.stored_offsets(), {}
-        for partition in topic.partitions:
-            offsets = consumer.get_watermark_offsets(TopicPartition(self._topic, partition.id), timeout=_BROKER_SECONDS)
-            marks[partition.id] = Watermarks(*offsets)
+        before = self._appender.stored_offsets()
+        partitions = [TopicPartition(self._topic, each.id) for each in topic.partitions]
+        marks = {each.partition: consumer.get_watermark_offsets(each, timeout=_BROKER_SECONDS) for each in partitions}
         self._positions = self._appender.open(str(topic.topic_id), marks, before)
         self._metrics.gaps.set(self._appender.count_gaps())
         consumer.assign([TopicPartition(self._topic, number, start) for number, start in self._positions.items()])

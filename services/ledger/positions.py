@@ -16,13 +16,6 @@ class PositionMovedError(RuntimeError):
     """Another process has appended the same records. The positions must be read again."""
 
 
-class Watermarks(NamedTuple):
-    """The first offset that a partition still has, and its end offset."""
-
-    low: int
-    high: int
-
-
 class Span(NamedTuple):
     """The offsets of a partition from ``start`` to the one before ``end``."""
 
@@ -36,7 +29,7 @@ def stored_offsets(connection: Connection) -> dict[int, int]:
 
 
 def open_positions(
-    connection: Connection, topic_id: str, partitions: Mapping[int, Watermarks], before: Mapping[int, int]
+    connection: Connection, topic_id: str, partitions: Mapping[int, tuple[int, int]], before: Mapping[int, int]
 ) -> dict[int, int]:
     """The offset to continue from, by partition.
 
@@ -45,6 +38,7 @@ def open_positions(
     not read, this function logs an error, and the gaps show the missing entries.
 
     Args:
+        partitions: the first offset that each partition still has, and its end offset.
         before: the stored positions, read before the end offsets. After that, another process may append records
             beyond these end offsets, so newer positions would look wrong.
     """

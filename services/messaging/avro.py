@@ -209,21 +209,19 @@ def same_schema(text: str, newest: Any) -> bool:
     Comments, aliases and defaults do not change the bytes, so they can differ.
     """
     try:
-        return bool(_canonical_form(json.loads(text)) == _canonical_form(newest))
+        found, expected = map(fastavro.parse_schema, (json.loads(text), newest))
+        return bool(_canonical_form(found) == _canonical_form(expected))
     except AVRO_ERRORS:
         return False
 
 
 def _canonical_form(schema: Any) -> Any:
-    """The parts of a schema that change the bytes: Avro's parsing canonical form, and logical types."""
-    return _without(fastavro.parse_schema(schema), frozenset({"doc", "aliases", "default"}))
-
-
-def _without(schema: Any, attributes: frozenset[str]) -> Any:
+    """The parts of a parsed schema that change the bytes: Avro's parsing canonical form, and logical types."""
     if isinstance(schema, list):
-        return [_without(each, attributes) for each in schema]
+        return [_canonical_form(each) for each in schema]
     if isinstance(schema, dict):
-        return {name: _without(value, attributes) for name, value in schema.items() if name not in attributes}
+        unused = ("doc", "aliases", "default")
+        return {name: _canonical_form(value) for name, value in schema.items() if name not in unused}
     return schema
 
 

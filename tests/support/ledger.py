@@ -8,14 +8,14 @@ from sqlalchemy import Engine, select
 from services.domain.entries import Entry
 from services.ledger.appender import Appended, Appender, Batch
 from services.ledger.database import migrate, reading_engine, writing_engine
-from services.ledger.positions import Span, Watermarks
+from services.ledger.positions import Span
 from services.ledger.records import CardEntry, stored_entry
 from services.ledger.tables import ACCOUNT, ENTRY, GAP
 from services.pseudonyms import Pseudonyms
 
 PSEUDONYMS = Pseudonyms(b"k" * 32)
 TOPIC_ID = "incarnation-1"
-EVERYTHING = {0: Watermarks(0, 1_000_000)}
+EVERYTHING = {0: (0, 1_000_000)}
 
 
 class Ledger:

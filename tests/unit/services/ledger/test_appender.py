@@ -16,7 +16,7 @@ import services.ledger.appender
 from services.domain.entries import Kind
 from services.ledger.appender import Appended, Appender, Batch
 from services.ledger.database import LedgerError
-from services.ledger.positions import PositionMovedError, Span, Watermarks, forget_positions
+from services.ledger.positions import PositionMovedError, Span, forget_positions
 from services.ledger.records import CardEntry, Undecodable
 from services.ledger.tables import ACCOUNT
 from services.pseudonyms import Pseudonyms
@@ -177,17 +177,17 @@ def test_undecodable_records_move_the_position(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("topic_id", "before", "marks", "start"),
     [
-        (TOPIC_ID, 4, Watermarks(0, 100), 4),
-        (TOPIC_ID, 4, Watermarks(2, 4), 4),
-        (TOPIC_ID, 4, Watermarks(7, 100), 7),
-        (TOPIC_ID, 4, Watermarks(1, 3), 1),
-        (TOPIC_ID, 3, Watermarks(1, 3), 4),
-        ("incarnation-2", 4, Watermarks(0, 100), 0),
+        (TOPIC_ID, 4, (0, 100), 4),
+        (TOPIC_ID, 4, (2, 4), 4),
+        (TOPIC_ID, 4, (7, 100), 7),
+        (TOPIC_ID, 4, (1, 3), 1),
+        (TOPIC_ID, 3, (1, 3), 4),
+        ("incarnation-2", 4, (0, 100), 0),
     ],
     ids=["continues", "at the end", "deleted", "truncated", "another process appended meanwhile", "created again"],
 )
 def test_the_position_to_continue_from(
-    ledger: Ledger, topic_id: str, before: int, marks: Watermarks, start: int
+    ledger: Ledger, topic_id: str, before: int, marks: tuple[int, int], start: int
 ) -> None:
     """The ledger continues at the stored offset if the topic has it, and otherwise at the start of the topic."""
     ledger.append(*ENTRIES)
@@ -200,7 +200,7 @@ def test_the_position_to_continue_from(
 
 def test_a_topic_created_again_can_have_fewer_partitions(ledger: Ledger) -> None:
     """The ledger forgets the position of a partition that is gone. Otherwise each check would fail."""
-    marks = Watermarks(0, 100)
+    marks = (0, 100)
     ledger.appender.open(TOPIC_ID, {0: marks, 1: marks}, {})
     starts = ledger.appender.open("incarnation-2", {0: marks}, ledger.appender.stored_offsets())
     ledger.appender.check(starts)
