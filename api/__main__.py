@@ -26,8 +26,8 @@ from api.security.limits import CallerLimits, FailedLogins
 from api.security.own_machine import OwnMachineOnly
 from api.security.tokens import TokenVerifier
 from services import tracing
-from services.audit_trail import KafkaAuditTrail
-from services.commands.log import KafkaCommandLog
+from services.audit_trail import AuditTrail
+from services.commands.log import CommandLog
 from services.errors import UserError
 from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
@@ -78,7 +78,7 @@ def build_app(
         observe_freshness=metrics.freshness.observe,
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
-    command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
+    command_log, ledger = CommandLog(settings), LedgerQueries(settings.ledger_url)
     security = _security(settings, api_keys[catalogue.API_KEYS], membership.url, metrics) if api_keys else None
     return create_app(
         Dependencies(
@@ -108,7 +108,7 @@ def _security(settings: Settings, keys: StateStore, url: str, metrics: Metrics) 
         limits=CallerLimits(settings.rate_limit, settings.most_requests_at_once),
         failed_logins=FailedLogins(settings.failed_login_rate),
         audit=RequestAudit(
-            url, pseudonyms(settings.pseudonym_key_file), KafkaAuditTrail(settings, metrics.lost_audit_records.inc)
+            url, pseudonyms(settings.pseudonym_key_file), AuditTrail(settings, metrics.lost_audit_records.inc)
         ),
         accepts_unsigned_forwards=settings.accept_unsigned_forwards,
         cors_origins=tuple(filter(None, settings.cors_origins.split(","))),

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 import structlog
 from confluent_kafka import KafkaError
@@ -62,17 +61,7 @@ def details_of(record: Record) -> dict[str, str]:
     return {each["Name"]: each["Value"] for each in record["Details"]}
 
 
-class AuditTrail(Protocol):
-    """Takes records for the topic."""
-
-    def write(self, record: Record) -> None:
-        """Take a record. It never waits and never raises."""
-
-    def close(self) -> None:
-        """Send the waiting records and stop."""
-
-
-class KafkaAuditTrail:
+class AuditTrail:
     """Writes records to the topic in its own thread. It keeps them while Kafka is not available."""
 
     def __init__(self, settings: Settings, on_lost: Callable[[], None]) -> None:
@@ -90,6 +79,7 @@ class KafkaAuditTrail:
         self._thread.start()
 
     def write(self, record: Record) -> None:
+        """Take a record. It never waits and never raises."""
         if not self._thread.is_alive():
             self._lose(record, _ENDED)
             return
@@ -99,6 +89,7 @@ class KafkaAuditTrail:
             self._lose(record, f"{MOST_WAITING} records wait already")
 
     def close(self) -> None:
+        """Send the waiting records and stop."""
         self._close_time = time.monotonic() + CLOSE_SECONDS
         self._thread.join()
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -47,24 +47,10 @@ def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
     }
 
 
-class CommandLog(Protocol):
-    """Publishes marks and commands.
-
-    Both methods return after the broker has acknowledged the record, or raise PublishError.
-    """
-
-    async def mark(self, mark: Record) -> None:
-        """Publish a mark."""
-
-    async def send(self, command: Record) -> None:
-        """Publish a command. The loyalty query decides a command once, even if it is published twice."""
-
-    def close(self) -> None:
-        """Send the queued records and stop."""
-
-
-class KafkaCommandLog:
+class CommandLog:
     """Publishes marks to the topic loyalty-decisions and commands to the topic loyalty-commands.
+
+    ``mark`` and ``send`` return after the broker has acknowledged the record, or raise PublishError.
 
     It uses the synchronous producer, with a thread that polls for acknowledgements. The producer of
     confluent_kafka.aio has no headers and delays a single record for up to a second.
@@ -84,12 +70,15 @@ class KafkaCommandLog:
         self._closing = threading.Event()
 
     async def mark(self, mark: Record) -> None:
+        """Publish a mark."""
         await self._publish(topics.LOYALTY_DECISIONS, mark["CommandID"], mark)
 
     async def send(self, command: Record) -> None:
+        """Publish a command. The loyalty query decides a command once, even if it is published twice."""
         await self._publish(topics.LOYALTY_COMMANDS, command["CustomerCardNo"], command)
 
     def close(self) -> None:
+        """Send the queued records and stop."""
         self._closing.set()
         if self._poller:
             self._poller.join()

@@ -20,7 +20,7 @@ from api.client.models import Balance
 from infra.local.broker import LocalBroker
 from schemas import topics
 from services.commands.identity import command_id, request_hash
-from services.commands.log import KafkaCommandLog, mark_of
+from services.commands.log import CommandLog, mark_of
 from services.domain.events import Purchase
 from services.messaging.administration import create_topics
 from services.settings import Settings
@@ -229,7 +229,7 @@ def test_a_command_survives_the_death_of_its_instance(
     identity = command_id("POST", PATH, "lost")
     asked: dict[str, Any] = {"points": 1000, "reason": "", "actor": ""}
     api = start("heir")
-    log = KafkaCommandLog(settings)
+    log = CommandLog(settings)
     asyncio.run(log.mark(mark_of(identity, "reserve", request_hash(identity, asked))))
     log.close()
     until(lambda: api.http.get(f"/v1/commands/{identity}"), 202)

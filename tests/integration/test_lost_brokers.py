@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from schemas.topics import LOYALTY_DECISIONS, POS_INVOICES
 from services.commands import log as command_log
-from services.commands.log import KafkaCommandLog, mark_of
+from services.commands.log import CommandLog, mark_of
 from services.interactive_queries.membership import GroupMembership
 from services.messaging import clients
 from services.messaging.clients import Client, has_lost_all_brokers
@@ -150,7 +150,7 @@ def test_records_without_an_acknowledgement_are_sent_again(settings: Settings, b
 
 def test_the_next_command_gets_a_new_producer(settings: Settings, behind_proxy: Settings) -> None:
     """The command with the lost producer fails in time, and its caller tries again."""
-    log = KafkaCommandLog(behind_proxy)
+    log = CommandLog(behind_proxy)
 
     def mark() -> bool:
         try:

@@ -19,6 +19,7 @@ from api.http.metrics import Metrics
 from api.security.gate import Security
 from schemas.topics import LOYALTY_DECISIONS, Topic
 from services.boot_clock import boot_seconds
+from services.commands.log import CommandLog
 from services.domain.programme import Programme
 from services.interactive_queries.group import GroupView, Member, view_of
 from services.interactive_queries.local import LocalInstance
@@ -103,7 +104,7 @@ class FakeFeed:
     def stop(self) -> None: ...
 
 
-class FakeCommandLog:
+class FakeCommandLog(CommandLog):
     """Collects the commands of an instance. The test decides what happens to them."""
 
     def __init__(self) -> None:

@@ -16,6 +16,7 @@ from api.security.limits import CallerLimits, FailedLogins
 from api.security.tokens import TokenVerifier
 from schemas.topics import API_KEYS, LOYALTY_DECISIONS, Topic
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
+from services.audit_trail import AuditTrail
 from services.commands.log import mark_of
 from services.messaging.avro import Record, encoder
 from services.pseudonyms import KEY_BYTES, Pseudonyms
@@ -32,7 +33,7 @@ EVERYTHING = " ".join(Scope)
 BALANCE = "/v1/customers/A/balance"
 
 
-class RecordedTrail:
+class RecordedTrail(AuditTrail):
     """Keeps the audit records of all instances."""
 
     def __init__(self) -> None:

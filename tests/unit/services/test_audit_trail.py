@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from infra.local.ports import free_port
 from schemas.topics import AUDIT_TRAIL
 from services import audit_trail
-from services.audit_trail import KafkaAuditTrail, announce, audit_record, audited, details_of, read_trail
+from services.audit_trail import AuditTrail, announce, audit_record, audited, details_of, read_trail
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.publishing import PublishError
 from services.messaging.resending import ResendingProducer
@@ -47,7 +47,7 @@ def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(monkeypatch: 
     monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 10.0)
     lost: list[None] = []
     with mock_broker() as (settings, _):
-        trail = KafkaAuditTrail(settings, lambda: lost.append(None))
+        trail = AuditTrail(settings, lambda: lost.append(None))
         for actor in ("first", "\ud800", "third"):
             trail.write(audit_record(actor, "b", "c", "d"))
         trail.close()
@@ -69,7 +69,7 @@ def test_each_record_is_reported_if_the_thread_has_ended(monkeypatch: pytest.Mon
     monkeypatch.setattr(audit_trail, "ResendingProducer", Broken)
     monkeypatch.setattr(audit_trail, "CLOSE_SECONDS", 0.1)
     lost: list[None] = []
-    trail = KafkaAuditTrail(Settings(kafka_bootstrap_servers=f"127.0.0.1:{free_port()}"), lambda: lost.append(None))
+    trail = AuditTrail(Settings(kafka_bootstrap_servers=f"127.0.0.1:{free_port()}"), lambda: lost.append(None))
     for _ in range(3):
         trail.write(MINE)
     ready.set()
@@ -86,7 +86,7 @@ def test_a_request_never_waits_for_kafka_and_each_loss_is_reported(monkeypatch: 
     monkeypatch.setattr(audit_trail, "schema_ids", lambda _: asked.append(None) or IDS)
     lost: list[None] = []
     with capture_logs() as logs:
-        trail = KafkaAuditTrail(Settings(kafka_bootstrap_servers=f"127.0.0.1:{free_port()}"), lambda: lost.append(None))
+        trail = AuditTrail(Settings(kafka_bootstrap_servers=f"127.0.0.1:{free_port()}"), lambda: lost.append(None))
         started = time.monotonic()
         records = [audit_record("a", "b", "c", "d") for _ in range(20)]
         for record in records:

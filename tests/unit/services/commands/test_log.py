@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from services.commands.log import KafkaCommandLog, mark_of
+from services.commands.log import CommandLog, mark_of
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
@@ -23,7 +23,7 @@ def settings() -> Iterator[Settings]:
 
 def test_a_producer_is_replaced_after_a_fatal_error(settings: Settings) -> None:
     """The failed producer would refuse all further commands."""
-    log = KafkaCommandLog(settings)
+    log = CommandLog(settings)
 
     def marks() -> bool:
         try:
@@ -43,7 +43,7 @@ def test_a_producer_is_replaced_after_a_fatal_error(settings: Settings) -> None:
 
 def test_commands_leave_the_threads_of_asyncio_free(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the Schema Registry does not answer, scans, tokens and programmes need these threads."""
-    log, answered = KafkaCommandLog(settings), Event()
+    log, answered = CommandLog(settings), Event()
 
     def ask(_: Settings) -> None:
         answered.wait(20)
