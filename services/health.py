@@ -19,7 +19,7 @@ from services.settings import Settings
 
 @contextmanager
 def serve_health(
-    settings: Settings, port: int, registry: CollectorRegistry, find_problem: Callable[[], str | None] = lambda: None
+    settings: Settings, port: int, registry: CollectorRegistry, find_problem: Callable[[], str | None]
 ) -> Iterator[int]:
     """Serve on ``metrics_host`` while the block runs. Yields the port.
 

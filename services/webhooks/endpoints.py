@@ -1,7 +1,6 @@
 """Reads the endpoints file. docs/reference/webhooks.md explains its keys."""
 
 import base64
-import binascii
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -104,7 +103,7 @@ def _secrets(file: Path, endpoint: str) -> tuple[bytes, ...]:
 def _secret(line: str) -> bytes | None:
     try:
         secret = base64.b64decode(line.removeprefix(SECRET_PREFIX), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None
     return secret if line.startswith(SECRET_PREFIX) and _SHORTEST_SECRET <= len(secret) <= _LONGEST_SECRET else None
 
