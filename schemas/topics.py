@@ -14,7 +14,7 @@ class Topic:
     Attributes:
         name: without the prefix of the deployment (see ``Settings.name_of``).
         key: the field whose UTF-8 bytes are the key of a record.
-        value: the Avro record of the values, a file of this folder. None: the values of other topics, unchanged.
+        value: the Avro record of the values, a file of this folder. Empty: the values of other topics, unchanged.
         partitions: fixed for the life of the topic, because another number would move keys to other partitions.
         retention: how long Kafka keeps a record. None: it keeps the latest record of each key for ever.
         largest_batch: the largest compressed batch of records, in bytes.
@@ -23,7 +23,7 @@ class Topic:
 
     name: str
     key: str
-    value: str | None
+    value: str
     partitions: int = 3
     retention: timedelta | None = timedelta(days=7)
     compacted: bool = False
@@ -75,7 +75,7 @@ STORES = Topic("stores", key="StoreID", value="Store", partitions=1, retention=N
 API_KEYS = Topic("api-keys", key="KeyID", value="ApiKey", partitions=1, retention=None)
 AUDIT_TRAIL = Topic("audit-trail", key="Actor", value="AuditRecord", retention=timedelta(days=400))
 AUDIT_RUNS = Topic("audit-runs", key="RunID", value="AuditRun", partitions=1, retention=timedelta(days=400))
-DEAD_LETTERS = Topic("dead-letters", key="the original key", value=None, retention=timedelta(days=30))
+DEAD_LETTERS = Topic("dead-letters", key="the original key", value="", retention=timedelta(days=30))
 
 ALL = (
     POS_INVOICES,

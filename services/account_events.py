@@ -92,7 +92,7 @@ def _find(topic: Topic, known: KnownSchemas, found_in: Callable[[Any], Found]) -
             return found_in(verdict.record)
         except AVRO_ERRORS:
             # A registered schema can allow values that the current schema cannot store, such as longer decimals.
-            return Found(not_of_its_schema(str(topic.value)))
+            return Found(not_of_its_schema(topic.value))
 
     return find
 

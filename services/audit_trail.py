@@ -136,7 +136,7 @@ class AuditTrail:
                 self._settings.name_of(AUDIT_TRAIL),
                 value,
                 record["Actor"].encode(),
-                list(cloud_event(record["EventID"], str(AUDIT_TRAIL.value)).items()),
+                list(cloud_event(record["EventID"], AUDIT_TRAIL.value).items()),
                 partial(self._on_delivery, record),
             )
         except UnicodeEncodeError as error:

@@ -59,14 +59,14 @@ class Judge(Protocol):
 def judge_of(topic: Topic, known: KnownSchemas) -> Judge:
     """A judge of the values of a topic, with all rules of the topic."""
     judges = {POS_INVOICES: judge_of_invoices, LOYALTY_COMMANDS: _judge_of_commands}
-    name = str(topic.value)
-    return _complete(judges[topic](known) if topic in judges else _judge_of_avro(name, known), name)
+    judge = judges[topic](known) if topic in judges else _judge_of_avro(topic.value, known)
+    return _complete(judge, topic.value)
 
 
 def judge_with_body(topic: Topic, known: KnownSchemas) -> Judge:
     """Like ``judge_of``, with the body of each valid record for readers in Java. It costs twice as much."""
     prepare = validation.in_milliseconds if topic == POS_INVOICES else None
-    return _with_body(judge_of(topic, known), str(topic.value), prepare)
+    return _with_body(judge_of(topic, known), topic.value, prepare)
 
 
 def judge_of_plain(name: str, known: KnownSchemas) -> Judge:

@@ -146,7 +146,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
 def _rows_of(topic: topics.Topic) -> str:
     if topic.compacted or topic.retention is None:
         return "the newest record of each key"
-    return "each dead letter" if topic.value is None else "each record"
+    return "each record" if topic.value else "each dead letter"
 
 
 def _code(value: object) -> str:

@@ -65,7 +65,7 @@ def _find_in_commands(known: tuple[tuple[int, str], ...]) -> Find:
 def _with_found(
     records: DataFrame, topic: Topic, known: tuple[tuple[int, str], ...], make: Callable[[], Find]
 ) -> DataFrame:
-    reader = partial(batch_reader, str(topic.value), known)
+    reader = partial(batch_reader, topic.value, known)
     found = call_for_each(F.col("value"), F.col("key"), reader, make, _FOUND)
     return records.withColumn("found", found).select("*", "found.*").drop("found")
 

@@ -70,7 +70,7 @@ def _row(
     writer_ids: Mapping[Topic, int],
     traceparent: str | None,
 ) -> Row:
-    value = None if record is None else _encoder(str(topic.value), writer_ids[topic])(record)
+    value = None if record is None else _encoder(topic.value, writer_ids[topic])(record)
     return Row(topic=topic.name, id=record_id, key=key.encode(), value=value, traceparent=traceparent)
 
 
@@ -115,7 +115,7 @@ def _entry_id(card: str, entry: Entry) -> str:
 def kafka_records(rows: DataFrame, settings: Settings) -> DataFrame:
     """Convert rows of RECORD_TYPE to records for the Kafka sink."""
     topic = F.col("topic")
-    record_name = F.coalesce(*(F.when(topic == each.name, F.lit(str(each.value))) for each in _TOPICS))
+    record_name = F.coalesce(*(F.when(topic == each.name, F.lit(each.value)) for each in _TOPICS))
     return rows.select(
         F.concat(F.lit(settings.topic_prefix), topic).alias("topic"),
         "key",

@@ -20,7 +20,7 @@ HEADERS_TYPE = T.ArrayType(HEADER_TYPE)
 
 def encode(record: Column, topic: Topic, ids: SchemaIds) -> Column:
     """Write a struct as a framed value of the topic, in its newest schema."""
-    schema = json.dumps(schemas.current(str(topic.value)))
+    schema = json.dumps(schemas.current(topic.value))
     return F.concat(F.lit(header(ids.writer_id(topic))), to_avro(record, schema))
 
 

@@ -41,7 +41,7 @@ def read_bodies(judged: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> D
     Python refuses what Spark is known to refuse. If Spark refuses another record, it becomes a dead letter too. This
     dead letter has the framed body as its value, and no headers of the original record.
     """
-    name = str(topic.value)
+    name = topic.value
     decoded = _with_record(judged, "body", name, into)
     lost = F.col("reason").isNull() & F.col(into).isNull()
     framed = F.concat(F.lit(header(ids.writer_id(topic))), "body")
@@ -79,7 +79,7 @@ def _verdict(value: Column, key: Column, of: Topic | str, known: Mapping[int, st
     ``of`` is a topic, or the name of plain Avro records.
     """
     ids = tuple(known.items())
-    name = of if isinstance(of, str) else str(of.value)
+    name = of if isinstance(of, str) else of.value
     return call_for_each(value, key, partial(batch_reader, name, ids), partial(_judge, of, ids), _VERDICT)
 
 

@@ -73,7 +73,7 @@ def _encode(windows: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame
         F.lit(settings.name_of(STORE_SALES)).alias("topic"),
         key.cast("binary").alias("key"),
         avro.encode(F.struct(*schemas.field_names("StoreSales")), STORE_SALES, ids).alias("value"),
-        avro.cloud_event(F.concat_ws("#", key, "Sequence"), str(STORE_SALES.value)).alias("headers"),
+        avro.cloud_event(F.concat_ws("#", key, "Sequence"), STORE_SALES.value).alias("headers"),
     )
 
 

@@ -143,8 +143,8 @@ def _archived(context: Context, extents: dict[Topic, TopicExtent]) -> DataFrame:
     rows = read_archive(context.spark, settings.archive_dir).where(
         is_before({settings.name_of(topic): extent.begins for topic, extent in extents.items()})
     )
-    rows = decode_avro(rows, "event", str(_PURCHASES.value), ids.known(_PURCHASES), into="purchase")
-    rows = decode_avro(rows, "event", str(LOYALTY_COMMANDS.value), ids.known(LOYALTY_COMMANDS), into="command")
+    rows = decode_avro(rows, "event", _PURCHASES.value, ids.known(_PURCHASES), into="purchase")
+    rows = decode_avro(rows, "event", LOYALTY_COMMANDS.value, ids.known(LOYALTY_COMMANDS), into="command")
     identity = F.coalesce(F.concat(F.lit("#"), "purchase.InvoiceNumber"), F.concat(F.lit("!"), "command.CommandID"))
     invoice = F.col("purchase")
     return (

@@ -69,7 +69,7 @@ def with_event_ids(entries: DataFrame, context: Context) -> DataFrame:
         "entry_time": entry.getField("UpdatedTime"),
         "is_readable": is_readable & (F.col("card") == entry.getField("CustomerCardNo")),
     }
-    decoded = decode_avro(entries, "value", str(LOYALTY.value), context.ids.known(LOYALTY), into="entry")
+    decoded = decode_avro(entries, "value", LOYALTY.value, context.ids.known(LOYALTY), into="entry")
     return decoded.withColumns(columns).drop("entry")
 
 

@@ -17,7 +17,7 @@ def publish_run(run: Record, settings: Settings) -> None:
     identity: str = run["RunID"]
     value = encoder(AUDIT_RUNS, schema_ids(settings))(run)
     with Publisher(connected_producer(settings, CLIENT_ID, [topic])) as publisher:
-        publisher.publish(topic, identity.encode(), value, headers.cloud_event(identity, str(AUDIT_RUNS.value)))
+        publisher.publish(topic, identity.encode(), value, headers.cloud_event(identity, AUDIT_RUNS.value))
 
 
 def read_runs(settings: Settings) -> list[Record]:

@@ -34,7 +34,7 @@ def list_topics(*, as_json: AsJson = False) -> None:
         {
             "name": settings.name_of(topic),
             "key": topic.key,
-            "value": topic.value,
+            "value": topic.value or None,
             "partitions": topic.partitions,
             "cleanup_policy": topic.cleanup_policy,
             "retention_ms": topic.retention and topic.retention // timedelta(milliseconds=1),

@@ -110,7 +110,7 @@ def _send(commands: Iterable[tuple[str, Import]], count: int, settings: Settings
     issued_time, number = time.time_ns() // 1_000_000, 0
     with progress(topic, count, quiet=quiet) as on_progress, Publisher(producer) as publisher:
         for number, (card, command) in enumerate(commands, start=1):
-            headers = cloud_event(command.command_id, str(topics.LOYALTY_COMMANDS.value))
+            headers = cloud_event(command.command_id, topics.LOYALTY_COMMANDS.value)
             publisher.publish(topic, card.encode(), encode(command_record(card, command, issued_time)), headers)
             on_progress(number)
     return number

@@ -113,7 +113,7 @@ class CommandLog:
     def _produce(
         self, topic: Topic, key: str, record: Record, on_delivery: Callable[[KafkaError | None, Message], None]
     ) -> None:
-        headers: Mapping[str, str | bytes] = cloud_event(record["CommandID"], str(topic.value)) | tracing.headers()
+        headers: Mapping[str, str | bytes] = cloud_event(record["CommandID"], topic.value) | tracing.headers()
         value = self._encoder(topic)(record)
         try:
             self._ready_producer().produce(

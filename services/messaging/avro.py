@@ -107,7 +107,7 @@ def header(schema_id: int) -> bytes:
 
 def encoder(topic: Topic, ids: SchemaIds) -> Callable[[Mapping[str, Any]], bytes]:
     """A function that encodes records as values of the topic, in its newest schema."""
-    return record_encoder(str(topic.value), ids.writer_id(topic))
+    return record_encoder(topic.value, ids.writer_id(topic))
 
 
 def decoder(topic: Topic, ids: SchemaIds, *, decimals_as_text: bool = False) -> Callable[[bytes], Record]:
@@ -120,7 +120,7 @@ def decoder(topic: Topic, ids: SchemaIds, *, decimals_as_text: bool = False) -> 
         decimals_as_text: return the decimals of the record's own fields as text, like ``str(Decimal)``. The decoder
             then needs half the time.
     """
-    return record_decoder(str(topic.value), ids.writer_schema, decimals_as_text=decimals_as_text)
+    return record_decoder(topic.value, ids.writer_schema, decimals_as_text=decimals_as_text)
 
 
 def record_encoder(name: str, schema_id: int) -> Callable[[Mapping[str, Any]], bytes]:

@@ -63,7 +63,7 @@ class FolderSchemaIds:
         return self._by_path[f"{record}.avsc"]
 
     def writer_id(self, topic: Topic) -> int:
-        return self.id_of(str(topic.value))
+        return self.id_of(topic.value)
 
     def writer_schema(self, schema_id: int) -> str:
         if schema_id not in schemas.ids():
@@ -90,7 +90,7 @@ class RegistrySchemaIds:
         return f"{self._settings.name_of(topic)}-value"
 
     def writer_id(self, topic: Topic) -> int:
-        schema = RegisteredSchema(json.dumps(schemas.current(str(topic.value))), "AVRO")
+        schema = RegisteredSchema(json.dumps(schemas.current(topic.value)), "AVRO")
         with _usable_answer(f"give an id for {topic.value}"):
             return self._client.register_schema(self._subject(topic), schema)
 

@@ -34,7 +34,7 @@ def framed_values(rng: Random) -> Iterator[Framed]:
 @contextmanager
 def prepare_framed_values() -> Iterator[Feed]:
     """The batch reader must decode a value as fastavro does, or leave the value to fastavro."""
-    topic_of = {str(topic.value): topic for topic in (topics.POS_INVOICES, topics.HADOOP)}
+    topic_of = {topic.value: topic for topic in (topics.POS_INVOICES, topics.HADOOP)}
     readers = {name: BatchReader(name, IDS.known(topic), fewest=1) for name, topic in topic_of.items()}
     decoders = {name: decoder(topic, IDS) for name, topic in topic_of.items()}
     encoders = {name: body_encoder(name) for name in topic_of}

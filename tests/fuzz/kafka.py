@@ -240,7 +240,7 @@ def changes(rng: Random) -> Iterator[Change]:
             **dict.fromkeys(_TIMES, lambda rng: rng.choice((0, 1_790_000_000_000))),
         }
         key = {"StoreID@WindowStart": f"{subject}@{number}", "Version": str(number)}.get(topic.key, subject).encode()
-        value = framed(rng, str(topic.value), values) if rng.random() < 0.97 else rng.choice((None, b"", b"{}"))
+        value = framed(rng, topic.value, values) if rng.random() < 0.97 else rng.choice((None, b"", b"{}"))
         yield Change(topic.name, key if rng.random() < 0.95 else _keys(rng), value)
 
 

@@ -52,7 +52,7 @@ def test_all_processes_get_the_same_ids(settings: Settings, registry: "ApicurioR
     for topic in topics.ALL:
         if topic.value is None:
             continue
-        name = str(topic.value)
+        name = topic.value
         schema_id = schema_ids(settings).writer_id(topic)
         other = schema_ids(settings)
         assert schema_id == other.writer_id(topic)

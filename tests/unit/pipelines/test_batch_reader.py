@@ -125,7 +125,7 @@ def test_the_lines_of_invoices_are_read_too() -> None:
 
 def test_a_panic_leaves_the_values_to_fastavro(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library panics when it writes a decimal. A panic is no Exception, and would end the query."""
-    name = str(topics.LOYALTY_BALANCES.value)
+    name = topics.LOYALTY_BALANCES.value
     monkeypatch.setattr(batch_reader, "BATCHED", {name})
     value = encoder(topics.LOYALTY_BALANCES, IDS)(balance("card", "1.25")[2])
     assert [None] == [*BatchReader(name, IDS.known(topics.LOYALTY_BALANCES), fewest=1).read([value])]

@@ -53,7 +53,7 @@ LAST = HISTORY.entries[-1]
 
 
 def changelog_value(entry: Entry) -> bytes:
-    encode = record_encoder(str(LOYALTY_BALANCES.value), writer_ids(IDS)[LOYALTY_BALANCES])
+    encode = record_encoder(LOYALTY_BALANCES.value, writer_ids(IDS)[LOYALTY_BALANCES])
     return encode(balance_record(CARD, entry))
 
 

@@ -123,7 +123,7 @@ def test_every_topic_is_a_table(database: Database, topic: Topic) -> None:
     """The columns are the fields of its schema, and then the time and position of the record."""
     columns = [name for name, _ in database.columns()[table_name(topic)]]
     assert ["AppendTime", "RecordPartition", "RecordOffset"] == columns[-3:]
-    assert topic.value is None or schemas.field_names(topic.value) == columns[:-3]
+    assert not topic.value or schemas.field_names(topic.value) == columns[:-3]
 
 
 def test_a_record_that_was_written_twice_is_one_row(database: Database, log: Log) -> None:
