@@ -119,7 +119,8 @@ class Account:
         reserved_debt: the part of the debt that returns took from reserved points. The next points pay the rest first.
         lots: spendable and pending points, without reserved points.
         reservations: by redemption id.
-        purchases: by invoice number, oldest first. The module ``memory`` decides how long they stay.
+        purchases: by invoice number, in the order in which the query read them. The module ``memory`` decides how long
+            they stay.
         returns: by invoice number, as ``purchases``. An exchange is in both.
         is_blocked: whether the card is blocked. Points of a blocked card cannot be reserved or sent.
         moved_to: the card to which everything has moved; empty if it has not. The account then forwards its events.

@@ -1,5 +1,7 @@
 """Applies purchases and returns to an account. Points are hundredths; amounts are in units of money."""
 
+from collections.abc import Iterable
+
 from services.domain.account.lots import earned_terms
 from services.domain.account.memory import is_remembered
 from services.domain.account.model import LARGEST_TOTAL, Account, PastPurchase, PastReturn
@@ -71,16 +73,22 @@ def note_expired_points(posting: Posting, expires_time: int, points: int) -> Non
     function assumes that points of adjustments were spent first, and then points of the oldest purchases. So it notes
     the expired points in the newest purchases first.
     """
-    for number, bought in reversed(posting.account.purchases.items()):
-        programme = posting.programmes.version(bought.programme_version)
-        if points and bought.remaining and _expired(bought, programme, expires_time):
-            part = min(points, bought.remaining)
-            points -= part
-            posting.account.purchases[number] = bought._replace(expired=bought.expired + part)
+    purchases = posting.account.purchases
+    expired = [each for each in purchases.items() if _expired(each[1], posting.programmes, expires_time)]
+    for number, bought in _newest_first(expired):
+        part = min(points, bought.remaining)
+        points -= part
+        purchases[number] = bought._replace(expired=bought.expired + part)
 
 
-def _expired(bought: PastPurchase, programme: Programme, expires_time: int) -> bool:
+def _newest_first(purchases: Iterable[tuple[str, PastPurchase]]) -> list[tuple[str, PastPurchase]]:
+    """Sorts purchases by append time. The account has them in the order in which the query read them."""
+    return sorted(purchases, key=lambda item: (item[1].append_time, item[0]), reverse=True)
+
+
+def _expired(bought: PastPurchase, programmes: Programmes, expires_time: int) -> bool:
     """Whether the points of the purchase expire at that time."""
+    programme = programmes.version(bought.programme_version)
     # Points expire at the end of a day. This comparison excludes most purchases without the slow calendar.
     if programme.valid_for is None or not 0 <= expires_time - bought.time - programme.valid_for < 2 * DAY:
         return False
@@ -208,7 +216,7 @@ def _return_without_reference(posting: Posting, event: Purchase) -> int:
     """
     rest = abs(spend(event.total_amount, event.taxable_amount, posting.programme))
     taken = 0
-    for number, bought in reversed(posting.account.purchases.items()):
+    for number, bought in _newest_first(posting.account.purchases.items()):
         if not rest:
             break
         # A taxable amount can be negative. Such a purchase has earned nothing, and a return of it would add points.

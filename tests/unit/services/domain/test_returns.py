@@ -81,6 +81,27 @@ def test_return_without_a_reference_takes_the_newest_purchases_first():
     assert [1_00] == taken(after(*events, back("80", original=None, time=3), programme=capped))
 
 
+@pytest.mark.parametrize("original", ["old", None])
+def test_the_order_of_reading_does_not_decide_which_purchase_is_the_newest(original):
+    """Two shops are two partitions. The query can read their purchases of one day in any order.
+
+    The redemption spends the points of the older purchase, so those of the newer one expire. A return without an
+    original takes the newer purchase first, so it takes nothing for this part.
+    """
+    programme = Programme(valid_for=5 * DAY)
+    invoices = buy("50", "old"), buy("100", "new", 2)
+    spent = Adjust(append_time=3, command_id="spent", points=-1_00)
+    given = Adjust(append_time=4 * DAY, command_id="given", points=5_00)
+    end = back("120", original=None, time=7 * DAY) if original is None else back("50", original, time=7 * DAY)
+    expected = 40 if original is None else 1_00
+
+    for order in invoices, invoices[::-1]:
+        account = None
+        for event in (*order, spent, given):
+            account = after(event, programme=programme, account=account).account
+        assert [expected] == taken(after(end, programme=programme, account=account))
+
+
 def test_return_of_a_customer_who_no_longer_takes_part():
     """A return of a known purchase takes its points back. A return without a reference has no effect."""
     known = replace(back("50"), customer_type="NONPRIME")
