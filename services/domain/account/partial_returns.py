@@ -30,6 +30,8 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
         returned_value = sum((min(value, items_left.get(item, _ZERO)) for item, value in returned.items.items()), _ZERO)
         values = ((item, value - returned.items.get(item, _ZERO)) for item, value in items_left.items())
         items_left = {item: value for item, value in values if rounded_amount(value) > 0}
+        if _sold_without_code(bought):
+            items_left.setdefault("", _ZERO)
     # A line can lack a value. So lines show which items are left only if they are worth the money of the return.
     # If one return does not show it, later ones do not show it either. Otherwise the order of the returns would matter.
     are_items_known = (
@@ -48,7 +50,7 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
     # no item is left.
     is_all_returned = (
         are_items_known
-        and not items_left
+        and not any(items_left.values())
         and rounded_amount(returned_value - bought.amount) >= 0
         and programme.tax_basis is TaxBasis.TAXABLE
     )
@@ -60,9 +62,12 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
 
 
 def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Programme) -> Decimal:
-    """Returns the money of the return. If both name their items, items that the purchase no longer has do not count."""
+    """Returns the money of the return.
+
+    If both name all their items, items that the purchase no longer has do not count.
+    """
     amount = abs(spend(returned.amount, returned.taxable_amount, programme))
-    if bought.items is None or not returned.items:
+    if bought.items is None or not returned.items or _sold_without_code(bought):
         return amount
     excess = sum(
         (
@@ -78,6 +83,14 @@ def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Prog
     if programme.tax_basis is TaxBasis.TAXABLE and returned.taxable_amount is not None:
         excess = excess * amount / value  # Items have gross values.
     return max(_ZERO, amount - excess) if excess != value else _ZERO
+
+
+def _sold_without_code(bought: PastPurchase) -> bool:
+    """Whether a line without an item code sold something. A return can then name a code that the purchase lacks.
+
+    A discount can also have no code, but its value is negative. The value is 0 after a return of all such lines.
+    """
+    return bought.items is not None and bought.items.get("", Decimal(-1)) >= 0
 
 
 def after_return_of_unknown_items(bought: PastPurchase, amount: Decimal, programme: Programme) -> PastPurchase:

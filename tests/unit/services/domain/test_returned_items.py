@@ -103,6 +103,43 @@ def test_return_of_an_item_without_a_code_does_not_show_what_is_left():
     assert [3_50] == taken(after(bought, back("75", lines=lines(**{"": -75})), programme=B_THREE_TIMES))
 
 
+@pytest.mark.parametrize(
+    ("sold", "returned", "points"),
+    [
+        ({"": 100}, {"B": -100}, 2_00),
+        ({"A": 60, "": 40}, {"B": -40}, 80),
+        ({"A": 60, "": 40}, {"A": -60, "B": -40}, 2_00),
+        ({"A": 110, "": -10}, {"B": -100}, 0),
+    ],
+    ids=["no line has a code", "one line has no code", "both items", "only a discount has no code"],
+)
+def test_the_amount_decides_if_something_was_sold_without_a_code(sold, returned, points):
+    """The returned item can be the one that was sold without a code. A discount is no such item."""
+    amount = -sum(returned.values())
+
+    assert [points] == taken(after(buy("100", lines=lines(**sold)), back(amount, lines=lines(**returned))))
+
+
+@pytest.mark.parametrize("times", [(2, 3), (3, 2)])
+def test_returns_with_and_without_a_code_in_any_order(times):
+    """The purchase still shows that something had no code after a return of all that had none."""
+    returns = [
+        back("40", number=name, time=time, lines=lines(**{item: -40}))
+        for name, item, time in zip(("no code", "B"), ("", "B"), times, strict=True)
+    ]
+    outcome = after(buy("100", lines=lines(**{"A": 60, "": 40})), *returns)
+
+    assert [80, 80] == taken(outcome)
+
+
+def test_nothing_stays_of_a_taxed_item_beside_a_cancelled_line_without_a_code():
+    """The till rounds the tax of the return otherwise, but its line shows that the only item comes back."""
+    item, *cancelled = (Line(code, Decimal(value)) for code, value in (("A", 100), ("", 10), ("", -10)))
+    bought = buy("100", lines=(item, *cancelled), taxable_amount=Decimal(80))
+
+    assert [1_60] == taken(after(bought, back("100", lines=(item,), taxable_amount=Decimal(79)), programme=TAXABLE))
+
+
 def test_purchase_of_release_0_1_knows_the_items_of_campaigns_only():
     """10.00 of the milk for 40.00 come back, and then 30.00 of the rest."""
     bought = PastPurchase(1, Decimal(100), 3_60, 0, lines=(MILK,))
