@@ -302,8 +302,12 @@ def _compare_state(
 
 
 def _as_stored(account: Account, state: Account) -> Account:
-    """The recomputed account, without the data that release 0.1 did not keep: items of purchases, and returns."""
+    """The recomputed account, without the data that release 0.1 did not keep.
+
+    These are the items of purchases, returns, and the first purchase of a tier period.
+    """
     account = account.copy()
+    account.period_start = min(account.period_start, state.period_start)
     for number, stored in state.purchases.items():
         if stored.items is not None:
             continue

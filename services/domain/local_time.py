@@ -33,16 +33,13 @@ def end_of_date(day: date, zone: str) -> int:
     return _midnight(day + timedelta(days=1), zone)
 
 
-def period_of(milliseconds: int, period: Period, zone: str) -> tuple[int, int]:
-    """Returns the start (inclusive) and the end (exclusive) of the calendar period that contains the time."""
+def end_of_period(milliseconds: int, period: Period, zone: str) -> int:
+    """Returns the end (exclusive) of the calendar period that contains the time."""
     day = local_time(milliseconds, zone).date()
     months = _MONTHS[period]
     first = (day.year * 12 + day.month - 1) // months * months
-    return _first_of_month(first, zone), _first_of_month(first + months, zone)
-
-
-def _first_of_month(months: int, zone: str) -> int:
-    return _midnight(date(months // 12, months % 12 + 1, 1), zone)
+    year, month = divmod(first + months, 12)
+    return _midnight(date(year, month + 1, 1), zone)
 
 
 @lru_cache(maxsize=4096)

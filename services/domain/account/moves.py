@@ -224,6 +224,7 @@ def _absorb_tier(posting: Posting, part: Account) -> None:
     account, programme = posting.account, posting.programme
     # The end of a period depends on the time zone of the version that began it. So compare the ends approximately.
     if abs(part.period_end - account.period_end) < ZONES_APART:
+        account.period_start = min(account.period_start, part.period_start)
         account.earned_in_period += part.earned_in_period
     elif part.period_end > account.period_end:
         account.period_start, account.period_end = part.period_start, part.period_end

@@ -10,7 +10,7 @@ from services.domain.account.posting import Posting
 from services.domain.accrual import accrual, spend
 from services.domain.entries import RECEIPT_TOO_OLD, Kind, Refusal, ReturnReason
 from services.domain.events import Forward, Line, Purchase, halves
-from services.domain.local_time import end_of_day, period_of
+from services.domain.local_time import end_of_day, end_of_period
 from services.domain.programme import DAY, Programme, Programmes, SpentReturns
 from services.domain.receipt_time import ApplicableRules, applicable_rules, is_eligible, with_campaign_time
 from services.domain.returns import InvoiceKind
@@ -153,10 +153,12 @@ def _past_purchase(purchase: Purchase, programme: Programme, tier: str, earned: 
 
 def _count_towards_tier(posting: Posting, points: int) -> None:
     account, programme = posting.account, posting.programme
+    if programme.tier_period and (not account.period_end or posting.time < account.period_start):
+        period_end = end_of_period(posting.time, programme.tier_period, programme.time_zone)
+        if account.period_end in {0, period_end}:
+            account.period_start, account.period_end = posting.time, period_end
     if not account.period_end:
-        if programme.tier_period is None:
-            return
-        account.period_start, account.period_end = period_of(posting.time, programme.tier_period, programme.time_zone)
+        return
     account.earned_in_period += points
     reached = programme.tier_for(account.earned_in_period)
     if programme.tier_rank(reached) > programme.tier_rank(account.tier):

@@ -6,7 +6,7 @@ from services.domain.account.model import Account, Outcome
 from services.domain.account.posting import Posting
 from services.domain.entries import Kind
 from services.domain.formats import points_text
-from services.domain.local_time import ZONES_APART, period_of
+from services.domain.local_time import ZONES_APART, end_of_period
 from services.domain.programme import Programmes
 
 
@@ -66,7 +66,7 @@ def _end_period(posting: Posting) -> None:
     if earned and programme.tier_period:
         account.period_start = start
         # ``start`` is midnight in the time zone of an earlier version. In a zone further west this is the day before.
-        account.period_end = period_of(start + ZONES_APART, programme.tier_period, programme.time_zone)[1]
+        account.period_end = end_of_period(start + ZONES_APART, programme.tier_period, programme.time_zone)
     tier = programme.tier_for(earned)
     if tier != account.tier:
         before, account.tier = account.tier, tier

@@ -15,7 +15,7 @@ from services.codecs.records import balance_record, entry_from_notification, not
 from services.domain.account.model import PastPurchase
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Capture, Erase, Line, Purchase, Replace, Reserve, Transfer, Unreadable
-from services.domain.programme import DAY, Programme, Programmes
+from services.domain.programme import DAY, Period, Programme, Programmes, Tier
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START, processed
 
@@ -216,6 +216,18 @@ def test_what_release_0_1_did_not_keep_is_no_difference():
     assert [] == found(facts, coverage=soon)
     facts.state.purchases["I1"] = facts.state.purchases["I1"]._replace(earned=1)
     assert [Source.STATE] == [each.where for each in found(facts, coverage=soon)]
+
+
+def test_the_start_of_a_period_of_release_0_1_is_no_difference():
+    """Release 0.1 kept the start of the calendar's period, and not the time of the first purchase that counted."""
+    programmes = Programmes((Programme(tier_period=Period.YEAR, tiers=(Tier("silver", 1_00),)),))
+    facts = facts_of(processed([[Purchase(START, "I1", Decimal(100))]], programmes))
+    soon = replace(EVERYTHING, now=START + 1)
+    facts.state = replace(facts.state, period_start=START - 1)
+    assert [] == found(facts, programmes, soon)
+
+    facts.state = replace(facts.state, period_start=START + 1)
+    assert [Source.STATE] == [each.where for each in found(facts, programmes, soon)]
 
 
 def test_a_doubled_entry_is_found():

@@ -137,18 +137,19 @@ def test_a_debt_moves():
 @pytest.mark.parametrize(
     ("end", "found"),
     [
-        (100 * DAY + 5 * 3_600_000, (7_00, 100 * DAY)),
-        (400 * DAY, (4_00, 400 * DAY)),
-        (50 * DAY, (3_00, 100 * DAY)),
+        (100 * DAY + 5 * 3_600_000, (7_00, 1, 100 * DAY)),
+        (400 * DAY, (4_00, 1, 400 * DAY)),
+        (50 * DAY, (3_00, 2, 100 * DAY)),
     ],
 )
 def test_points_of_two_periods_do_not_add_up(end, found):
     """The later period counts. Two ends that differ by a few hours are one period in two time zones."""
-    part = Account(1, period_end=end, earned_in_period=4_00)
-    account = Account(1, period_end=100 * DAY, earned_in_period=3_00)
+    part = Account(1, period_start=1, period_end=end, earned_in_period=4_00)
+    account = Account(1, period_start=2, period_end=100 * DAY, earned_in_period=3_00)
     outcome = process(account, [absorb(part)], Programmes(), NEW)
 
-    assert found == (outcome.account.earned_in_period, outcome.account.period_end)
+    later = outcome.account
+    assert found == (later.earned_in_period, later.period_start, later.period_end)
 
 
 def test_a_tier_that_the_programme_no_longer_has_moves():
