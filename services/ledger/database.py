@@ -24,6 +24,8 @@ _WRITE_SECONDS = 60
 BUSY_MILLISECONDS = _WRITE_SECONDS * 1000
 """How long a writer waits for another writer in SQLite."""
 _READ_SECONDS = 5
+_SESSION_SECONDS = 60
+"""How long a session of PostgreSQL is used. It keeps the defaults of its start, for example that it is read-only."""
 _LOCK = 0x10A17
 """The number of the advisory lock. Nothing else in the database uses it."""
 
@@ -103,13 +105,22 @@ def reading_engine(url: str) -> Engine:
 
 def _postgresql(url: URL, seconds: int, **options: Any) -> Engine:
     timeouts = f"-c statement_timeout={seconds}s -c idle_in_transaction_session_timeout={seconds}s"
-    arguments: dict[str, int | str] = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": seconds * 1000}
+    arguments: dict[str, int | str] = {
+        "connect_timeout": _CONNECT_SECONDS,
+        # Without these three, a call waits for a dead host for two hours.
+        "tcp_user_timeout": seconds * 1000,
+        "keepalives_idle": seconds,
+        "keepalives_interval": seconds,
+        # A default of the database must not change what the ledger stores or reads.
+        "client_encoding": "utf8",
+    }
     # An operator can set the same arguments in the query of the URL. ``connect_args`` would override them.
     arguments = {name: value for name, value in arguments.items() if name not in url.query}
     options_of_url = url.normalized_query.get("options", ())
-    arguments["options"] = " ".join((timeouts, *options_of_url))
+    arguments["options"] = " ".join((timeouts, "-c extra_float_digits=1", *options_of_url))
+    options |= {"pool_pre_ping": True, "pool_recycle": _SESSION_SECONDS, "connect_args": arguments}
     # A transaction must see what was committed while it waited for the lock. The database can have another default.
-    return _engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=arguments, **options)
+    return _engine(url, isolation_level="READ COMMITTED", **options)
 
 
 def _engine(url: URL, **options: Any) -> Engine:

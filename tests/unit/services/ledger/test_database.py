@@ -1,6 +1,6 @@
 """The schema and its migrations: services.ledger.database."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from sqlalchemy.exc import DBAPIError
 
 from services.ledger.database import LedgerError, migrate, parse_url, reading_engine, writing_engine
 from services.ledger.tables import METADATA, PROPERTY
+
+SUM = 0.1 + 0.2
 
 
 @pytest.fixture
@@ -108,7 +110,8 @@ def test_options_in_the_url_of_postgresql_count(monkeypatch: pytest.MonkeyPatch)
         engine.connect()
 
     assert "30" == seen["connect_timeout"]
-    assert "tcp_user_timeout" in seen
+    # Without these, a call waits for two hours for a host that died.
+    assert [5_000, 5, 5] == [seen[name] for name in ("tcp_user_timeout", "keepalives_idle", "keepalives_interval")]
     assert "statement_timeout" in str(seen["options"])
     assert str(seen["options"]).endswith(" -csearch_path=loyalty")
 
@@ -122,6 +125,48 @@ def test_a_default_of_the_database_does_not_change_the_isolation(database_url: s
     with engine.connect() as connection:
         assert "read committed" == connection.scalar(text("SHOW transaction_isolation"))
     engine.dispose()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("engine_of", [writing_engine, reading_engine])
+def test_a_default_of_the_database_does_not_change_texts_and_amounts(
+    database_url: str, engine_of: Callable[[str], Engine]
+) -> None:
+    """An old program can need another encoding of its session. An amount keeps all its digits."""
+    set_default(database_url, "SET client_encoding = 'LATIN1'")
+    set_default(database_url, "SET extra_float_digits = 0")
+    engine = engine_of(database_url)
+    with engine.connect() as connection:
+        row = connection.execute(
+            text("SELECT cast(:price AS text), cast(:sum AS float8)"), {"price": "5 €", "sum": SUM}
+        )
+        assert ("5 €", SUM) == tuple(row.one())
+    engine.dispose()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_writer_continues_after_the_database_was_read_only(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session stays read-only for its whole life, so the writer starts a new one after some time."""
+    monkeypatch.setattr("services.ledger.database._SESSION_SECONDS", 0)
+    engine = writing_engine(database_url)
+    migrate(engine)
+    engine.dispose()
+    set_default(database_url, "SET default_transaction_read_only = on")
+    row = insert(PROPERTY).values(name="a", value="b")
+    with pytest.raises(DBAPIError, match="read-only"), engine.begin() as connection:
+        connection.execute(row)
+    set_default(f"{database_url}&options=-cdefault_transaction_read_only%3Doff", "RESET default_transaction_read_only")
+    with engine.begin() as connection:
+        connection.execute(row)
+    engine.dispose()
+
+
+def set_default(url: str, change: str) -> None:
+    """Change a default for new sessions of this database."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{connection.info.dbname}" {change}'.encode())
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:p@h/d", "postgresql+psycopg2://u:p@h/d"])
