@@ -90,7 +90,7 @@ def _is_transient(status: int) -> bool:
 def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
     """All entries of the ledger as encoded Notifications, from one transaction. Raises UnreadableError."""
     try:
-        from sqlalchemy import select, text  # noqa: PLC0415 - the extra `ledger` is optional
+        from sqlalchemy import select  # noqa: PLC0415 - the extra `ledger` is optional
         from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
         from services.ledger.database import LedgerError, reading_engine  # noqa: PLC0415
@@ -101,12 +101,9 @@ def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
     encode = encoder(LOYALTY, ids)
     statement = select(ACCOUNT.c.card, ACCOUNT.c.pseudonym, ACCOUNT.c.opened_time, *ENTRY.c).join(ENTRY)
     try:
-        engine = reading_engine(settings.ledger_url)
+        engine = reading_engine(settings.ledger_url, seconds=0)
         try:
             with engine.connect() as connection:
-                if engine.dialect.name == "postgresql":  # the engine sets short timeouts, which are for HTTP requests
-                    connection.execute(text("SET statement_timeout = 0"))
-                    connection.execute(text("SET idle_in_transaction_session_timeout = 0"))
                 rows = connection.execution_options(yield_per=_PAGE).execute(statement)
                 for row in rows.mappings():
                     entry = stored_entry(row, row["opened_time"])

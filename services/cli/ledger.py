@@ -97,7 +97,7 @@ def _clear_errors() -> Iterator[None]:
 def _reading() -> "Iterator[LedgerQueries]":
     from services.ledger.queries import LedgerQueries
 
-    with closing(LedgerQueries(read_settings().ledger_url)) as queries:
+    with closing(LedgerQueries(read_settings().ledger_url, seconds=0)) as queries:
         yield queries
 
 

@@ -23,7 +23,8 @@ _CONNECT_SECONDS = 3
 _WRITE_SECONDS = 60
 BUSY_MILLISECONDS = _WRITE_SECONDS * 1000
 """How long a writer waits for another writer in SQLite."""
-_READ_SECONDS = 5
+READ_SECONDS = 5
+"""How long a reader waits that serves HTTP requests."""
 _SESSION_SECONDS = 60
 """How long a session of PostgreSQL is used. It keeps the defaults of its start, for example that it is read-only."""
 _LOCK = 0x10A17
@@ -93,24 +94,30 @@ def writing_engine(url: str) -> Engine:
     return engine
 
 
-def reading_engine(url: str) -> Engine:
-    """The engine of readers. It cannot write or create a file, and its timeouts are short."""
+def reading_engine(url: str, *, seconds: int = READ_SECONDS) -> Engine:
+    """The engine of readers. It cannot write or create a file.
+
+    Args:
+        seconds: how long a statement of PostgreSQL may take, and how long its transaction may wait for the reader; 0
+            for no limit.
+    """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
-        return _postgresql(parsed, _READ_SECONDS, pool_size=5, pool_timeout=_READ_SECONDS)
+        return _postgresql(parsed, seconds, pool_size=5, pool_timeout=READ_SECONDS)
     uri = parsed.set(database=f"file:{quote(str(parsed.database))}", query={"mode": "ro", "uri": "true"})
     # Use no pool: only a new connection sees a file that was created again, and a new connection is cheap.
-    return _engine(uri, connect_args={"timeout": _READ_SECONDS}, poolclass=NullPool)
+    return _engine(uri, connect_args={"timeout": READ_SECONDS}, poolclass=NullPool)
 
 
 def _postgresql(url: URL, seconds: int, **options: Any) -> Engine:
     timeouts = f"-c statement_timeout={seconds}s -c idle_in_transaction_session_timeout={seconds}s"
+    silence = seconds or _WRITE_SECONDS
     arguments: dict[str, int | str] = {
         "connect_timeout": _CONNECT_SECONDS,
         # Without these three, a call waits for a dead host for two hours.
-        "tcp_user_timeout": seconds * 1000,
-        "keepalives_idle": seconds,
-        "keepalives_interval": seconds,
+        "tcp_user_timeout": silence * 1000,
+        "keepalives_idle": silence,
+        "keepalives_interval": silence,
         # A default of the database must not change what the ledger stores or reads.
         "client_encoding": "utf8",
     }

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import to_milliseconds
 from services.domain.programme import DAY
-from services.ledger.database import AWAY, reading_engine
+from services.ledger.database import AWAY, READ_SECONDS, reading_engine
 from services.ledger.records import Undecodable, storable, stored_entry
 from services.ledger.tables import ACCOUNT, ENTRY, GAP, HAS_INVOICE, UNDECODABLE
 
@@ -87,10 +87,13 @@ class Statement:
 
 
 class LedgerQueries:
-    """Reads one ledger. Every method raises LedgerUnavailableError if the ledger does not answer."""
+    """Reads one ledger. Every method raises LedgerUnavailableError if the ledger does not answer.
 
-    def __init__(self, url: str) -> None:
-        self._engine = reading_engine(url)
+    ``seconds`` is the argument of ``reading_engine``.
+    """
+
+    def __init__(self, url: str, *, seconds: int = READ_SECONDS) -> None:
+        self._engine = reading_engine(url, seconds=seconds)
 
     def close(self) -> None:
         self._engine.dispose()

@@ -41,7 +41,6 @@ def read_table(table: Table, settings: Settings) -> Iterator[pa.RecordBatch]:
     """All rows of a table of the ledger. Raises LedgerUnavailableError and LedgerError."""
     schema = ledger_schema(table)
     with _connected(settings) as connection:
-        # Read in pages, because readers of PostgreSQL have a short timeout for one statement.
         for page in connection.execute(select(table), execution_options={"yield_per": BATCH_ROWS}).partitions():
             columns = zip(*page, strict=True)
             yield pa.RecordBatch.from_arrays(
@@ -73,7 +72,7 @@ def read_customer_keys(settings: Settings) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _connected(settings: Settings) -> Iterator[Connection]:
-    engine = reading_engine(settings.ledger_url)
+    engine = reading_engine(settings.ledger_url, seconds=0)
     try:
         with closing(engine.connect()) as connection:
             yield connection

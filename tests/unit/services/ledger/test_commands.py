@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from services.cli import app
@@ -44,6 +45,24 @@ def test_gaps_are_shown_without_cards(ledger: Ledger) -> None:
     assert "9265846829" not in table
     (gap,) = json.loads(loyalty("gaps", "--json").stdout)["gaps"]
     assert ("9265846829", 1, 2) == (gap["card"], gap["first"], gap["last"])
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_the_commands_have_no_time_limit(ledger: Ledger) -> None:
+    """A ledger can have millions of gaps. The view shows the limits of the session as the numbers of a gap."""
+    ledger.append(("9265846829", entry(1)))
+    with ledger.engine.begin() as connection:
+        connection.execute(text("DROP TABLE ledger_gap"))
+        connection.execute(
+            text("""
+                CREATE VIEW ledger_gap AS SELECT id AS account_id,
+                trim(trailing 's' from current_setting('statement_timeout'))::int AS first_sequence,
+                trim(trailing 's' from current_setting('idle_in_transaction_session_timeout'))::int AS last_sequence
+                FROM ledger_account
+            """)
+        )
+    (gap,) = json.loads(loyalty("gaps", "--json").stdout)["gaps"]
+    assert (0, 0) == (gap["first"], gap["last"])
 
 
 def test_a_gap_of_an_account_with_a_wrong_clock_is_shown(ledger: Ledger) -> None:

@@ -163,6 +163,20 @@ def test_a_writer_continues_after_the_database_was_read_only(
     engine.dispose()
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_the_limit_of_a_reader(database_url: str) -> None:
+    """A statement may take as long as the reader says, and a reader without a limit may read as long as it needs."""
+    engine = reading_engine(database_url, seconds=1)
+    with pytest.raises(DBAPIError, match="statement timeout"), engine.connect() as connection:
+        connection.execute(text("SELECT pg_sleep(60)"))
+    engine.dispose()
+    engine = reading_engine(database_url, seconds=0)
+    with engine.connect() as connection:
+        limits = "SELECT current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout')"
+        assert ("0", "0") == tuple(connection.execute(text(limits)).one())
+    engine.dispose()
+
+
 def set_default(url: str, change: str) -> None:
     """Change a default for new sessions of this database."""
     with psycopg.connect(url, autocommit=True) as connection:
