@@ -2,13 +2,9 @@
 
 import signal
 import sys
-from collections.abc import Callable
-from types import FrameType
 
-import stamina
 import structlog
 from confluent_kafka import KafkaException
-from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from schemas.topics import LOYALTY
@@ -17,7 +13,7 @@ from services.errors import UserError
 from services.health import serve_health
 from services.ledger.appender import Appender
 from services.ledger.consumer import LedgerConsumer
-from services.ledger.database import AWAY, LedgerError, migrate, writing_engine
+from services.ledger.database import writing_engine
 from services.ledger.metrics import Metrics
 from services.logging import configure_logging
 from services.messaging.avro import decoder
@@ -32,51 +28,20 @@ _EXIT_DO_NOT_RESTART = 2
 """The exit status of errors that a restart does not solve."""
 
 
-class _StopError(Exception):
-    """A signal arrived before the consumer ran."""
-
-
 def run(settings: Settings) -> None:
     """Run the ledger until SIGTERM or SIGINT. Raises StartUpError, LedgerError, PseudonymKeyError, OSError."""
-
-    def stop_at_once(_: int, __: FrameType | None) -> None:
-        raise _StopError
-
-    _on_signals(stop_at_once)
     require_port(settings.metrics_host, settings.ledger_metrics_port, "LOYALTY_LEDGER_METRICS_PORT")
     metrics = Metrics()
     engine = writing_engine(settings.ledger_url)
     appender = Appender(engine, pseudonyms(settings.pseudonym_key_file), settings.name_of(LOYALTY))
     consumer = LedgerConsumer(settings, appender, decoder(LOYALTY, schema_ids(settings)), metrics)
-    health = serve_health(settings, settings.ledger_metrics_port, metrics.registry, lambda: consumer.problem)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _, __: consumer.stop())
     try:
-        with health:
-            for attempt in stamina.retry_context(on=AWAY, attempts=None, timeout=None):
-                with attempt:
-                    _set_up(engine, appender)
-            _on_signals(lambda _, __: consumer.stop())
+        with serve_health(settings, settings.ledger_metrics_port, metrics.registry, lambda: consumer.problem):
             consumer.run()
     finally:
         engine.dispose()
-
-
-def _set_up(engine: Engine, appender: Appender) -> None:
-    """Create the tables, or check them. Raises LedgerError and errors of AWAY."""
-    try:
-        migrate(engine)
-        appender.bind()
-    except AWAY:
-        raise
-    except DBAPIError as error:
-        raise LedgerError(
-            f"the database refuses to set up the ledger: {error.orig}; give the user of LOYALTY_LEDGER_URL the right "
-            "to create tables there, or name another database"
-        ) from error
-
-
-def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handler)
 
 
 def main() -> int:
@@ -86,14 +51,17 @@ def main() -> int:
         tracing.start("loyalty-ledger")
         configure_logging(settings)
         run(settings)
-    except _StopError:
-        return 0
     except (UserError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_status if isinstance(error, UserError) else _EXIT_DO_NOT_RESTART
     except KafkaException as error:
         sys.stderr.write(f"error: the settings of Kafka do not work: {error.args[0].str()}\n")
         return _EXIT_DO_NOT_RESTART
+    except DBAPIError as error:
+        # The details of the driver can have card numbers.
+        reason = str(error.orig).partition("\n")[0]
+        sys.stderr.write(f"error: the database refuses the ledger: {reason}\n")
+        return 1
     log.info("stopped")
     return 0
 

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from services.domain.entries import Kind
 from services.ledger import erasure, positions
 from services.ledger.accounts import AccountKey, Accounts, find_gaps
-from services.ledger.database import BUSY_MILLISECONDS, lock
+from services.ledger.database import BUSY_MILLISECONDS, lock, migrate
 from services.ledger.positions import Span
 from services.ledger.records import CardEntry, Undecodable, storable
 from services.ledger.tables import ENTRY, GAP, UNDECODABLE
@@ -68,8 +68,12 @@ class Appender:
         # The former process may have left erased data in the write-ahead log.
         self._erased_data_in_log = True
 
-    def bind(self) -> None:
-        """Tie the ledger to this topic and this pseudonym key. Raises LedgerError if it is tied to others."""
+    def set_up(self) -> None:
+        """Migrate the tables, and tie the ledger to this topic and this pseudonym key.
+
+        Raises LedgerError if the ledger is tied to others.
+        """
+        migrate(self._engine)
         with self._engine.begin() as connection:
             lock(connection)
             positions.bind(connection, {"topic": self._topic, "pseudonym key": self._pseudonyms.key_id})

@@ -30,6 +30,7 @@ _BATCH_RECORDS = 5_000
 _POLL_SECONDS = 1.0
 _BROKER_SECONDS = 5.0
 _CHECK_SECONDS = 5.0
+_STALLED_SECONDS = 120.0
 
 _TEMPORARY = (*AWAY, SchemaRegistryUnavailableError, PositionMovedError)
 """After these errors the consumer reads the positions again and continues there. It skips nothing."""
@@ -50,6 +51,7 @@ class LedgerConsumer:
         self._decode = decode
         self._metrics = metrics
         self._reader = LogReader(settings, CLIENT_ID, retry_on=_TEMPORARY, **{"enable.partition.eof": False})
+        self._is_set_up = False
         self._positions: dict[int, int] = {}
         self._next_check = 0.0
         metrics.ready.set_function(lambda: self.problem is None)
@@ -57,7 +59,11 @@ class LedgerConsumer:
     @property
     def problem(self) -> str | None:
         """Why the ledger cannot append now, for an operator; None if it can."""
-        return self._reader.error or (None if self._reader.connected else "not connected")
+        if self._reader.error:
+            return self._reader.error
+        if time.monotonic() > self._reader.last_step_time + _STALLED_SECONDS:
+            return "the database has not finished a transaction for two minutes"
+        return None if self._reader.connected else "not connected"
 
     def stop(self) -> None:
         """Make ``run`` return after the current transaction."""
@@ -68,7 +74,10 @@ class LedgerConsumer:
         self._reader.run(self._connect, self._poll_once)
 
     def _connect(self) -> None:
-        """Read the positions from the database and continue there."""
+        """Set up the ledger, read the positions from the database and continue there."""
+        if not self._is_set_up:
+            self._appender.set_up()
+            self._is_set_up = True
         admin = clients.admin(self._settings, CLIENT_ID)
         (future,) = admin.describe_topics(TopicCollection([self._topic]), request_timeout=_BROKER_SECONDS).values()
         topic = future.result()

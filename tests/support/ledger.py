@@ -7,7 +7,7 @@ from sqlalchemy import Engine, select
 
 from services.domain.entries import Entry
 from services.ledger.appender import Appended, Appender, Batch
-from services.ledger.database import migrate, reading_engine, writing_engine
+from services.ledger.database import reading_engine, writing_engine
 from services.ledger.positions import Span
 from services.ledger.records import CardEntry, stored_entry
 from services.ledger.tables import ACCOUNT, ENTRY, GAP
@@ -24,9 +24,8 @@ class Ledger:
     def __init__(self, url: str) -> None:
         self.url = url
         self.engine = writing_engine(url)
-        migrate(self.engine)
         self.appender = Appender(self.engine, PSEUDONYMS, "loyalty")
-        self.appender.bind()
+        self.appender.set_up()
         self.position = self.appender.open(TOPIC_ID, EVERYTHING, {})[0]
 
     def append(self, *entries: tuple[str, Entry]) -> Appended:

@@ -214,7 +214,7 @@ def test_a_ledger_stays_with_its_topic_and_its_key(ledger: Ledger) -> None:
         Appender(ledger.engine, Pseudonyms(b"x" * 32), "loyalty"),
     ):
         with pytest.raises(LedgerError, match="made with another"):
-            appender.bind()
+            appender.set_up()
 
 
 @pytest.mark.parametrize("card", ["ü" * 5_000, "a\0b", "'; DROP TABLE ledger_entry; --", "\U0001f6d2"])
