@@ -47,9 +47,10 @@ def apply(
     with clear_errors():
         new_passwords = {user: _password(passwords / user) for user in USERS if passwords}
         require_broker(settings)
-        if new_passwords:
-            set_passwords(settings, new_passwords)
         changes = apply_rights(settings)
+        if new_passwords:
+            # Afterwards the password of this process can be wrong, and then it cannot open another connection.
+            set_passwords(settings, new_passwords)
     lists = {
         word: [_as_row(right) for right in found]
         for word, found in (("granted", changes.granted), ("withdrawn", changes.withdrawn))

@@ -3,6 +3,7 @@
 import json
 import re
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -378,6 +379,16 @@ def test_a_rotated_password_replaces_the_old_one(secured, tmp_path):
         assert "SASL authentication error" in refusal(till)
     finally:
         set_passwords(admin, {"till": old})
+
+
+def test_admin_replaces_its_own_password(secured: Secured, tmp_path: Path) -> None:
+    """After the change, the command opens no connection with the old password."""
+    admin, old, new = secured.settings_of(ADMIN), secured.security.passwords, tmp_path / "passwords"
+    shutil.copytree(old, new)
+    (new / ADMIN).write_text("another", encoding="utf-8")
+    loyalty(admin, "access", "apply", "--passwords", str(new))
+    changed = admin.model_copy(update={"kafka_sasl_password_file": new / ADMIN})
+    loyalty(changed, "access", "apply", "--passwords", str(old))
 
 
 def test_a_till_of_a_vendor_publishes_with_its_password(secured: Secured, tmp_path: Path) -> None:
