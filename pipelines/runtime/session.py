@@ -19,7 +19,7 @@ from pipelines.runtime import class_archive, java_log
 from pipelines.runtime.temporary_folder import TemporaryFolder, temporary_folder
 from pipelines.sinks import delta
 from services.settings import Settings
-from services.start_up import local_folder
+from services.start_up import StartUpError, local_folder
 from services.verdicts import LONGEST_TEXT
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
@@ -132,6 +132,11 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
         if settings.spark_master:
             options["spark.master"] = _master(settings.spark_master, task_attempts)
         jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
+        if not jars:
+            raise StartUpError(
+                f"LOYALTY_SPARK_JARS_DIR: {settings.spark_jars_dir} has no jars, so Spark cannot read Kafka: set it "
+                "to the folder with Spark's jars. `make setup` and `loyalty up` download them"
+            )
         options |= _file_options(settings, jars)
         options["spark.jars"] = ",".join(map(str, jars))
         if SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone

@@ -7,6 +7,7 @@ import pytest
 from pipelines.runtime import session
 from pipelines.runtime.session import has_links, has_local_checkpoints
 from services.settings import Settings
+from services.start_up import StartUpError
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +61,10 @@ def test_one_machine_repeats_failed_tasks(monkeypatch: pytest.MonkeyPatch, maste
     """By default Spark repeats no task on one machine. The master in the settings can say otherwise."""
     monkeypatch.setattr(session, "_local_master", lambda: "local[8]")
     assert expected == session._master(master, 4)
+
+
+def test_a_folder_without_jars_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark would start, and then say that it does not know Kafka."""
+    monkeypatch.setattr(session, "_java_gateway", None)
+    with pytest.raises(StartUpError, match="has no jars"):
+        session.spark_session(Settings(spark_jars_dir=tmp_path))
