@@ -382,7 +382,9 @@ class Settings(BaseSettings):
     @field_validator("api_certificate_key_file", "api_client_ca_file")
     @classmethod
     def _require_certificate(cls, file: Path | None, info: ValidationInfo) -> Path | None:
-        certificate = info.data.get("api_certificate_file")
+        if "api_certificate_file" not in info.data:
+            return file  # another error says why the certificate cannot be used
+        certificate = info.data["api_certificate_file"]
         is_key = info.field_name == "api_certificate_key_file"
         if (certificate is None and file) or (certificate and is_key and file is None):
             raise ValueError("LOYALTY_API_CERTIFICATE_FILE and LOYALTY_API_CERTIFICATE_KEY_FILE must be set, too")

@@ -161,6 +161,15 @@ def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
             read_settings(**{alone: certificates.certificate})
 
 
+def test_a_certificate_that_is_not_a_file_is_the_only_error(tmp_path: Path) -> None:
+    """The settings name the certificate and its key, so the error does not say that one is missing."""
+    certificates = Certificates(tmp_path)
+    with pytest.raises(SettingsError) as error:
+        read_settings(api_certificate_file=tmp_path / "none", api_certificate_key_file=certificates.certificate)
+    assert "cannot read" in str(error.value)
+    assert "must be set" not in str(error.value)
+
+
 def test_idle_clients_do_not_delay_the_end(tmp_path: Path) -> None:
     """A client with TLS that keeps its connection does not answer its end. The server does not wait for it."""
     with ExitStack() as stack:
