@@ -103,7 +103,7 @@ def _csv_rows(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
         yield 1, csv.Error(f"the header names {', '.join(sorted(repeated))} more than once")
         return
     if missing := [name for name in ("card", "points") if name not in columns]:
-        yield 1, csv.Error(f"the header does not name {', '.join(missing)}")
+        yield 1, csv.Error(f"the header does not name {', '.join(missing)}: write {','.join(COLUMNS)}")
         return
     reader.fieldnames = columns
     yield from _rows_of(reader)

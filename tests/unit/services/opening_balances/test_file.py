@@ -142,7 +142,12 @@ def test_the_last_times_of_expiry_are_valid_commands(tmp_path, expires):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("b.csv", "", "line 1: is not CSV: the header does not name card, points"),
+        ("b.csv", "", "line 1: is not CSV: the header does not name card, points: write card,points,expires"),
+        (
+            "b.csv",
+            "card;points\n",
+            "line 1: is not CSV: the header does not name card, points: write card,points,expires",
+        ),
         ("b.csv", "A,10,2027-12-31\n", "line 1: is not CSV: the header does not name card, points"),
         ("b.csv", "card,points", "line 1: does not end with a line break: is the file complete?"),
         ("b.csv", "card,points\n", "has no rows"),
