@@ -110,12 +110,19 @@ def _show_one(known: list[Version], number: int, *, as_json: bool) -> None:
 def _table(known: list[Version]) -> Table:
     now = datetime.now(UTC).timestamp() * 1000
     in_force = max(each.number for each in known if each.effective_time <= now)
+    last_of_its_time = {each.effective_time: each.number for each in known}
+
+    def state(version: Version) -> str | None:
+        if version.number <= in_force:
+            return "in force" if version.number == in_force else None
+        return "planned" if version.number == last_of_its_time[version.effective_time] else "replaced"
+
     rows = (
         (
             each.number,
             short_time_text(each.effective_time) if each.number else None,
             short_time_text(each.published_time) if each.number else "from the settings",
-            "in force" if each.number == in_force else "planned" if each.number > in_force else None,
+            state(each),
         )
         for each in known
     )

@@ -206,8 +206,12 @@ def test_the_command_publishes_a_version_and_shows_all_versions(
     table = loyalty("show").stdout
     assert "in force" in table
     assert "planned" in table
+    assert "replaced" not in table
     missing = loyalty("show", "--version", "2")
     assert (1, "error: there is no version 2: the latest version is 1\n") == (missing.exit_code, missing.stderr)
+    loyalty("publish", str(tmp_path / "spring.yaml"), "--effective-from", when.isoformat())
+    table = loyalty("show").stdout
+    assert (1, 1) == (table.count("replaced"), table.count("planned"))
 
 
 def test_the_command_prints_why_it_did_not_publish(in_use: Settings, loyalty: Command, tmp_path: Path) -> None:
