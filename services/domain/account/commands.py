@@ -65,7 +65,7 @@ def capture(posting: Posting, event: Capture) -> None:
 
 def void(posting: Posting, event: Void) -> None:
     if reservation := _end_reservation(posting, event):
-        posting.add_unspent(reservation)
+        posting.add_points(reservation.lots)
         posting.add_decision(event, posting.add_entry(Kind.VOIDED), event.redemption_id)
 
 
@@ -73,8 +73,7 @@ def _cancel_debt(posting: Posting, redemption_id: str) -> None:
     """Cancels the debt that only the points of this reservation could pay, because they are spent now.
 
     With ``SpentReturns.WITHIN_BALANCE``, a return takes reserved points back as a ``reserved_debt``. If the reservation
-    ends without a capture, its points pay this debt. Other points never pay it. A debt of an adjustment is not
-    cancelled.
+    ends without a capture, its points pay this debt. A debt of an adjustment is not cancelled.
     """
     account = posting.account
     reservation = account.reservations.get(redemption_id)

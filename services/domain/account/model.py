@@ -115,9 +115,8 @@ class Account:
         opened_time: append time of the event that opened the account.
         sequence: number of entries.
         updated_time: the latest time of any entry.
-        debt: points that were taken back after they were spent. The next points pay it, except the reserved debt. With
-            a debt that is larger than the reserved debt there are no lots.
-        reserved_debt: the part of the debt that returns took from reserved points. Points of open reservations pay it.
+        debt: points that were taken back after they were spent. The next points pay it. With a debt there are no lots.
+        reserved_debt: the part of the debt that returns took from reserved points. The next points pay the rest first.
         lots: spendable and pending points, without reserved points.
         reservations: by redemption id.
         purchases: by invoice number, in the order in which the query read them. The module ``memory`` decides how long

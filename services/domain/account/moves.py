@@ -127,10 +127,8 @@ def absorb(posting: Posting, event: Absorb) -> None:
     if not event.is_sent_back and event.counterparty not in account.former_cards:
         account.former_cards = (*account.former_cards, event.counterparty)
     posting.add_points(part.lots)
-    owed = part.debt - part.reserved_debt
-    posting.take_back(owed, most_debt=owed)
-    account.debt += part.reserved_debt
-    account.reserved_debt += part.reserved_debt
+    posting.take_back(part.debt, most_debt=part.debt)
+    account.reserved_debt = min(account.reserved_debt + part.reserved_debt, account.debt)
     account.reservations |= part.reservations
     account.imports += part.imports
     # Both accounts can know the same number, if a till has used it again. Later returns mean the newer purchase.

@@ -5,7 +5,7 @@ from typing import Any
 
 from services.domain.account import lots
 from services.domain.account.lots import Lots, Terms
-from services.domain.account.model import Account, Outcome, Reservation
+from services.domain.account.model import Account, Outcome
 from services.domain.entries import Decision, Entry, Kind, Refusal
 from services.domain.events import Command, Event, Purchase, Reserve
 from services.domain.programme import Programme, Programmes
@@ -86,19 +86,12 @@ class Posting:
         )
 
     def add_points(self, added: Lots) -> None:
-        """Adds points. The points that expire soonest pay the debt first, except the reserved debt."""
+        """Adds points. The points that expire soonest pay the debt first."""
         account = self.account
         lots.add(account.lots, added)
         if account.debt:
-            account.reserved_debt = min(account.reserved_debt, account.reserved)
-            account.debt -= sum(lots.take_any(account.lots, account.debt - account.reserved_debt).values())
-
-    def add_unspent(self, reservation: Reservation) -> None:
-        """Adds the points of a reservation that has ended without a capture. They also pay the reserved debt."""
-        account, reserved_debt = self.account, self.account.reserved_debt
-        account.reserved_debt = max(0, reserved_debt - reservation.points)
-        self.add_points(reservation.lots)
-        account.reserved_debt = min(reserved_debt, account.debt)
+            account.debt -= sum(lots.take_any(account.lots, account.debt).values())
+            account.reserved_debt = min(account.reserved_debt, account.debt)
 
     def take_back(self, points: int, preferred: Terms | None = None, *, most_debt: int) -> int:
         """Takes points from all lots, also pending ones.

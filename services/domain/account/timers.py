@@ -39,7 +39,7 @@ def _apply(posting: Posting, due: int) -> None:
     for redemption_id, reservation in account.reservations.items():
         if reservation.lapses_time == due:
             del account.reservations[redemption_id]
-            posting.add_unspent(reservation)
+            posting.add_points(reservation.lots)
             posting.add_entry(Kind.LAPSED, event_id=redemption_id)
             return
     _end_period(posting)

@@ -198,43 +198,6 @@ def test_return_takes_back_reserved_points_unless_they_are_spent(end):
     assert 0 == ended.decisions[0].total
 
 
-@pytest.mark.parametrize("end", [Void, Capture])
-def test_points_that_come_before_the_end_of_a_redemption_do_not_pay_for_it(end):
-    """The customer keeps the points of the second purchase, also if they come before the void or the capture."""
-    reserved = Reserve(append_time=2, command_id="redemption", points=2_00)
-    before = after(buy("100"), reserved, back("100", time=3), buy("500", "between", 4)).account
-    assert (10_00, 8_00) == (before.total, before.available)
-
-    account = after(end(append_time=5, command_id="end", redemption_id="redemption"), account=before).account
-
-    assert (10_00, 0, 0) == (account.available, account.debt, account.reserved_debt)
-
-
-@pytest.mark.parametrize("ends", [(Void, Capture), (Capture, Void)])
-def test_one_of_two_redemptions_pays_for_a_return(ends):
-    """The void brings back 0.50 of the 1.50 that a return took, and the capture gives back the rest."""
-    points = {Void: 50, Capture: 1_50}
-    reserves = [Reserve(append_time=2, command_id=end.__name__, points=points[end]) for end in ends]
-    commands = [
-        end(append_time=time, command_id=f"end {time}", redemption_id=end.__name__)
-        for time, end in enumerate(ends, start=5)
-    ]
-    outcome = after(buy("100"), *reserves, back("75", time=3), buy("50", "between", 4), *commands)
-
-    assert [1_00] == [each.points for each in outcome.entries if each.reason == "points-spent"]
-    assert (1_00, 0, 0) == (outcome.account.available, outcome.account.debt, outcome.account.reserved_debt)
-
-
-def test_the_next_points_pay_a_debt_that_no_redemption_pays_any_more():
-    """The reserved points pay the adjustment, so the debt of the return is left after the void."""
-    reserved = Reserve(append_time=2, command_id="redemption", points=2_00)
-    adjusted = Adjust(append_time=4, command_id="correction", points=-2_00, allow_negative=True)
-    void = Void(append_time=5, command_id="end", redemption_id="redemption")
-    account = after(buy("100"), reserved, back("100", time=3), adjusted, void, buy("150", "next", 6)).account
-
-    assert (1_00, 0, 0) == (account.available, account.debt, account.reserved_debt)
-
-
 def test_a_capture_cancels_only_the_debt_of_returns():
     """An adjustment took 1.50 of the reserved points, and a return took 0.50. The customer owes the 1.50."""
     reserved = Reserve(append_time=2, command_id="redemption", points=2_00)
