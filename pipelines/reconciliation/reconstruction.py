@@ -89,9 +89,8 @@ def _returnables(recomputed: Recomputed, programmes: Programmes, now: int) -> It
     before, account = recomputed.settled.account, recomputed.late.account
     if account:
         moving = (each for _, each in recomputed.late.commands if isinstance(each, Absorb | Purchase))
-        # The other card has an account. A missing one would ignore the purchases, because it had been erased.
-        other = process(Account(0), (replace(each, append_time=now) for each in moving), programmes, account.moved_to)
-        for each in filter(None, (account, other.account)):
+        sent = process(None, (replace(each, append_time=now) for each in moving), programmes, account.moved_to).account
+        for each in filter(None, (account, sent)):
             yield from returnables(each, programmes, before.updated_time if before else account.opened_time)
 
 

@@ -105,9 +105,9 @@ def _without_ignored(
     of_account = [entry for entry in entries if entry.opened_time == opened_time]
     known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
     known |= {number for number, entry in decided if entry.opened_time == opened_time}
+    erased_times = [entry.time for entry in entries if entry.kind is Kind.ERASED]
     # A late event can have opened the account, after the processor had ignored newer events of the erased card.
-    ignored_until = (entry.time + EVENT_MEMORY for entry in entries if entry.kind is Kind.ERASED)
-    opened_until = max([opened_time or 0, *ignored_until])
+    opened_until = max([opened_time or 0, *(time + EVENT_MEMORY for time in erased_times)])
     decided_times: defaultdict[str, list[int]] = defaultdict(list)
     for number, entry in decided:
         decided_times[number].append(entry.time)
@@ -116,6 +116,7 @@ def _without_ignored(
         for event in events
         if not _is_second_copy(event, known)
         and not _is_second_message(event, decided_times, programmes)
+        and not _came_after_an_erasure(event, erased_times, opened_time or 0)
         and not (event.append_time <= opened_until and _needs_account(event, account, programmes))
     ]
 
@@ -161,6 +162,18 @@ def _is_second_message(event: Event, decided_times: Mapping[str, Sequence[int]],
     return any(abs(event.append_time - time) <= RETURN_MEMORY for time in decided_times.get(event.invoice_number, ()))
 
 
+def _came_after_an_erasure(event: Event, erased_times: Iterable[int], opened_time: int) -> bool:
+    """Whether a replaced card sent an invoice after an erasure of this card, and before the next account was opened.
+
+    The processor ignores such an invoice while it has the marker of the erasure.
+    """
+    return (
+        isinstance(event, Purchase)
+        and bool(event.redirect_id)
+        and any(time <= event.append_time < min(opened_time, time + EVENT_MEMORY) for time in erased_times)
+    )
+
+
 def _needs_account(event: Event, account: Account | None, programmes: Programmes) -> bool:
     """Whether the processor ignores the event if the card has no account when it arrives.
 
@@ -169,7 +182,7 @@ def _needs_account(event: Event, account: Account | None, programmes: Programmes
     """
     match event:
         case Purchase():
-            return bool(event.redirect_id) or not _must_count(event, programmes)
+            return not _must_count(event, programmes)
         case Erase():
             return bool(event.counterparty)
         case Forward():

@@ -73,7 +73,7 @@ def process(state: AccountState | None, events: Iterable[Event], programmes: Pro
     now = 0
     for event in _in_order(events):
         now = event.append_time
-        if _is_in_transit(event, outcome.account) or _is_new(event, outcome.account, programmes):
+        if _is_in_transit(event, outcome.account) or _is_new(event, outcome, programmes):
             _apply(event, outcome, programmes, card)
     if outcome.account:
         _advance(outcome.account, now, programmes, outcome)
@@ -149,14 +149,14 @@ def _is_in_transit(event: Event, account: Account | None) -> bool:
     return is_sent and account is not None and moves.passes_on(account, event)
 
 
-def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bool:
+def _is_new(event: Event, outcome: Outcome, programmes: Programmes) -> bool:
     """Whether the event concerns this account and has not been applied yet."""
-    now = event.append_time
+    now, account, marker = event.append_time, outcome.account, outcome.marker
     if isinstance(event, Purchase):
         if account and remembers(account, event.invoice_number, now, programmes):
             return purchases.lacks_its_sale(account, event, programmes)
-        # The content of a replaced card comes before its invoices. So if there is no account, the customer was erased.
-        is_erased = account is None and bool(event.redirect_id)
+        # The erasure reaches the replaced card after this card. Until then the replaced card sends its invoices here.
+        is_erased = bool(event.redirect_id) and marker is not None and now < marker.next_due()
         return not is_erased and purchases.counts(event, account, programmes)
     if isinstance(event, Forward) and (
         account is None or remembers(account, event.invoice.invoice_number, now, programmes)

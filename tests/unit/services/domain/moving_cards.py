@@ -9,6 +9,7 @@ from services.domain.account.processor import advance, process
 from services.domain.events import Purchase, Replace, Reserve
 from services.domain.invoice_index import Bought, IndexedInvoice, Returned, apply_news
 from services.domain.programme import Programmes
+from services.domain.recomputation import recompute
 from services.messaging.avro import encoder
 from tests.support.builders import IDS
 from tests.support.loyalty_stream import forward
@@ -109,3 +110,11 @@ def move(time, to=NEW, kind=Replace, number=""):
 
 def kinds(entries):
     return [entry.kind for entry in entries]
+
+
+def assert_that_an_audit_finds_nothing(cards):
+    """It computes the same entries from the same events, and finds no event that is not processed."""
+    for name, events in cards.events.items():
+        recomputed = recompute(name, events, cards.entries[name], cards.programmes)
+        assert cards.entries[name] == recomputed.settled.entries
+        assert ([], []) == (recomputed.not_processed, recomputed.late.entries)

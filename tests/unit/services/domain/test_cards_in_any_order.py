@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from services.domain.account.model import Account
 from services.domain.events import Adjust, Capture, Erase, Purchase, Replace, Reserve, Transfer, Void
 from services.domain.programme import Programme, Programmes, SpentReturns
-from services.domain.recomputation import recompute
 from services.domain.returns import InvoiceKind
 from tests.support.return_histories import RETURN_HISTORIES, expected_total, many
-from tests.unit.services.domain.moving_cards import Cards, bought
+from tests.unit.services.domain.moving_cards import Cards, assert_that_an_audit_finds_nothing, bought
 
 PROGRAMMES = Programmes((Programme(spent_returns=SpentReturns.NEGATIVE_ALLOWED),))
 """A debt is part of a total, so the sum of all totals is exact."""
@@ -98,14 +97,6 @@ def assert_that_no_point_is_lost(names, events, dice):
     assert earned + sum(each.points for each in done) == cards.total()
     assert asked == cards.decisions.keys()
     assert_that_an_audit_finds_nothing(cards)
-
-
-def assert_that_an_audit_finds_nothing(cards):
-    """It computes the same entries from the same events, and finds no event that is not processed."""
-    for name, events in cards.events.items():
-        recomputed = recompute(name, events, cards.entries[name], PROGRAMMES)
-        assert cards.entries[name] == recomputed.settled.entries
-        assert ([], []) == (recomputed.not_processed, recomputed.late.entries)
 
 
 @many

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from services.codecs.events import command_record, decode_event
-from services.domain.account.model import Account
+from services.domain.account.model import EVENT_MEMORY, Account
 from services.domain.account.processor import process
 from services.domain.entries import Kind, Refusal
 from services.domain.events import (
@@ -35,6 +35,7 @@ from tests.unit.services.domain.moving_cards import (
     RESERVED,
     THIRD,
     Cards,
+    assert_that_an_audit_finds_nothing,
     bought,
     encode,
     kinds,
@@ -121,6 +122,50 @@ def test_an_invoice_that_is_on_its_way_does_not_bring_an_erased_customer_back():
     assert 10_00 == cards.happen(NEW, bought("new", 5)).states[NEW].total
     recomputed = recompute(NEW, cards.events[NEW], cards.entries[NEW], Programmes())
     assert (cards.entries[NEW], []) == (recomputed.settled.entries, recomputed.late.entries)
+
+
+def test_an_invoice_that_comes_before_the_content_of_its_card_counts():
+    """The clocks of brokers differ, so the append times can have another order than the commands."""
+    cards = Cards().happen(OLD, BOUGHT, move(2), bought("next", 3), delivered=False)
+    cards.waiting.reverse()
+    assert 20_00 == cards.deliver().total(NEW)
+    assert_that_an_audit_finds_nothing(cards)
+
+
+@pytest.mark.parametrize("is_marker_removed", [False, True])
+def test_a_card_that_the_new_account_does_not_know_sends_its_invoices_again_after_the_marker(is_marker_removed):
+    """The content of the old card was lost, so the erasure of the new card does not reach the old card."""
+    cards = Cards().happen(OLD, BOUGHT, move(2), delivered=False)
+    cards.waiting.clear()
+    assert 10_00 == cards.happen(OLD, bought("before", 3)).total(NEW)
+    cards.happen(NEW, Erase(append_time=4, command_id="E")).happen(OLD, bought("early", 3 + EVENT_MEMORY))
+    assert not isinstance(cards.states[NEW], Account)
+    if is_marker_removed:
+        assert cards.advance(4 + EVENT_MEMORY).states[NEW] is None
+    assert 10_00 == cards.happen(OLD, bought("after", 4 + EVENT_MEMORY)).total(NEW)
+    assert_that_an_audit_finds_nothing(cards)
+
+
+@pytest.mark.parametrize(("time", "missing"), [(EVENT_MEMORY, []), (1 + EVENT_MEMORY, ["late/redirected"])])
+def test_an_audit_misses_an_invoice_that_a_replaced_card_sends_after_the_marker(time, missing):
+    """The query lost it, and a later invoice opened the next account."""
+    known = [Erase(append_time=1, command_id="E"), bought("new", 2 + EVENT_MEMORY)]
+    lost = replace(bought("late", time), redirect_id="late/redirected")
+    entries = process(None, known, Programmes(), NEW).entries
+    assert missing == recompute(NEW, [*known, lost], entries, Programmes()).not_processed
+
+
+@pytest.mark.parametrize("erased", [(), (BOUGHT, Erase(append_time=2, command_id="E"), bought("again", 3))])
+def test_a_rebuild_counts_an_invoice_from_a_replaced_card_that_the_query_did_not_read(erased):
+    """The invoice and the content of its card have one append time. The customer can have been erased before."""
+    cards = Cards().happen(NEW, *erased).happen(OLD, bought("old", 4), move(5), bought("next", 6), delivered=False)
+    cards.deliver_next(NEW)
+    written = list(cards.entries[NEW])
+    cards.deliver()
+
+    recomputed = recompute(NEW, cards.events[NEW], written, Programmes())
+    assert (written, cards.states[NEW]) == (recomputed.settled.entries, recomputed.late.account)
+    assert ["next/redirected"] == recomputed.not_processed
 
 
 def test_an_event_twice_counts_once_on_whichever_card():
