@@ -329,6 +329,15 @@ def test_a_difference_names_invoices_without_their_baskets(number, names):
     assert (Source.STATE, f"at sequence 3: purchases differs at {names}", False) == difference
 
 
+def test_a_difference_in_lots_says_how_many_points_are_wrong():
+    facts = facts_of(three())
+    expected = facts.state.lots
+    wrong = {terms: points + 1 for terms, points in expected.items()}
+    facts.state = replace(facts.state, lots=wrong)
+    (difference,) = found(facts, coverage=replace(EVERYTHING, now=START + DAY))
+    assert f"at sequence 3: lots is {wrong} and should be {expected}" == difference.what
+
+
 def test_a_wrong_state_is_found():
     """The audit names wrong fields of Spark's account. An account with another sequence number may settle."""
     history = three()
