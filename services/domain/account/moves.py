@@ -180,7 +180,7 @@ def _parts(account: Account) -> Iterator[Account]:
         period_end=account.period_end,
         earned_in_period=account.earned_in_period,
         imports=account.imports,
-        reserved_debt=account.reserved_debt,
+        reserved_debt=min(account.reserved_debt, account.reserved),
     )
     size = 0
     for field, key, value, weight in _pieces(account):

@@ -19,7 +19,7 @@ from services.domain.account.model import (
 )
 from services.domain.account.processor import process
 from services.domain.entries import Kind, Refusal
-from services.domain.events import Absorb, Adjust, Block, Capture, Import, Line, Merge, Purchase, Reserve, SentLot
+from services.domain.events import Absorb, Adjust, Block, Capture, Import, Line, Merge, Purchase, Reserve, SentLot, Void
 from services.domain.formats import LAST_TIME
 from services.domain.programme import DAY, Period, Programme, Programmes, SpentReturns, Tier
 from services.domain.validation import MOST_LINE_ITEMS
@@ -72,6 +72,21 @@ def test_merged_accounts_add_up():
     assert [Kind.MOVED_IN, Kind.TIER, Kind.RETURNED] == kinds(cards.entries[NEW][-3:])
     assert ("silver", "gold") == (cards.entries[NEW][-2].reason, cards.states[NEW].tier)
     assert ("merge", None) == (cards.decisions["move"].kind, cards.decisions["move"].refusal)
+
+
+def test_a_redemption_does_not_cancel_a_debt_that_its_points_could_not_pay():
+    """An adjustment has taken the points that could pay it, and their redemption is voided. Then the cards merge."""
+    cards = Cards().happen(OLD, BOUGHT, Reserve(append_time=2, command_id="R", points=10_00))
+    cards.happen(OLD, Purchase(3, "back", Decimal(-500), original_invoice_number="bought"))
+    cards.happen(OLD, Adjust(append_time=4, command_id="A", points=-10_00, allow_negative=True))
+    cards.happen(OLD, Void(append_time=5, command_id="V", redemption_id="R"))
+    cards.happen(NEW, bought("other"), Reserve(append_time=6, command_id="X", points=10_00))
+    before = cards.total()
+    assert 0 == before
+
+    cards.happen(OLD, move(7, kind=Merge)).happen(NEW, Capture(append_time=8, command_id="C", redemption_id="X"))
+
+    assert -10_00 == cards.total(NEW)
 
 
 def test_a_return_that_waits_finds_its_purchase_on_the_other_card():
