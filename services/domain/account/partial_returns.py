@@ -29,9 +29,9 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
     if returned.items:
         returned_value = sum((min(value, items_left.get(item, _ZERO)) for item, value in returned.items.items()), _ZERO)
         values = ((item, value - returned.items.get(item, _ZERO)) for item, value in items_left.items())
-        items_left = {item: value for item, value in values if rounded_amount(value) > 0}
-        if _sold_without_code(bought):
-            items_left.setdefault("", _ZERO)
+        # Then later returns must know which codes the purchase had.
+        keeps_codes = _sold_without_code(bought)
+        items_left = {item: max(_ZERO, value) for item, value in values if keeps_codes or rounded_amount(value) > 0}
     # A line can lack a value. So lines show which items are left only if they are worth the money of the return.
     # If one return does not show it, later ones do not show it either. Otherwise the order of the returns would matter.
     are_items_known = (
@@ -64,16 +64,17 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
 def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Programme) -> Decimal:
     """Returns the money of the return.
 
-    If both name all their items, items that the purchase no longer has do not count.
+    If both name their items, items that the purchase no longer has do not count. A code that the purchase never had
+    counts if the purchase sold something without a code.
     """
     amount = abs(spend(returned.amount, returned.taxable_amount, programme))
-    if bought.items is None or not returned.items or _sold_without_code(bought):
+    if bought.items is None or not returned.items:
         return amount
     excess = sum(
         (
             max(_ZERO, value - max(_ZERO, bought.items.get(item, _ZERO)))
             for item, value in returned.items.items()
-            if item
+            if item and (item in bought.items or not _sold_without_code(bought))
         ),
         _ZERO,
     )

@@ -120,6 +120,14 @@ def test_the_amount_decides_if_something_was_sold_without_a_code(sold, returned,
     assert [points] == taken(after(buy("100", lines=lines(**sold)), back(amount, lines=lines(**returned))))
 
 
+def test_an_item_comes_back_once_beside_a_line_without_a_code():
+    """The bag has no code. The second return of A is not a return of B, because the purchase knows the code A."""
+    bought = buy("100", lines=lines(**{"A": 60, "B": Decimal("39.9"), "": Decimal("0.1")}))
+    returns = (back("60", number=name, time=time, lines=lines(A=-60)) for name, time in (("first", 2), ("again", 3)))
+
+    assert [1_20, 0] == taken(after(bought, *returns))
+
+
 @pytest.mark.parametrize("times", [(2, 3), (3, 2)])
 def test_returns_with_and_without_a_code_in_any_order(times):
     """The purchase still shows that something had no code after a return of all that had none."""
