@@ -33,7 +33,6 @@ from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import PeerReports
-from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
 from services.logging import WarningLimit, configure_logging
 from services.messaging.schema_ids import schema_ids
@@ -178,7 +177,7 @@ def main(
         serve(settings)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1 if isinstance(error, LedgerError) else error.exit_status) from error
+        raise typer.Exit(error.exit_status) from error
 
 
 if __name__ == "__main__":

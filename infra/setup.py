@@ -164,7 +164,7 @@ def attempt(tool: str, install: Callable[[], None]) -> None:
     """Install a tool. If this fails, say that tests are skipped."""
     try:
         install()
-    except (SetupError, jars.JarsError) as error:
+    except (SetupError, jars.JarsError, OSError) as error:
         say(f"No {tool}, so the tests that need it are skipped: {error}")
 
 

@@ -54,7 +54,7 @@ def test_the_pipeline(status: int, error: type[Exception], monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("status", "error"),
     [
-        (1, LedgerError),
+        (2, LedgerError),
         (1, StateDirectoryInUseError),
         (2, CertificateError),
         (2, InstanceSecretError),
