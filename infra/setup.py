@@ -174,7 +174,7 @@ def find_promtool() -> str | None:
 
 
 def unpack_promtool() -> None:
-    """Take promtool out of Debian's package prometheus. An installed package would also start a server."""
+    """Take promtool out of Debian's package prometheus. Installing the package would also start a server."""
     apt_get = updated_apt_get(otherwise="install promtool, a part of Prometheus")
     with TemporaryDirectory() as folder:
         say("Unpacking promtool")
@@ -203,7 +203,10 @@ def apt_install(packages: Sequence[str], otherwise: str) -> None:
 
 
 def updated_apt_get(otherwise: str) -> list[str]:
-    """The beginning of a command of apt-get, after an update of its lists."""
+    """Update the lists of apt-get. Returns the beginning of its commands.
+
+    Without apt, raises SetupError with the message ``otherwise``.
+    """
     root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if not shutil.which("apt-get") or (root and not succeeds([*root, "true"])):
         raise SetupError(otherwise)

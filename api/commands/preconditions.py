@@ -17,8 +17,8 @@ from services.state_stores import catalogue
 from services.state_stores.store import LocalStores
 
 _LOOKUP_SECONDS = 0.6
-"""The part of the last second for these lookups, before the command is written. It is enough to ask a standby if the
-owner accepts no connection.
+"""The part of ``decisions.GRACE_SECONDS`` for these lookups, before the command is written. It is enough to ask a
+standby if the owner accepts no connection.
 """
 
 
@@ -31,7 +31,7 @@ class Preconditions:
         self._decisions = decisions
 
     async def require_accounts(self, command: Command, card: str, deadline: float) -> None:
-        """Raise Problem for a command that needs an account that does not exist, or a new card that has an account."""
+        """Raise Problem if an account is missing that the command needs, or if a new card already has an account."""
         if _needs_account(command):
             await self._require_customer(command, card, deadline)
         if isinstance(command, Replace) and command.counterparty != card:

@@ -260,8 +260,8 @@ async def merge(card: NamedCard, body: Merging, command: CommandOfRequest) -> Re
 async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
     """Remove the points, reservations and decisions of a customer. The erasure of an unknown card succeeds, too.
 
-    When it is done, the balance is 404. A later event of the card opens a new account. The erasure reaches the cards
-    that were replaced or merged a moment later. Until then, a purchase with such a card can get no points.
+    When it is done, the balance is 404. A later event of the card opens a new account. If cards were replaced or
+    merged, the erasure reaches the old cards a moment later. Until then, a purchase with an old card may get no points.
     """
     return await command.response(events.Erase, card)
 

@@ -49,7 +49,7 @@ def apply(
         require_broker(settings)
         changes = apply_rights(settings)
         if new_passwords:
-            # Afterwards the password of this process can be wrong, and then it cannot open another connection.
+            # Do this last. Afterwards the password of this process can be wrong, so it cannot open another connection.
             set_passwords(settings, new_passwords)
     lists = {
         word: [_as_row(right) for right in found]

@@ -88,7 +88,7 @@ class CommandLog:
         outcome: asyncio.Future[KafkaError | None] = loop.create_future()
 
         def complete(error: KafkaError | None) -> None:
-            if not outcome.done():  # else the request was cancelled
+            if not outcome.done():  # otherwise the request was cancelled
                 outcome.set_result(error)
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:

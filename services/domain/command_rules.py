@@ -82,8 +82,8 @@ _RULES: Mapping[str, Callable[[Command], bool]] = {
     "Points are 0": _of_kind(("adjust",), _with_points(lambda points: points == 0)),
     "RedemptionID is blank": _of_kind(("capture", "void"), _blank("RedemptionID")),
     "Counterparty is blank": _of_kind(_WITH_COUNTERPARTY, _blank("Counterparty")),
-    # These commands could open an account with such a card. Release 0.1 opened such accounts. They can be merged, and
-    # their customers can be erased. A merge opens no account, because the API demands that the other card has one.
+    # These commands could open an account with such a card. Release 0.1 opened such accounts. Commands can still merge
+    # and erase them. A merge opens no account, because the API requires that the other card has one.
     "CustomerCardNo is a pseudonym": _of_kind(("adjust", "import"), _is_pseudonym("CustomerCardNo")),
     "Counterparty is a pseudonym": _of_kind(("transfer", "replace"), _is_pseudonym("Counterparty")),
     "Lots do not make up the Points": _of_kind(

@@ -69,9 +69,9 @@ class Appender:
         self._erased_data_in_log = True
 
     def set_up(self) -> None:
-        """Migrate the tables, and tie the ledger to this topic and this pseudonym key.
+        """Create or migrate the tables, and tie the ledger to this topic and this pseudonym key.
 
-        Raises LedgerError if the ledger is tied to others.
+        Raises LedgerError if the ledger cannot use the database, or is tied to others.
         """
         migrate(self._engine)
         with self._engine.begin() as connection:

@@ -24,9 +24,11 @@ _WRITE_SECONDS = 60
 BUSY_MILLISECONDS = _WRITE_SECONDS * 1000
 """How long a writer waits for another writer in SQLite."""
 READ_SECONDS = 5
-"""How long a reader waits that serves HTTP requests."""
+"""How long a reader that serves HTTP requests waits for the database."""
 _SESSION_SECONDS = 60
-"""How long a session of PostgreSQL is used. It keeps the defaults of its start, for example that it is read-only."""
+"""How long the ledger uses a session of PostgreSQL. A session keeps the defaults that the database had when the session
+began, for example ``default_transaction_read_only``.
+"""
 _LOCK = 0x10A17
 """The number of the advisory lock. Nothing else in the database uses it."""
 
@@ -98,8 +100,8 @@ def reading_engine(url: str, *, seconds: int = READ_SECONDS) -> Engine:
     """The engine of readers. It cannot write or create a file.
 
     Args:
-        seconds: how long a statement of PostgreSQL may take, and how long its transaction may wait for the reader; 0
-            for no limit.
+        seconds: how long a statement of PostgreSQL may take, and how long a transaction may wait for the next statement
+            of the reader; 0 for no limit.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
@@ -114,7 +116,7 @@ def _postgresql(url: URL, seconds: int, **options: Any) -> Engine:
     silence = seconds or _WRITE_SECONDS
     arguments: dict[str, int | str] = {
         "connect_timeout": _CONNECT_SECONDS,
-        # Without these three, a call waits for a dead host for two hours.
+        # Without these three, a call waits for two hours for a host that died.
         "tcp_user_timeout": silence * 1000,
         "keepalives_idle": silence,
         "keepalives_interval": silence,

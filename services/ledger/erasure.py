@@ -3,7 +3,7 @@
 A token can have any claim sub: the card, another name of the customer, or the name of an employee. The ledger cannot
 distinguish them. So an entry that loses its free text also loses every sub, and only ``BEARER_ACTOR`` stays. If the
 sub is the card, the pseudonym replaces the whole actor, so that the audit sees why the text is gone. An API key is
-never a customer, so that nobody can erase what it did.
+never a customer, so no erasure removes the id of a key.
 """
 
 from typing import Any

@@ -6,8 +6,8 @@ from services.domain.programme import Programmes
 
 def forget(account: Account, now: int, programmes: Programmes) -> None:
     """Removes purchases, returns and commands that the account does not have to remember any more."""
-    # Purchases and commands are in the order of reading, which is nearly that of their times. So each of these loops
-    # ends at the first that remains. A later call removes what comes after it.
+    # Purchases and commands are in the order in which the query read them. This is nearly the order of their times. So
+    # each of these loops ends at the first one that remains. If an older one comes after it, a later call removes it.
     while account.purchases:
         number = next(iter(account.purchases))
         # A return of the last moment can come after newer events, or later from the index of invoices.

@@ -129,8 +129,8 @@ class Account:
         commands: by command id, oldest first, as long as their events are remembered.
         tier: empty without a tier. The points of the previous period determine it, or those of this period if they are
             more.
-        period_start: the purchases from this append time on have counted in the current tier period; 0 without one. The
-            period of the calendar can begin earlier. Release 0.1 kept the start of that.
+        period_start: purchases with this append time or a later one count in the current tier period; 0 without one.
+            The period of the calendar can begin earlier. Release 0.1 kept the start of the calendar's period.
         period_end: the end of the current tier period; 0 without one.
         earned_in_period: points earned in the current tier period, without returned ones.
     """

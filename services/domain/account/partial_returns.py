@@ -29,7 +29,7 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
     if returned.items:
         returned_value = sum((min(value, items_left.get(item, _ZERO)) for item, value in returned.items.items()), _ZERO)
         values = ((item, value - returned.items.get(item, _ZERO)) for item, value in items_left.items())
-        # Then later returns must know which codes the purchase had.
+        # If a line without a code sold something, later returns must know which codes the purchase had.
         keeps_codes = _sold_without_code(bought)
         items_left = {item: max(_ZERO, value) for item, value in values if keeps_codes or rounded_amount(value) > 0}
     # A line can lack a value. So lines show which items are left only if they are worth the money of the return.
@@ -64,8 +64,8 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
 def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Programme) -> Decimal:
     """Returns the money of the return.
 
-    If both name their items, items that the purchase no longer has do not count. A code that the purchase never had
-    counts if the purchase sold something without a code.
+    If both name their items, items that the purchase no longer has do not count. An item whose code the
+    purchase never had counts if the purchase sold something without a code.
     """
     amount = abs(spend(returned.amount, returned.taxable_amount, programme))
     if bought.items is None or not returned.items:
@@ -89,7 +89,8 @@ def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Prog
 def _sold_without_code(bought: PastPurchase) -> bool:
     """Whether a line without an item code sold something. A return can then name a code that the purchase lacks.
 
-    A discount can also have no code, but its value is negative. The value is 0 after a return of all such lines.
+    A discount can also have no code, but its value is negative. After a return of everything without a code, the value
+    of the code "" is 0.
     """
     return bought.items is not None and bought.items.get("", Decimal(-1)) >= 0
 

@@ -96,7 +96,7 @@ def test_a_text_has_a_largest_length(name: str, longest: int) -> None:
 def test_only_new_points_for_a_pseudonym_are_refused(kind: str) -> None:
     """Release 0.1 can have an account with such a card. Its points can leave, come back, and be erased.
 
-    Another account can be merged into it. The API demands that it exists.
+    Another account can be merged into it. The API requires that it exists.
     """
     card = f"p1-{'a2' * 26}"
     reason = "CustomerCardNo is a pseudonym" if kind in ("adjust", "import") else None

@@ -75,7 +75,7 @@ def test_merged_accounts_add_up():
 
 
 def test_a_redemption_does_not_cancel_a_debt_that_its_points_could_not_pay():
-    """An adjustment has taken the points that could pay it, and their redemption is voided. Then the cards merge."""
+    """The points of a voided redemption pay an adjustment first. The debt of the return stays. Then the cards merge."""
     cards = Cards().happen(OLD, BOUGHT, Reserve(append_time=2, command_id="R", points=10_00))
     cards.happen(OLD, Purchase(3, "back", Decimal(-500), original_invoice_number="bought"))
     cards.happen(OLD, Adjust(append_time=4, command_id="A", points=-10_00, allow_negative=True))

@@ -114,7 +114,7 @@ def test_return_of_an_item_without_a_code_does_not_show_what_is_left():
     ids=["no line has a code", "one line has no code", "both items", "only a discount has no code"],
 )
 def test_the_amount_decides_if_something_was_sold_without_a_code(sold, returned, points):
-    """The returned item can be the one that was sold without a code. A discount is no such item."""
+    """The returned item can be the one that was sold without a code. A discount is not such an item."""
     amount = -sum(returned.values())
 
     assert [points] == taken(after(buy("100", lines=lines(**sold)), back(amount, lines=lines(**returned))))
@@ -141,7 +141,7 @@ def test_returns_with_and_without_a_code_in_any_order(times):
 
 
 def test_nothing_stays_of_a_taxed_item_beside_a_cancelled_line_without_a_code():
-    """The till rounds the tax of the return otherwise, but its line shows that the only item comes back."""
+    """The till rounds the tax of the return in another way, but its line shows that the only item comes back."""
     item, *cancelled = (Line(code, Decimal(value)) for code, value in (("A", 100), ("", 10), ("", -10)))
     bought = buy("100", lines=(item, *cancelled), taxable_amount=Decimal(80))
 
