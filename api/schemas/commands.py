@@ -39,7 +39,7 @@ def _can_open_an_account(card: str) -> str:
     if card != _not_blank(card).strip(BLANKS):
         raise ValueError("must not have blanks at its start or end")
     if is_pseudonym(card):
-        raise ValueError("must be the card of the customer, and not a pseudonym of it")
+        raise ValueError("is a pseudonym: send the card of the customer")
     return card
 
 

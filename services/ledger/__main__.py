@@ -60,7 +60,10 @@ def main() -> int:
     except DBAPIError as error:
         # The details of the driver can have card numbers.
         reason = str(error.orig).partition("\n")[0]
-        sys.stderr.write(f"error: the database refuses the ledger: {reason}\n")
+        advice = (
+            "remove the cause, for example give the user of LOYALTY_LEDGER_URL the missing right, then start it again"
+        )
+        sys.stderr.write(f"error: the database refuses a statement: {reason}; {advice}\n")
         return 1
     log.info("stopped")
     return 0

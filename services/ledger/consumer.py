@@ -62,7 +62,7 @@ class LedgerConsumer:
         if self._reader.error:
             return self._reader.error
         if time.monotonic() > self._reader.last_step_time + _STALLED_SECONDS:
-            return "the database has not finished a transaction for two minutes"
+            return "the database has not finished a transaction for two minutes: check its host and its locks"
         return None if self._reader.connected else "not connected"
 
     def stop(self) -> None:
