@@ -89,6 +89,14 @@ def step_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 @pytest.fixture
+def _long_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a command finish its work on a busy machine, too."""
+    for module in (decisions, service):
+        monkeypatch.setattr(module, "GRACE_SECONDS", 10)
+    monkeypatch.setattr(preconditions, "_LOOKUP_SECONDS", 5)
+
+
+@pytest.fixture
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a command wait less than a second longer than its client."""
     for module in (decisions, service):

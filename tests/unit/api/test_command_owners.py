@@ -79,6 +79,7 @@ def test_no_standby_replaces_the_owner() -> None:
 
 
 @pytest.mark.usefixtures("_short_grace")
+@pytest.mark.usefixtures("_long_grace")
 def test_a_standby_does_not_prove_that_the_next_read_shows_a_decision() -> None:
     """202 while the owner of the balance does not answer. It may lag, and it answers the next read."""
 
