@@ -50,8 +50,10 @@ def wait_for_problem(consumer: LedgerConsumer, words: str) -> None:
 
 def test_a_database_that_is_away_at_the_start_is_the_problem() -> None:
     """The operator reads the reason, and the consumer can stop."""
-    with running("postgresql://loyalty@127.0.0.1:1/loyalty", Metrics()) as consumer:
+    metrics = Metrics()
+    with running("postgresql://loyalty@127.0.0.1:1/loyalty", metrics) as consumer:
         wait_for_problem(consumer, "OperationalError")
+        assert 0 == metrics.registry.get_sample_value("loyalty_ledger_ready")
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
