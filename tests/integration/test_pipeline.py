@@ -430,8 +430,9 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
             assert 0 == survivor.wait(120)
         printed = Path(log.name).read_text(encoding="utf-8")[of_doomed:]
 
-    # Nothing was wrong, so the log has no warning, no traceback and no line of a library.
-    assert [] == [line for line in printed.splitlines() if not re.match(r"[0-9T:.-]+Z \[info ", line)]
+    # Nothing was wrong, so the log has no traceback. The only warning is that a stop can interrupt Spark's maintenance.
+    expected = r"[0-9T:.-]+Z (\[info |WARN StateStore: Error doing maintenance on provider: .* Could not unload )"
+    assert [] == [line for line in printed.splitlines() if not re.match(expected, line)]
     assert points(batch) == served(settings)
     assert 450 == sum(map(len, assert_running_totals(settings).values()))
     shipped = unique_records_of(settings, topics.SHIPMENT)
