@@ -153,6 +153,9 @@ def _complete(judge: Judge, name: str) -> Judge:
             is_long = value is not None and len(value) > LONGEST_TEXT
             if is_long and verdict.reason is None and _has_longer_text(verdict.record):
                 return verdict._replace(reason=avro.not_of_its_schema(name))
+        except MemoryError:
+            # The record is not the cause. Spark tries the task again in a new worker, which has memory.
+            raise
         except Exception as error:  # noqa: BLE001 - an error in the rules must not stop all other records
             return Verdict(f"{FAULT} ({type(error).__name__})")
         return verdict

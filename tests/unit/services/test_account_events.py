@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
+import pytest
 from hypothesis import given
 
 import schemas
@@ -45,6 +46,16 @@ def test_an_invoice_of_another_customer_has_only_an_identity() -> None:
     assert Found(None, "#77") == found(number="77", CustomerType="NONPRIME")
     assert Found(None, "#77") == found(number="77", CustomerType=None)
     assert Found(None, "#77") == found(number="77", card=" \u200b", CustomerType="NONPRIME")
+
+
+def test_a_worker_without_memory_does_not_refuse_a_purchase(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr("services.account_events.record_encoder", lambda *_: fail)
+    find = find_in_invoices(KNOWN, {"PRIME"})
+    with pytest.raises(MemoryError):
+        find(json.dumps(invoice()).encode(), b"STR1")
 
 
 def test_a_return_is_an_event_without_a_card_too() -> None:

@@ -79,6 +79,18 @@ def test_a_mistake_in_the_rules_does_not_stop_other_records(monkeypatch: pytest.
     )
 
 
+@pytest.mark.parametrize("place", ["validation.first_violation", "avro.body_encoder"])
+def test_a_worker_without_memory_makes_no_decision(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """The record is valid, and another worker can have memory."""
+
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(f"services.verdicts.{place}", fail if place.startswith("validation") else lambda _: fail)
+    with pytest.raises(MemoryError):
+        judge_with_body(topics.POS_INVOICES, KNOWN)(json.dumps(INVOICE).encode(), None)
+
+
 def test_a_text_that_spark_refuses_has_a_reason() -> None:
     """Queries that read values in Python and in Java must decide alike."""
     longest = {**INVOICE, "DeliveryAddress": {"AddressLine": "a" * LONGEST_TEXT}}
