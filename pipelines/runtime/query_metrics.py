@@ -39,7 +39,6 @@ _LAG = Gauge(
     "Unread records of a partition at the last micro-batch.",
     ["query", "topic", "partition"],
 )
-_STATE_ROWS = Gauge("loyalty_query_state_rows", "Rows in the state store.", ["query", "operator"])
 _STATE_BYTES = Gauge("loyalty_query_state_memory_bytes", "Memory of the state store.", ["query", "operator"])
 _LATE_ROWS = Counter(
     "loyalty_query_rows_dropped_by_watermark_total", "Rows that were dropped as late; each is a loss.", ["query"]
@@ -148,7 +147,6 @@ def _report_offsets(query: str, source: Mapping[str, Any]) -> None:
 
 def _report_state(query: str, operator: Mapping[str, Any]) -> None:
     name = operator["operatorName"]
-    _STATE_ROWS.labels(query, name).set(operator["numRowsTotal"])
     _STATE_BYTES.labels(query, name).set(operator["memoryUsedBytes"])
     _LATE_ROWS.labels(query).inc(operator["numRowsDroppedByWatermark"])
     _REMOVAL_SECONDS.labels(query).inc(operator["allRemovalsTimeMs"] / 1000)
