@@ -72,7 +72,8 @@ class ProgrammeWatch:
         if self._is_away:
             log.info("Kafka answers again")
             self._is_away = False
-        is_new, is_late = versions != self._versions, now - self._checked > self._notice
+        # The read of the versions takes time, too.
+        is_new, is_late = versions != self._versions, boot_seconds() - self._checked > self._notice
         if is_new and is_late:
             log.error(
                 "a version of the programme may have taken effect while this process stood still; run `loyalty audit`, "

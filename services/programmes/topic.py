@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
@@ -53,8 +54,14 @@ class Version:
     def of(cls, record: Record) -> "Version":
         """Returns the version of a record ProgrammeVersion. Raises ProgrammeError if its file is not valid."""
         number, effective_time, text = record["Version"], record["EffectiveTime"], record["Programme"]
-        rules = replace(parse_programme(text, is_published=True), version=number, effective_time=effective_time)
+        rules = replace(_parse_once(text), version=number, effective_time=effective_time)
         return cls(number, effective_time, record["PublishedTime"], text, rules)
+
+
+@cache
+def _parse_once(text: str) -> Programme:
+    """Parses a published file. A large file takes seconds, and the pipeline reads all versions for each new one."""
+    return parse_programme(text, is_published=True)
 
 
 def default_programme(settings: Settings) -> Programme:

@@ -105,6 +105,21 @@ def test_a_version_that_took_effect_unseen_is_logged(broker: Broker, seconds: in
     assert expected == len([log for log in logs if log["log_level"] == "error" and "loyalty audit" in log["event"]])
 
 
+def test_a_slow_read_of_the_versions_counts_as_a_pause(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queries run while the watch reads, and decide by the former version."""
+    watch = ProgrammeWatch(Settings(programme_notice=timedelta(seconds=60)))
+    broker.end += 1
+
+    def read(_: Settings) -> list[None]:
+        broker.now += 61
+        return [None, None]
+
+    monkeypatch.setattr(programme_watch, "published_versions", read)
+    with capture_logs() as logs:
+        assert watch.has_changed()
+    assert ["error"] == [log["log_level"] for log in logs]
+
+
 def test_queries_that_select_by_customer_type_start_again() -> None:
     """The archive too: with the types of an old version it would skip customers of a new type."""
     assert {"loyalty", "archive"} == {name for name, query in QUERIES.items() if query.reads_programme}

@@ -40,6 +40,18 @@ def test_a_published_version_keeps_a_time_zone_that_is_no_longer_accepted() -> N
         parse_programme(file)
 
 
+def test_the_same_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipeline reads all versions again for each new one. Large files take seconds each."""
+    parsed = []
+    monkeypatch.setattr(topic, "parse_programme", lambda text, **_: parsed.append(text) or Programme())
+    topic._parse_once.cache_clear()
+    record = {"EffectiveTime": 0, "PublishedTime": 0, "Programme": FILE}
+
+    assert [1, 2] == [Version.of({**record, "Version": number}).rules.version for number in (1, 2)]
+    assert [FILE] == parsed
+    topic._parse_once.cache_clear()
+
+
 def test_no_version_takes_effect_before_1970() -> None:
     """The first version has no latest one that the error could name."""
     with pytest.raises(ProgrammeError, match=r"before 1970\. Nothing was published\. Publish with a later time"):
