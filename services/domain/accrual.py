@@ -159,19 +159,16 @@ def _campaign_shares(purchase: Purchase, programme: Programme, rate: Decimal) ->
     active = [campaign for campaign in programme.campaigns if _applies(campaign, purchase.store_id, time)]
     invoice_campaigns = [campaign for campaign in active if not campaign.items]
     item_campaigns = [campaign for campaign in active if campaign.items]
-    lines = [
-        (line, [campaign for campaign in item_campaigns if line.item_code in campaign.items]) for line in purchase.lines
-    ]
     with_bonus = [
         campaign
         for campaign in (*invoice_campaigns, *item_campaigns)
         if campaign.bonus and (not campaign.items or _sells_item_of(campaign, purchase))
     ]
     if programme.combining is Combining.BEST:
-        additions = _best_multipliers(purchase.total_amount, invoice_campaigns, lines)
+        additions = _best_multipliers(purchase, invoice_campaigns, item_campaigns)
         with_bonus = [max(with_bonus, key=attrgetter("bonus"))] if with_bonus else []
     else:
-        additions = _all_multipliers(purchase.total_amount, invoice_campaigns, lines)
+        additions = _all_multipliers(purchase, invoice_campaigns, item_campaigns)
     return [
         *((name, amount * rate) for name, amount in additions),
         *((campaign.name, Decimal(campaign.bonus).scaleb(-2)) for campaign in with_bonus),
@@ -182,35 +179,36 @@ def _sells_item_of(campaign: Campaign, purchase: Purchase) -> bool:
     return any(line.value > 0 and line.item_code in campaign.items for line in purchase.lines)
 
 
-_Lines = list[tuple[Line, list[Campaign]]]
-"""Lines, each with the item campaigns that apply to it."""
-
 _Money = tuple[str, Decimal]
 """The name of a campaign, and the money that its multiplier adds to the money of the purchase."""
 
 
-def _best_multipliers(amount: Decimal, invoice_campaigns: list[Campaign], lines: _Lines) -> Iterator[_Money]:
+def _best_multipliers(
+    purchase: Purchase, invoice_campaigns: list[Campaign], item_campaigns: list[Campaign]
+) -> Iterator[_Money]:
     """For ``Combining.BEST``: only the highest multiplier of each line counts."""
     multiplier = Decimal(1)
     if invoice_campaigns:
         best = max(invoice_campaigns, key=attrgetter("multiplier"))
         multiplier = best.multiplier
-        yield best.name, amount * (multiplier - 1)
-    for line, item_campaigns in lines:
-        if item_campaigns:
-            best = max(item_campaigns, key=attrgetter("multiplier"))
+        yield best.name, purchase.total_amount * (multiplier - 1)
+    for line in purchase.lines:
+        if campaigns := [campaign for campaign in item_campaigns if line.item_code in campaign.items]:
+            best = max(campaigns, key=attrgetter("multiplier"))
             # Without a campaign for the invoice, the item campaign counts even if its multiplier is below 1.
             if best.multiplier > multiplier or not invoice_campaigns:
                 yield best.name, line.value * (best.multiplier - multiplier)
 
 
-def _all_multipliers(amount: Decimal, invoice_campaigns: list[Campaign], lines: _Lines) -> Iterator[_Money]:
+def _all_multipliers(
+    purchase: Purchase, invoice_campaigns: list[Campaign], item_campaigns: list[Campaign]
+) -> Iterator[_Money]:
     """For ``Combining.ALL``: all multipliers count."""
     for campaign in invoice_campaigns:
-        yield campaign.name, amount * (campaign.multiplier - 1)
-    for line, item_campaigns in lines:
-        for campaign in item_campaigns:
-            yield campaign.name, line.value * (campaign.multiplier - 1)
+        yield campaign.name, purchase.total_amount * (campaign.multiplier - 1)
+    for campaign in item_campaigns:
+        values = (line.value for line in purchase.lines if line.item_code in campaign.items)
+        yield campaign.name, sum(values, Decimal(0)) * (campaign.multiplier - 1)
 
 
 def _purchase_time(purchase: Purchase, programme: Programme) -> datetime:

@@ -129,6 +129,18 @@ def test_the_programme_says_how_campaigns_combine(campaigns, best, everything):
     assert {"base": 2_00, **everything} == earned(programme(*campaigns, combining=Combining.ALL))
 
 
+def test_the_parts_do_not_depend_on_the_number_of_lines():
+    """The money of an item is summed before it is rounded. One line of 1.00 is the same as two lines of 0.50."""
+    campaigns = [Campaign(name, items=frozenset({"milk"}), multiplier=Decimal("1.25")) for name in "ab"]
+    rules = programme(*campaigns, combining=Combining.ALL)
+
+    def milk(*values):
+        lines = tuple(Line("milk", Decimal(value)) for value in values)
+        return Purchase(MONDAY_NOON, "1", Decimal(1), lines=lines)
+
+    assert {"base": 2, "a": 1} == earned(rules, milk("1.00")) == earned(rules, milk("0.50", "0.50"))
+
+
 def test_a_free_item_earns_no_bonus():
     """Free milk matches the campaign, and earns nothing."""
     free = Purchase(MONDAY_NOON, "1", Decimal(60), lines=(Line("milk", Decimal(0)), BREAD))
