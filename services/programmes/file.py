@@ -164,6 +164,16 @@ class _Campaign(FileModel):
             raise ValueError("changes no points. Add a bonus, or a multiplier other than 1.")
         return self
 
+    def rules(self, items: frozenset[str]) -> domain.Campaign:
+        """Returns the campaign. ``items`` has the items of its categories, too."""
+        values = dict(self) | {
+            "weekdays": frozenset(self.weekdays),
+            "stores": frozenset(self.stores),
+            "items": items,
+        }
+        del values["categories"]
+        return domain.Campaign(**values)
+
 
 class _ProgrammeFile(FileModel):
     """The order of the fields matters: a validator uses fields above its own field."""
@@ -249,25 +259,18 @@ class _ProgrammeFile(FileModel):
         return names
 
     def rules(self) -> Programme:
+        # A process keeps all versions. So campaigns with the same items and categories share one set.
+        items = cache(self._items)
         values = dict(self) | {
             "customer_types": frozenset(name.upper() for name in self.customer_types),
             "tiers": tuple(domain.Tier(**dict(tier)) for tier in self.tiers),
-            "campaigns": tuple(map(self._campaign, self.campaigns)),
-            "excluded_items": self._items(self.excluded_items, self.excluded_categories),
+            "campaigns": tuple(each.rules(items(tuple(each.items), tuple(each.categories))) for each in self.campaigns),
+            "excluded_items": items(tuple(self.excluded_items), tuple(self.excluded_categories)),
         }
         del values["categories"], values["excluded_categories"]
         return Programme(**values)
 
-    def _campaign(self, campaign: _Campaign) -> domain.Campaign:
-        values = dict(campaign) | {
-            "weekdays": frozenset(campaign.weekdays),
-            "stores": frozenset(campaign.stores),
-            "items": self._items(campaign.items, campaign.categories),
-        }
-        del values["categories"]
-        return domain.Campaign(**values)
-
-    def _items(self, items: Iterable[str], categories: Iterable[str]) -> frozenset[str]:
+    def _items(self, items: tuple[str, ...], categories: tuple[str, ...]) -> frozenset[str]:
         return frozenset([*items, *(code for category in categories for code in self.categories[category])])
 
 

@@ -111,6 +111,19 @@ def test_keys_that_the_example_does_not_use_give_their_values() -> None:
     assert expected == parse_programme(text)
 
 
+def test_campaigns_with_the_same_categories_share_one_set_of_items() -> None:
+    """Without this, a small file with many campaigns of one large category would need gigabytes."""
+    rules = parse_programme(
+        LEAST + "categories: {dairy: [1, 2], bread: [3]}\nexcluded-categories: [bread]\ncampaigns:\n"
+        "- {name: a, categories: [dairy], bonus: 1}\n- {name: b, categories: [dairy], bonus: 2}\n"
+        "- {name: c, categories: [dairy], items: [4], bonus: 3}\n"
+    )
+    first, second, third = (campaign.items for campaign in rules.campaigns)
+
+    assert (frozenset("12"), frozenset("124"), frozenset("3")) == (first, third, rules.excluded_items)
+    assert first is second
+
+
 def test_every_rule_of_the_domain_has_its_key() -> None:
     """A rule without a key would always have its default value."""
     unknown = problems(LEAST + "nothing: 1\n")[0]
