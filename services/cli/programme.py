@@ -113,9 +113,11 @@ def _table(known: list[Version]) -> Table:
     last_of_its_time = {each.effective_time: each.number for each in known}
 
     def state(version: Version) -> str | None:
-        if version.number <= in_force:
-            return "in force" if version.number == in_force else None
-        return "planned" if version.number == last_of_its_time[version.effective_time] else "replaced"
+        if version.number != last_of_its_time[version.effective_time]:
+            return "replaced"
+        if version.number == in_force:
+            return "in force"
+        return "planned" if version.number > in_force else None
 
     rows = (
         (

@@ -106,3 +106,17 @@ def test_a_version_after_the_year_9999_is_shown(arguments: list[str], monkeypatc
     assert 0 == result.exit_code
     assert "9999-12-31T23:59:59.999Z" in result.stdout
     assert "1970-01-01T00:00:01.500Z" in result.stdout
+
+
+def test_a_replaced_version_stays_replaced_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions 1 and 2 have the same time in the past, so version 2 has replaced version 1."""
+    versions = [
+        Version(number, start, 1_500, BAD, Programme()) for number, start in [(1, 2_000), (2, 2_000), (3, 3_000)]
+    ]
+    monkeypatch.setattr("services.cli.programme.published_versions", lambda _: versions)
+
+    rows = [line.split("│")[1:-1] for line in loyalty("show").stdout.splitlines() if line.startswith("│")]
+
+    assert [("0", ""), ("1", "replaced"), ("2", ""), ("3", "in force")] == [
+        (number.strip(), state.strip()) for number, *_, state in rows
+    ]
