@@ -32,7 +32,7 @@ class SpentReturns(StrEnum):
 
 
 class BlockedCards(StrEnum):
-    """Whether purchases with a blocked card earn. A blocked card can never redeem or send points.
+    """Whether purchases with a blocked card earn. A blocked card can neither reserve nor send points.
 
     Products differ: a card of Dynamics 365 Commerce is ``NoTender`` (it earns only) or ``Blocked``
     (``LoyaltyCardTenderType``), and a card of Talon.One is active or inactive.
