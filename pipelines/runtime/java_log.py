@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 
 _NOISE = (
@@ -18,11 +19,15 @@ _LEVELS = {"WARN": "warning", "FATAL": "critical"}
 
 
 def forward(reading: int, *, as_json: bool) -> None:
-    """Copy the lines of a pipe to stderr. ``as_json``: as JSON objects, with the names of ``services.logging``."""
+    """Copy the lines of a pipe to stderr. ``as_json``: as JSON objects, with the names of ``services.logging``.
+
+    A line that stderr refuses is lost, for example because its disk is full. Later lines pass again.
+    """
     with os.fdopen(reading, "rb") as lines:
         for line in lines:
             if not any(noise in line for noise in _NOISE):
-                os.write(2, _as_json(line) if as_json else line)
+                with suppress(OSError):
+                    os.write(2, _as_json(line) if as_json else line)
 
 
 def _as_json(line: bytes) -> bytes:

@@ -34,3 +34,21 @@ def test_each_line_is_json_with_the_names_of_the_other_log_lines(capfd):
     assert expected | {"event": "the disk is full"} == first
     assert ("\tat org.apache.spark.Ä", "error") == (second["event"], second["level"])
     assert json.loads(own) == third
+
+
+def test_the_log_continues_after_its_disk_was_full(capfd, monkeypatch):
+    """Only the lines of this time are lost. Otherwise the JVM would write no line until the process restarts."""
+    write, stderr, full = os.write, os.dup(2), os.open("/dev/full", os.O_WRONLY)
+
+    def write_and_free_space(to: int, line: bytes) -> int:
+        try:
+            return write(to, line)
+        finally:
+            if to == 2:
+                os.dup2(stderr, 2)
+
+    monkeypatch.setattr(os, "write", write_and_free_space)
+    os.dup2(full, 2)
+    assert WARNING == forwarded("lost\n" + WARNING, capfd, as_json=False)
+    os.close(stderr)
+    os.close(full)
