@@ -100,7 +100,7 @@ class RepeatFilter(StatefulProcessor):
             self._state.update([(_DIRECTORY, (memory.pack(change.segments),)), *added])
             self._state.remove((name,) for name in change.removed)
             # Spark may discard this micro-batch. The copies stay valid, because other contents get other names.
-            files.change(change.added, change.removed)
+            files.keep(change.added)
         return change.fresh
 
     def _now(self) -> int:

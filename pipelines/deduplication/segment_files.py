@@ -6,7 +6,7 @@ the digest of its contents. So an existing copy is always valid, also after a re
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,39 +30,36 @@ class SegmentFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._in_use = _IN_USE.setdefault(folder, {})
 
     def load(self, segments: Sequence[Segment], fetch: Callable[[Sequence[str]], Sequence[bytes]]) -> list[Hashes]:
-        """The contents of segments in their order. This worker forgets all other segments of the bucket.
+        """The contents of segments in their order. This worker and its machine forget all others of the bucket.
 
         If a segment has no copy, ``fetch`` reads it from the state by its name.
         """
-        found = {each.name: content for each in segments if (content := self._copy(each)) is not None}
-        missing = [each.name for each in segments if each.name not in found]
+        names = [each.name for each in segments]
+        files = set(os.listdir(self._folder))  # noqa: PTH208  # faster than Path.iterdir
+        # The task of a bucket can change its machine, so segments may have been merged on another one.
+        for name in files.difference(names):
+            self._file(name).unlink(missing_ok=True)
+        found = {name: self._in_use[name] for name in names if name in self._in_use}
+        found |= {name: _map(self._file(name)) for name in names if name not in found and name in files}
+        missing = [name for name in names if name not in found]
         if missing:
             contents = map(unpack_contents, fetch(missing))
             found |= {name: self._keep(name, content) for name, content in zip(missing, contents, strict=True)}
         self._in_use.clear()
         self._in_use.update(found)
-        return [found[each.name] for each in segments]
+        return [found[name] for name in names]
 
-    def change(self, added: Mapping[str, Hashes], removed: Collection[str]) -> None:
-        """Keep copies of new segments, and remove those of old ones."""
-        for name in removed:
-            self._in_use.pop(name, None)
-            self._file(name).unlink(missing_ok=True)
+    def keep(self, added: Mapping[str, Hashes]) -> None:
+        """Keep copies of new segments."""
         self._in_use |= {name: self._keep(name, content) for name, content in added.items()}
-
-    def _copy(self, segment: Segment) -> Hashes | None:
-        file = self._file(segment.name)
-        if segment.name in self._in_use or not file.exists():
-            return self._in_use.get(segment.name)
-        return _map(file)
 
     def _keep(self, name: str, content: Hashes) -> Hashes:
         if content.shape[1] < SMALLEST_FILE:
             return content
-        self._folder.mkdir(parents=True, exist_ok=True)
         # Another worker must never see a part of a file.
         unfinished = self._file(f"{name}.{os.getpid()}")
         unfinished.write_bytes(pack_contents(content))

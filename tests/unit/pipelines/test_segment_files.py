@@ -58,13 +58,13 @@ def test_another_worker_reads_large_segments_from_files(tmp_path: Path) -> None:
     assert [f"{large:032x}"] == [file.name for file in tmp_path.iterdir()]
 
 
-def test_a_replay_finds_a_segment_that_its_first_attempt_removed(tmp_path: Path) -> None:
-    """A micro-batch that Spark discards may have removed copies. The state still has the segments."""
-    state = State(3, SMALLEST_FILE, SMALLEST_FILE + 1)
+def test_an_older_state_finds_segments_that_were_removed(tmp_path: Path) -> None:
+    """Spark can go back to a state from before a merge. This state still has the merged segments."""
+    state, merged = State(3, SMALLEST_FILE, SMALLEST_FILE + 1), State(2 * SMALLEST_FILE + 4)
     files = SegmentFiles(tmp_path)
     state.assert_loads(files)
-    merged = State(2 * SMALLEST_FILE + 4)
-    files.change(merged.contents, [*state.contents])
+    files.keep(merged.contents)
+    merged.assert_loads(files)
     assert [*merged.contents] == [file.name for file in tmp_path.iterdir()]
 
     state.read.clear()
@@ -72,11 +72,23 @@ def test_a_replay_finds_a_segment_that_its_first_attempt_removed(tmp_path: Path)
     assert [*state.contents] == state.read
 
 
+def test_a_machine_removes_the_files_of_segments_that_another_machine_has_merged(tmp_path: Path) -> None:
+    """On a cluster, the task of a bucket changes its machine. Without this, the first machine would keep all files."""
+    here, elsewhere = SegmentFiles(tmp_path / "here"), SegmentFiles(tmp_path / "elsewhere")
+    state, merged = State(SMALLEST_FILE), State(2 * SMALLEST_FILE)
+    here.keep(state.contents)
+    state.assert_loads(elsewhere)
+    elsewhere.keep(merged.contents)
+
+    merged.assert_loads(here)
+    assert [*merged.contents] == [file.name for file in (tmp_path / "here").iterdir()]
+
+
 def test_new_segments_are_not_read_from_the_state(tmp_path: Path) -> None:
     """A worker has a copy of what it has just written."""
     state = State(3, SMALLEST_FILE)
     files = SegmentFiles(tmp_path)
-    files.change(state.contents, [])
+    files.keep(state.contents)
     state.assert_loads(files)
     assert [] == state.read
 
@@ -86,7 +98,7 @@ def test_contents_stay_valid_after_their_file_is_removed(tmp_path: Path) -> None
     state = State(SMALLEST_FILE)
     files = SegmentFiles(tmp_path)
     (content,) = files.load(state.segments, state.fetch)
-    SegmentFiles(tmp_path).change({}, [*state.contents])
+    SegmentFiles(tmp_path).load([], state.fetch)
     np.testing.assert_array_equal(*state.contents.values(), content)
     assert [] == [*tmp_path.iterdir()]
 
@@ -126,7 +138,7 @@ def test_each_identity_passes_once_whatever_fails(given_attempts: list[tuple[lis
                     wanted, lambda names: [contents[name] for name in names]
                 ),
             )
-            files.change(change.added, change.removed)
+            files.keep(change.added)
             assert set(rows) - seen[-1] == {rows[position] for position in change.fresh}
             assert len(set(rows) - seen[-1]) == len(change.fresh)
             if end == "commit":
