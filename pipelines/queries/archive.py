@@ -4,6 +4,7 @@ With the archive, accounts can be recomputed after the topics have deleted the e
 pseudonym under the same key (services.pseudonyms), so a person with the key finds the events of a card.
 """
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from pipelines.sinks.foreach_batch import write_each_batch
 from pipelines.sinks.parquet import ParquetSink, remove_staging_folders
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
 from services.codecs.events import ARCHIVED
+from services.messaging.administration import topic_ids
 from services.messaging.avro import header, record_decoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.programmes.topic import load_programmes
@@ -39,6 +41,9 @@ _POSITION = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
 _KEY_ID = "_pseudonym-key"
 """The file in the archive with the id of its key. The manifest has the id too, but is deleted with the checkpoint."""
 
+_TOPIC_IDS = "_topic-ids"
+"""The file in the archive with the broker's ids of its topics. The checkpoint has them too."""
+
 _COMMAND = "LoyaltyCommand"
 _CARDS = ("CustomerCardNo", "Counterparty")
 
@@ -48,8 +53,9 @@ def _archive(context: QueryContext) -> DataStreamWriter:
     sink = ParquetSink(context.spark, settings.archive_dir, ARCHIVE.checkpoint(settings), _POSITION)
     remove_staging_folders(context.spark, settings.archive_dir)
     files = Files(context.spark, settings.archive_dir)
-    if not files.exists(_KEY_ID):
-        files.write(_KEY_ID, _key_id(settings))
+    for name, value in _origin(settings).items():
+        if not files.exists(name):
+            files.write(name, value)
     invoices = invoice_events(context.read(POS_INVOICES), load_programmes(settings), context.ids)
     commands = command_events(context.read(LOYALTY_COMMANDS), context.ids)
     events = unique_events(invoices, commands, context)
@@ -107,15 +113,30 @@ def _write(context: QueryContext, sink: ParquetSink, batch: DataFrame, batch_id:
         retention.check(context.spark, ARCHIVE.checkpoint(settings), ARCHIVE.sources, settings)
 
 
-def _check_key(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
-    """Refuse a new checkpoint with another key than the archive's key. A card would get a second pseudonym."""
+def _check_origin(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
+    """Refuse a new checkpoint in an archive with another key or of other topics.
+
+    A card would get a second pseudonym, or a rebuild would take the old events for events of the new topics.
+    """
     files = Files(spark, settings.archive_dir)
-    if is_new and files.exists(_KEY_ID) and files.read(_KEY_ID) != _key_id(settings):
+    origin = _origin(settings) if is_new else {}
+    different = {name for name, value in origin.items() if files.exists(name) and files.read(name) != value}
+    if _KEY_ID in different:
         raise CheckpointMismatchError(
             f"{checkpoint} is new, and {settings.archive_dir} has pseudonyms of another key than "
             f"{settings.pseudonym_key_file}: set LOYALTY_PSEUDONYM_KEY_FILE to the key of the archive, or choose a new "
             "LOYALTY_ARCHIVE_DIR"
         )
+    if different:
+        raise CheckpointMismatchError(
+            f"{checkpoint} is new, and {settings.archive_dir} has events of other topics: a topic was created again, "
+            "or LOYALTY_KAFKA_BOOTSTRAP_SERVERS or LOYALTY_TOPIC_PREFIX has changed. Choose a new LOYALTY_ARCHIVE_DIR"
+        )
+
+
+def _origin(settings: Settings) -> dict[str, str]:
+    """By name of a file in the archive, the key and the topics of all its rows."""
+    return {_KEY_ID: _key_id(settings), _TOPIC_IDS: json.dumps(topic_ids(ARCHIVE.sources, settings), sort_keys=True)}
 
 
 def _key_id(settings: Settings) -> str:
@@ -130,5 +151,5 @@ ARCHIVE = Query(
     reads_programme=True,
     # Under another key the same card would get another pseudonym.
     fixed=lambda settings: {PSEUDONYM_KEY: _key_id(settings)},
-    check=_check_key,
+    check=_check_origin,
 )

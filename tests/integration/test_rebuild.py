@@ -317,14 +317,23 @@ def test_a_version_that_is_published_during_a_rebuild_or_an_audit_is_noticed(spa
         audit(context, "", OTHERS, archive=False)
 
 
+def with_another_archive_than_the_old_one(spark, settings):
+    """A rebuild would take events of the old topic in the archive for events of the new one, once retention begins."""
+    shutil.rmtree(ARCHIVE.checkpoint(settings))
+    with pytest.raises(CheckpointMismatchError, match=r"events of other topics: .* Choose a new LOYALTY_ARCHIVE_DIR"):
+        run_to_the_end(spark, settings, ARCHIVE)
+    return settings.model_copy(update={"archive_dir": f"{settings.archive_dir}-2"})
+
+
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(900)
 def test_a_rebuild_from_a_topic_that_was_created_again_is_refused(spark, settings):
     """The new topic begins at offset 0 and looks complete. Accounts would lose all points of the old topic."""
     publish_invoices(settings, invoice("I1", A, 1000.0))
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY, ARCHIVE)
     name = create_again(settings, topics.POS_INVOICES)
     publish_invoices(settings, invoice("I2", A, 100.0))
+    settings = with_another_archive_than_the_old_one(spark, settings)
     before = last_balances_of(settings)
 
     for archive in (False, True):
