@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.checkpoints.files import Files
-from pipelines.checkpoints.manifest import read_json
+from pipelines.checkpoints.manifest import CheckpointMismatchError, read_json
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.queries.branches import dead_letters
 from pipelines.runtime.query import QueryContext
@@ -32,9 +32,17 @@ def write_skipped_invoices(context: QueryContext, checkpoint: str) -> None:
     """Write a dead letter for each invoice that has a new schema id and is before the position of the checkpoint.
 
     The fan-out query may have written the same dead letters. Their readers ignore duplicates.
+
+    Raises CheckpointMismatchError if a former id is gone. Each invoice with this id would get no points.
     """
     spark, settings = context.spark, context.settings
     known, before = sorted(context.ids.known(POS_INVOICES)), read_json(spark, checkpoint, _SCHEMA_IDS)
+    if lost := sorted(set(before).difference(known)):
+        raise CheckpointMismatchError(
+            f"the schema ids {lost} of {settings.name_of(POS_INVOICES)} are gone, and the query with the checkpoint "
+            f"{checkpoint} has known them: correct LOYALTY_SCHEMA_REGISTRY_URL, or restore the Schema Registry "
+            "(docs/how-to/back-up-and-restore.md#after-a-loss)"
+        )
     new = set(known).difference(before)
     if before and new:
         write_batch(dead_letters(_read_invoices(context, checkpoint, new), settings), settings)
