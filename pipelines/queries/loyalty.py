@@ -4,6 +4,7 @@ The key of an invoice is its store, and a customer shops in many stores. So the 
 domain decides about each event. ``pipelines.accounts`` reads and writes the accounts in Spark's state.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,7 +19,8 @@ from pipelines.accounts.operator import AccountOperator
 from pipelines.accounts.records import kafka_records, writer_ids
 from pipelines.accounts.routing import process_events
 from pipelines.accounts.state_layout import LAYOUT, STATE_VERSION, layout_of
-from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.manifest import CheckpointMismatchError, read_json
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.queries.branches import dead_letters
 from pipelines.queries.skipped_invoices import write_skipped_invoices
@@ -28,6 +30,7 @@ from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sinks.kafka import write_stream
 from pipelines.sources.clock import clock_rows
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
+from services.domain.programme import Programmes
 from services.messaging.administration import is_empty
 from services.messaging.topic_reader import Offsets
 from services.programmes.topic import load_programmes
@@ -36,6 +39,9 @@ from services.settings import Settings
 
 LOYALTY_FACTOR = "LOYALTY_LOYALTY_FACTOR"
 """The factor of version 0 of the programme, in the manifest. A checkpoint of release 0.1 adopts the current factor."""
+
+_VERSIONS = "programme-versions.json"
+"""The file in the checkpoint with the times from which the versions apply that the query knew at its last start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
     start = seed.offsets if seed else {}
     write_skipped_invoices(context, LOYALTY.checkpoint(settings))  # it can take minutes, so read the programme after it
     versions = load_programmes(settings)
+    require_versions(context.spark, LOYALTY.checkpoint(settings), versions)
     invoices = invoice_events(context.read(POS_INVOICES, start.get(POS_INVOICES)), versions, ids)
     commands = command_events(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
     unique = unique_events(invoices, commands, context, seed.remembered if seed else None)
@@ -105,6 +112,22 @@ def _check_changelog(spark: SparkSession, checkpoint: str, settings: Settings, i
             "would ignore every balance of the new one. Let LOYALTY_CHECKPOINT_DIR name the folder of that checkpoint, "
             "make a new one with `loyalty rebuild` (docs/how-to/rebuild.md), or delete the topic too"
         )
+
+
+def require_versions(spark: SparkSession, checkpoint: str, versions: Programmes) -> None:
+    """Remember the versions of the programme. Raise CheckpointMismatchError if one is gone or has another time.
+
+    After Kafka has lost a version, purchases would earn by the version before it.
+    """
+    before, now = read_json(spark, checkpoint, _VERSIONS) or [], [each.effective_time for each in versions.versions]
+    if now[: len(before)] != before:
+        raise CheckpointMismatchError(
+            f"a version of the programme is lost, or has another time than the query with the checkpoint {checkpoint} "
+            "knows: restore the records of its topic "
+            "(docs/how-to/back-up-and-restore.md#the-versions-of-the-programme)"
+        )
+    if now != before:
+        Files(spark, checkpoint).write(_VERSIONS, json.dumps(now))
 
 
 LOYALTY = Query(

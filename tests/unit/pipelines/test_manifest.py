@@ -13,9 +13,11 @@ from pipelines.accounts.state_layout import STATE_VERSION
 from pipelines.checkpoints import manifest, retention
 from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError, claim
 from pipelines.checkpoints.retention import LostRecords, RecordsLostError, accepted_losses, check
-from pipelines.queries.loyalty import LOYALTY, LOYALTY_FACTOR
+from pipelines.queries import loyalty
+from pipelines.queries.loyalty import LOYALTY, LOYALTY_FACTOR, require_versions
 from pipelines.reconciliation.events import has_gap
 from schemas.topics import POS_INVOICES
+from services.domain.programme import Programme, Programmes
 from services.settings import Settings
 
 SPARK = object()
@@ -47,7 +49,7 @@ class MemoryFiles:
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(MemoryFiles, "contents", {}, raising=False)
-    for module in (manifest, retention):
+    for module in (manifest, retention, loyalty):
         monkeypatch.setattr(module, "Files", MemoryFiles)
     return MemoryFiles.contents
 
@@ -111,6 +113,22 @@ def test_an_audit_and_a_rebuild_refuse_other_settings_than_the_checkpoint_has(fi
     check_loyalty(loyalty_factor=Decimal("0.050"))
     with pytest.raises(CheckpointMismatchError, match=r"LOYALTY_LOYALTY_FACTOR: '0.05' before, '0.02' now"):
         check_loyalty()
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("found", [[], [1_000], [1_000, 3_000]], ids=["all lost", "one lost", "published again"])
+def test_a_lost_version_of_the_programme_is_refused(found: list[int]) -> None:
+    """Purchases would earn by the version before it. A version that is published again applies from a later time."""
+
+    def require(*times: int) -> None:
+        programmes = Programmes.of(Programme(version=n, effective_time=time) for n, time in enumerate([0, *times]))
+        require_versions(SPARK, "checkpoint", programmes)  # type: ignore[arg-type]  # no Spark
+
+    require(1_000)
+    require(1_000, 2_000)
+    with pytest.raises(CheckpointMismatchError, match="restore the records"):
+        require(*found)
+    require(1_000, 2_000, 3_000)
 
 
 def test_files_of_others_are_refused(files: dict[str, str]) -> None:
