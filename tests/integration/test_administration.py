@@ -1,12 +1,14 @@
 """The topics of the catalogue on a broker."""
 
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
 from schemas import topics
 from schemas.topics import Topic
-from services.messaging.administration import create_topics
+from services.messaging.administration import TopicMismatchError, create_topics
 from services.messaging.clients import admin
 from services.settings import Settings
+from tests.support.waiting import wait_for
 
 OLDER = {
     topics.LOYALTY_DECISIONS: {"retention.ms": "1000", "max.message.bytes": "1048576"},
@@ -46,3 +48,13 @@ def test_limits_of_older_topics_are_raised_and_nothing_is_lowered(settings: Sett
             (topics.STORE_SALES, "-1", str(16 * 2**20)),
         )
     } == found
+
+
+def test_a_topic_with_added_partitions_is_refused(settings: Settings) -> None:
+    """Kafka cannot remove partitions. The message names the page that says what a new topic costs."""
+    create_topics(settings)
+    name, client = settings.name_of(topics.LOYALTY_BALANCES), admin(settings)
+    client.create_partitions([NewPartitions(name, 6)])[name].result()
+    wait_for("the new partitions", lambda: len(client.list_topics(name, timeout=30).topics[name].partitions) == 6)
+    with pytest.raises(TopicMismatchError, match=f"{name} has 6 partitions, .* says 3: .*back-up-and-restore.md#after"):
+        create_topics(settings)
