@@ -12,18 +12,6 @@ class Question:
     sql: str
 
 
-def _share_of_issued(kind: str) -> str:
-    return f"""
-        SELECT strftime(Time, '%Y-%m') AS Month,
-            coalesce(
-                sum(Points) FILTER (Kind IN ('earned', 'imported') OR (Kind = 'adjusted' AND Points > 0)), 0
-            ) AS Issued,
-            coalesce(-sum(Points) FILTER (Kind = '{kind.lower()}'), 0) AS {kind},
-            round(100 * {kind} / nullif(Issued, 0), 2) AS Percent
-        FROM loyalty_entries GROUP BY Month ORDER BY Month
-    """  # noqa: S608  # the kind is a constant of this module
-
-
 QUESTIONS = (
     Question(
         "liability",
@@ -40,14 +28,17 @@ QUESTIONS = (
         """,
     ),
     Question(
-        "breakage",
-        "Which share of the points that were earned, imported or added by adjustments has expired, by month?",
-        _share_of_issued("Expired"),
-    ),
-    Question(
-        "redemption-rate",
-        "Which share of the points that were earned, imported or added by adjustments is spent, by month?",
-        _share_of_issued("Redeemed"),
+        "points-by-month",
+        "How many points were issued and redeemed in each month, and how many expired? Imports and additions count.",
+        """
+        SELECT strftime(Time, '%Y-%m') AS Month,
+            coalesce(
+                sum(Points) FILTER (Kind IN ('earned', 'imported') OR (Kind = 'adjusted' AND Points > 0)), 0
+            ) AS Issued,
+            coalesce(-sum(Points) FILTER (Kind = 'redeemed'), 0) AS Redeemed,
+            coalesce(-sum(Points) FILTER (Kind = 'expired'), 0) AS Expired
+        FROM loyalty_entries GROUP BY Month ORDER BY Month
+        """,
     ),
     Question(
         "members-by-tier",

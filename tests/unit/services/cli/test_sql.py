@@ -181,7 +181,7 @@ def test_the_lists_are_complete() -> None:
     """The list of questions has their statements with --json. The list of tables has all kinds of tables."""
     questions = json.loads(loyalty("--list", "--json").stdout)["questions"]
     assert [question.name for question in QUESTIONS] == [each["name"] for each in questions]
-    assert "breakage" in loyalty("--list").stdout
+    assert "points-by-month" in loyalty("--list").stdout
     tables = {
         each: len(columns) for each, columns in json.loads(loyalty("--tables", "--json").stdout)["tables"].items()
     }
