@@ -83,11 +83,10 @@ QUESTIONS = (
     ),
     Question(
         "campaign-uplift",
-        "What did each version of the programme change: invoices a day, their mean amount, points for 100 of money?",
+        "What did each version of the programme change: the mean amount of the invoices, points for 100 of money?",
         """
         WITH versions AS (
             SELECT ProgrammeVersion, count(*) AS Invoices,
-                round(count(*) / nullif(count(DISTINCT Time::DATE), 0), 2) AS InvoicesPerDay,
                 round(avg(Amount), 2) AS MeanAmount,
                 round(100 * sum(Points) / nullif(sum(Amount), 0), 2) AS PointsPer100
             FROM loyalty_entries WHERE Kind = 'earned' GROUP BY ProgrammeVersion

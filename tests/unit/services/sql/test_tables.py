@@ -540,6 +540,7 @@ def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: L
     assert [("1970-01", Decimal("1.00"), Decimal("0.40"), Decimal(0))] == answers["points-by-month"]
     assert [("Pune", 1, Decimal("50.50"))] == answers["sales-by-city"]
     assert [("S1", 1, 0, 0.0)] == answers["repeat-rate"]
+    assert [(0, 1, 50.5, 1.98, None)] == answers["campaign-uplift"]
 
 
 def test_imported_and_added_points_are_issued_too(opened: Callable[..., Database], ledger: Ledger) -> None:
