@@ -105,7 +105,7 @@ QUESTIONS = (
     ),
     Question(
         "top-items",
-        "Which twenty items bring the most money?",
+        "Which twenty items have the highest sales? Returns are not subtracted.",
         """
         SELECT ItemCode, any_value(ItemDescription) AS Item, sum(ItemQty) AS Quantity,
             round(sum(TotalValue), 2) AS Value

@@ -531,7 +531,8 @@ def test_a_number_of_two_stores_is_a_visit_to_one_of_them(
 
 def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
     """There are eleven questions with different names. Each one about files and the ledger gives a row here."""
-    export(tmp_path / "export", line("INV1", "A", 50.5, City="Pune", DeliveryType="Home-Delivery"))
+    sold = line("INV1", "A", 50.5, City="Pune", DeliveryType="Home-Delivery")
+    export(tmp_path / "export", sold, line("INV2", "A", 50.5, LineKind="return"))
     ledger.append((CARD, entry(1)), (CARD, entry(2, -40, kind=Kind.REDEEMED, total=60)))
     assert 11 == len(QUESTIONS) == len(BY_NAME)
     database = opened()
@@ -541,6 +542,7 @@ def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: L
     assert [("Pune", 1, Decimal("50.50"))] == answers["sales-by-city"]
     assert [("S1", 1, 0, 0.0)] == answers["repeat-rate"]
     assert [(0, 1, 50.5, 1.98, None)] == answers["campaign-uplift"]
+    assert [("A", None, 1, 50.5)] == answers["top-items"]
 
 
 def test_imported_and_added_points_are_issued_too(opened: Callable[..., Database], ledger: Ledger) -> None:
