@@ -355,15 +355,21 @@ def test_the_statement_loads_again_until_the_ledger_has_the_entries(
 def test_the_statement_offers_no_end_for_reservations_that_have_ended(
     client: TestClient, instance: Instance, ledger: Ledger, later: list[tuple[Kind, int]], offered: list[str]
 ) -> None:
-    """Without reserved points, all earlier reservations have ended. Of several reservations, either one may be open."""
+    """Without reserved points, all earlier reservations have ended. Of several reservations, either one may be open.
+    With a filter, the page does not show whether the reservations have ended.
+    """
     kinds = [(Kind.EARNED, 0), (Kind.RESERVED, 300), *later]
     for number, (kind, reserved) in enumerate(kinds, start=1):
         change = {"kind": kind, "total": 900, "reserved": reserved, "event_id": f"r{number}"}
         ledger.append((CARD, entry(number, 0, time=BALANCE["OpenedTime"], opened_time=BALANCE["OpenedTime"], **change)))
     with closing(LedgerQueries(ledger.url)) as queries:
         instance.app.state.dependencies.ledger = queries
-        shown = client.get("/console/customer/entries", params={"card": CARD}).text
-    assert offered == re.findall(r"/console/customer/capture\?[^\"]+redemption=(\w+)", shown)
+        pages = [
+            client.get("/console/customer/entries", params={"card": CARD, "kind": kind}).text
+            for kind in ("", "reserved")
+        ]
+    shown, filtered = (re.findall(r"/console/customer/capture\?[^\"]+redemption=(\w+)", page) for page in pages)
+    assert (offered, []) == (shown, filtered)
 
 
 def test_a_balance_of_release_01_is_shown(client: TestClient, instance: Instance) -> None:
