@@ -168,7 +168,10 @@ async def capture(redemption: CommandId, command: CommandOfRequest) -> Response:
 
 @_ends_redemption("void", "Give back reserved points")
 async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
-    """End a redemption and free its points. Points whose expiry has passed meanwhile expire now."""
+    """End a redemption and free its points.
+
+    Points whose expiry has passed expire at once. The response still counts them, so read the balance.
+    """
     return await command.response(events.Void, None, redemption_id=redemption)
 
 
