@@ -103,8 +103,9 @@ class InsufficientPoints(CommandRefused, code="insufficient-points", title="Not 
 
 class RedemptionNotOpen(CommandRefused, code="unknown-redemption", title="The redemption is not open"):
     """The redemption was captured or voided before, or it has lapsed. Before you start a new redemption, check whether
-    this one was captured: repeat its capture with the Idempotency-Key of that capture, or look for an entry of the kind
-    redeemed.
+    this one was captured: repeat its capture with the Idempotency-Key of that capture. Without the key, read the
+    entries: an entry lapsed with the RedemptionID as EventID says that it has lapsed. An entry redeemed names its
+    capture, and not its redemption.
     """
 
 
