@@ -30,7 +30,7 @@ async def helpdesk(request: Request, card: str = "", invoice: str = "") -> Respo
     """The search by card or invoice number. It shows the customer of the invoice if there is only one."""
     card, invoice, user = card.strip(), invoice.strip(), await user_of(request)
     found, problem = [], None
-    if invoice and not card and "/" not in invoice:
+    if invoice and not card:
         answer = await ask(request, "GET", f"/v1/invoices/{quote(invoice, safe='')}/customers")
         found, problem = answer.body.get("customers", []), None if answer.is_good else answer.body
         card = found[0] if len(found) == 1 else ""

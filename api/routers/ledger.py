@@ -164,14 +164,16 @@ invoices = APIRouter(prefix="/v1/invoices", tags=["customers"], dependencies=[ne
 
 
 @invoices.get(
-    "/{invoice}/customers",
+    "/{invoice:path}/customers",
     summary="The customers of an invoice",
     response_model=InvoiceCustomers,
     responses=problems.responses(problems.InvalidParameters, LedgerUnavailable),
 )
 def customers_of_invoice(
     request: Request,
-    invoice: Annotated[str, Path(min_length=1, max_length=LONGEST_TEXT, description="InvoiceNumber")],
+    invoice: Annotated[
+        str, Path(min_length=1, max_length=LONGEST_TEXT, description="InvoiceNumber. May contain slashes.")
+    ],
     ledger: LedgerDep,
 ) -> Response:
     """Up to 100 cards that have an entry of this invoice. A caller that is limited to one card sees no other card."""

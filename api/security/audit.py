@@ -16,7 +16,7 @@ _EXPORTS = frozenset(
     {
         "/v1/customers/{card}/entries",
         "/v1/customers/{card}/statement",
-        "/v1/invoices/{invoice}/customers",
+        "/v1/invoices/{invoice:path}/customers",
         "/v1/stores/{store}/all",
         "/v1/stores/{store}/range",
         "/v1/stores/{store}/local/all",

@@ -236,7 +236,7 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
         ("POST", "/v1/redemptions/A%20b/void"): ("POST /v1/redemptions/{redemption}/void", 404, "", {"command": of_b}),
         ("POST", f"/v1/redemptions/{of_b}/void"): ("POST /v1/redemptions/{redemption}/void", 404, "", void),
         ("GET", f"{card}/statement"): ("GET /v1/customers/{card}/statement", 403, customer, {}),
-        ("GET", "/v1/invoices/A%20b/customers"): ("GET /v1/invoices/{invoice}/customers", 403, "", {}),
+        ("GET", "/v1/invoices/A%20b/customers"): ("GET /v1/invoices/{invoice:path}/customers", 403, "", {}),
         ("GET", "/v1/stores/customer-balances/all"): ("GET /v1/stores/{store}/all", 403, "", {}),
         ("GET", "/v1/stores/programmes/all"): ("GET /v1/stores/{store}/all", 200, "", {"store": "programmes"}),
         ("HEAD", f"{card}/statement"): ("HEAD /v1/customers/{card}/statement", 403, customer, {}),
