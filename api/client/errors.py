@@ -8,6 +8,7 @@ import httpx
 
 _PREFIX = "urn:problem-type:loyalty:"
 _PASSING_STATUSES = {
+    HTTPStatus.ACCEPTED,
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.BAD_GATEWAY,
     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -41,7 +42,9 @@ class ProblemError(LoyaltyError):
         self.retry_after = retry_after
         self.headers = headers or {}
         self.idempotency_key: str | None = None
-        text = members.get("detail") or members.get("title") or "the response has no problem document"
+        is_accepted = status == HTTPStatus.ACCEPTED
+        other = "the command has no visible decision yet" if is_accepted else "the response has no problem document"
+        text = members.get("detail") or members.get("title") or other
         super().__init__(f"{status} {self.type}: {text}")
 
     @classmethod

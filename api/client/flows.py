@@ -10,7 +10,6 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from http import HTTPStatus
@@ -30,7 +29,6 @@ LONGEST_WAIT_SECONDS = 10.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _MOST_VERSIONS = 10_000
-_DONE = "done"
 _ETAG = re.compile(r'"((?P<opened>\d+)\.)?(?P<sequence>\d+)"', re.ASCII)
 _read_any_balance = msgspec.json.Decoder(Balance).decode
 _read_command = msgspec.json.Decoder(Command).decode
@@ -98,7 +96,7 @@ class Flows:
             return balance
 
         try:
-            _, balance = yield from self._answer(calls(), read)
+            balance = yield from self._answer(calls(), read)
         except ProblemError as problem:
             if problem.type == "unknown-customer" and sequence:
                 self._remember(card, _after_erasure(opened))
@@ -111,8 +109,7 @@ class Flows:
     def entries(self, card: str, cursor: str | None, limit: int) -> Flow[EntryPage]:
         params: dict[str, Any] = {"limit": limit} | ({"cursor": cursor} if cursor else {})
         call = Call("GET", f"{_customer(card)}/entries", params)
-        _, page = yield from self._answer(repeat(call), _read_entries)
-        return page
+        return (yield from self._answer(repeat(call), _read_entries))
 
     def redeem(self, card: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
         body = {"points": _text(points), "reason": reason}
@@ -145,35 +142,17 @@ class Flows:
         if key != key.strip():
             raise ValueError(f"the idempotency key {key!r} has a blank at an end, which HTTP does not keep: remove it")
         try:
-            return (yield from self._decision(Call(method, path, {}, {"Idempotency-Key": key}, body), key))
+            call = Call(method, path, {}, {"Idempotency-Key": key}, body)
+            command = yield from self._answer(repeat(call), _read_command, key)
         except ProblemError as problem:
             # A problem can follow a lost response, for example if the credentials expire between two attempts.
             problem.idempotency_key = key
             raise
-
-    def _decision(self, call: Call, key: str) -> Flow[Command]:
-        deadline = time.monotonic() + self._seconds
-        response, command = yield from self._answer(repeat(call), _read_command, deadline, key)
-        while response.status_code == HTTPStatus.ACCEPTED:
-            if time.monotonic() >= deadline:
-                raise UnavailableError("the command is accepted, and not decided or not visible yet", key)
-            yield Pause(float(response.headers.get("Retry-After", 1)))
-            # The decision on an erasure names no card. Only the same request waits until reads show it.
-            again = call if call.method == "DELETE" else Call("GET", response.headers["Location"], {})
-            response, command = yield from self._answer(repeat(again), _read_command, deadline, key)
-        if command.status != _DONE:
-            # Only the response to the command itself has all members of the problem. One attempt is enough, because the
-            # refusal is known.
-            with suppress(UnavailableError):
-                yield from self._answer(repeat(call), _read_command, time.monotonic(), key)
-            raise ProblemError(HTTPStatus.CONFLICT, {"type": command.reason, "detail": "The command is refused."})
         if command.card and command.account_sequence:
             self._remember(command.card, (_milliseconds(command.opened_time), command.account_sequence))
         return command
 
-    def _answer(
-        self, calls: Iterable[Call], read: Callable[[bytes], T], deadline: float | None = None, key: str | None = None
-    ) -> Flow[tuple[httpx.Response, T]]:
+    def _answer(self, calls: Iterable[Call], read: Callable[[bytes], T], key: str | None = None) -> Flow[T]:
         """Make one call after the other until an answer is final. Raises ProblemError, UnavailableError and ValueError.
 
         The pauses grow and are random, so that clients that fail at the same time do not repeat at the same time.
@@ -183,7 +162,7 @@ class Flows:
             read: makes the result from the body of a success. Raises ValueError if the answer is not final, for example
                 because a proxy has sent a page of its own.
         """
-        deadline = deadline or time.monotonic() + self._seconds
+        deadline = time.monotonic() + self._seconds
         for attempt, call in enumerate(calls):
             left = max(deadline - time.monotonic(), 0)
             wait = min(left, LONGEST_WAIT_SECONDS)
@@ -192,8 +171,8 @@ class Flows:
             retry_after, cause = 0.0, ""
             try:
                 response = yield timed
-                if response.is_success:
-                    return response, read(response.content)
+                if response.is_success and response.status_code != HTTPStatus.ACCEPTED:
+                    return read(response.content)
             except httpx.LocalProtocolError:
                 # The text of the error can contain the credentials.
                 raise ValueError(

@@ -218,42 +218,36 @@ def test_a_request_that_httpx_refuses_is_not_repeated_and_its_headers_are_not_sh
     assert "secret" not in "".join(traceback.format_exception(raised.value))
 
 
-def test_an_accepted_command_is_followed_at_its_location(run: Run) -> None:
-    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
-    api = Api(accepted, accepted, httpx.Response(200, json=DECISION))
-    [command] = run(api, ("redeem", CARD, 1))
+def accepted() -> list[httpx.Response]:
+    """A proxy can remove ``Location``, and can write ``Retry-After`` as a date."""
+    return [
+        httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"}),
+        httpx.Response(202, json=PENDING, headers={"Retry-After": "Sat, 28 Nov 2026 18:00:00 GMT"}),
+    ]
+
+
+@pytest.mark.parametrize(("method", "call"), [("POST", ("redeem", CARD, 1)), ("DELETE", ("erase", CARD))])
+def test_an_accepted_command_is_repeated(run: Run, method: str, call: tuple[Any, ...]) -> None:
+    api = Api(*accepted(), problem(409, "command-in-flight", "0"), httpx.Response(200, json=DECISION))
+    [command] = run(api, call)
     assert "done" == command.status
-    assert ["POST", "GET", "GET"] == [request.method for request in api.requests]
+    assert [method] * 4 == [request.method for request in api.requests]
+    assert 1 == len({request.headers["Idempotency-Key"] for request in api.requests})
 
 
-def test_an_accepted_erasure_is_repeated(run: Run) -> None:
-    """Only the same request waits until no read shows the customer."""
-    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
-    api = Api(accepted, httpx.Response(200, json=DECISION))
-    run(api, ("erase", CARD))
-    assert ["DELETE", "DELETE"] == [request.method for request in api.requests]
-    assert 1 == len({request.headers["idempotency-key"] for request in api.requests})
+def test_a_command_without_a_decision_in_time_has_its_key(run: Run) -> None:
+    for answer in accepted():
+        with pytest.raises(UnavailableError, match="no visible decision yet") as raised:
+            run(Api(answer), ("redeem", CARD, 1, "", "mine"), seconds=0)
+        assert "mine" == raised.value.idempotency_key
 
 
-def test_a_refusal_is_a_problem_at_once_and_at_its_location(run: Run) -> None:
-    refused = DECISION | {"Status": "refused", "Reason": "insufficient-points"}
-    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
+def test_a_refusal_is_a_problem_at_once_and_after_an_accepted_command(run: Run) -> None:
     refusal = problem(409, "insufficient-points")
-    for answers in ([refusal], [accepted, httpx.Response(200, json=refused), refusal]):
+    for answers in ([refusal], [*accepted(), refusal]):
         with pytest.raises(ProblemError, match="It is insufficient-points") as raised:
             run(Api(*answers), ("redeem", CARD, 1))
         assert (409, refusal.json()) == (raised.value.status, raised.value.members)
-
-
-@pytest.mark.parametrize("status", [202, 503])
-def test_a_refusal_at_its_location_is_a_problem_also_if_no_instance_repeats_it(run: Run, status: int) -> None:
-    """The instance that gets the command again does not know the decision yet, or does not answer in time."""
-    refused = httpx.Response(200, json=DECISION | {"Status": "refused", "Reason": "insufficient-points"})
-    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
-    api = Api(accepted, refused, accepted if status == 202 else problem(503, "rebalancing"))
-    with pytest.raises(ProblemError, match="409 insufficient-points: The command is refused"):
-        run(api, ("redeem", CARD, 1))
-    assert ["POST", "GET", "POST"] == [request.method for request in api.requests]
 
 
 def test_the_error_of_a_command_without_an_answer_has_its_key(run: Run) -> None:
@@ -265,8 +259,7 @@ def test_the_error_of_a_command_without_an_answer_has_its_key(run: Run) -> None:
 
 def test_a_problem_after_an_attempt_without_a_decision_has_the_key(run: Run) -> None:
     """The credentials expire between two attempts, and the points may be reserved."""
-    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
-    for first in (httpx.ReadTimeout("late"), accepted):
+    for first in (httpx.ReadTimeout("late"), *accepted()):
         api = Api(first, problem(401, "unauthenticated"))
         with pytest.raises(ProblemError, match="401 unauthenticated") as raised:
             run(api, ("redeem", CARD, 1))
