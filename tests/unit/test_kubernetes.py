@@ -125,6 +125,15 @@ def test_a_pipeline_in_maintenance_runs_no_query() -> None:
     assert ("LOYALTY_LEDGER_URL", "ledger") == (added["name"], added["valueFrom"]["secretKeyRef"]["name"])
 
 
+def test_the_pipeline_needs_no_text_of_its_init_containers() -> None:
+    """With a secured Kafka, the guide removes them."""
+    text = (MANIFESTS / "stack" / "pipeline.yaml").read_text(encoding="utf-8")
+    without = re.sub(r"\n      initContainers:(\n {8}.*)+", "", text)
+    assert without != text
+    for manifest in yaml.safe_load_all(without):
+        assert [] == faults(manifest)
+
+
 def test_the_service_finds_the_driver_of_executors() -> None:
     """The documented label is that of the Service `pipeline`, and the template of the pod has its port."""
     guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
