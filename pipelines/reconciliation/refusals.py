@@ -4,7 +4,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.columns.deduplication import event_id
-from pipelines.reconciliation.events import format_time
 from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_MISSING
 from pipelines.reconciliation.snapshot import CREATED_AGAIN, Snapshot
 from services.audit.facts import Source
@@ -27,17 +26,16 @@ def check_archive(snapshot: Snapshot, settings: Settings) -> None:
 
 
 def check_ledger(snapshot: Snapshot) -> None:
-    """Refuse if the loyalty topic lacks entries and the ledger could not be read.
+    """Refuse if the ledger could not be read.
 
-    Entries show in which order an account processed its events. In another order it can have other points.
+    Entries show in which order an account processed its events. In another order it can have other points. A loyalty
+    topic that lacks entries can look complete, because it was created again.
     """
-    coverage = snapshot.coverage
-    if coverage.topic_from and Source.LEDGER not in coverage.compared:
+    if Source.LEDGER not in snapshot.coverage.compared:
         raise RebuildError(
-            f"{'; '.join(snapshot.unreadable)}. The topic loyalty no longer has the entries of before "
-            f"{format_time(coverage.topic_from)}, and only the ledger has their order: accounts could get wrong "
-            "points. Make the ledger readable or restore it from a backup. If this installation has no ledger, use "
-            "--without-ledger"
+            f"{'; '.join(snapshot.unreadable)}. Only the ledger has entries that the topic loyalty has lost. Without "
+            "them the order of the events is not known, and accounts could get wrong points. Make the ledger readable "
+            "or restore it from a backup. If this installation has no ledger, use --without-ledger"
         )
 
 

@@ -122,6 +122,7 @@ def take_snapshot(
         timers_until=progress.timers_until if progress else 0,
         first_invoice=events.extents[topics.POS_INVOICES].first_time,
         first_command=events.extents[topics.LOYALTY_COMMANDS].first_time,
+        first_entry=loyalty.first_time,
     )
     notes = list(events.notes)
     if loyalty.complete_from:

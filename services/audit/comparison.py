@@ -65,6 +65,7 @@ class Coverage:
         timers_until: all timers up to this time must have run; 0 if that is not known.
         first_invoice, first_command: the times of the first records of pos-invoices and loyalty-commands, see
             ``TopicExtent.first_time``. An older entry without an event shows that the topic was created again.
+        first_entry: the same for the loyalty topic. An older served balance without an entry shows it.
     """
 
     compared: frozenset[Source]
@@ -75,6 +76,7 @@ class Coverage:
     timers_until: int = 0
     first_invoice: int = 0
     first_command: int = 0
+    first_entry: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ def compare(
     recomputed = recompute(card, _as_sent(facts.events, record, pseudonym), record, programmes, coverage.record_from)
     missing = MissingEntries()
     if has_ledger:  # without it, ``record_from`` says which entries may be missing
-        missing = find_missing(facts, record, recomputed.late.entries, coverage.topic_from)
+        entries_from = max(coverage.topic_from, coverage.first_entry)
+        missing = find_missing(facts, record, recomputed.late.entries, entries_from)
     has_events = _has_events(recomputed, record, facts, coverage)
     complete = has_events and not missing
     expected = recomputed.settled.entries if complete else record

@@ -36,8 +36,8 @@ class MissingEntries:
 
     Attributes:
         gaps: between the entries of the record, and before the first entry of an account.
-        at_end: whether the topic has deleted entries after the last one of the record.
-        of_erased: whether the topic has deleted the erasure of an earlier account of the card.
+        at_end: whether the topic has lost entries after the last one of the record.
+        of_erased: whether the topic has lost the erasure of an earlier account of the card.
     """
 
     gaps: Sequence[Gap] = ()
@@ -48,22 +48,23 @@ class MissingEntries:
         return bool(self.gaps) or self.at_end or self.of_erased
 
 
-def find_missing(facts: Facts, record: Sequence[Entry], late: Iterable[Entry], topic_from: int) -> MissingEntries:
+def find_missing(facts: Facts, record: Sequence[Entry], late: Iterable[Entry], entries_from: int) -> MissingEntries:
     """Find the missing entries of a customer.
 
     Args:
         record: in the order of the versions.
         late: the entries of the events that have no entry in the record.
-        topic_from: the topic has all entries from this time on. The time of an entry is never later than the time at
-            which the topic got it. So a later entry that the topic lacks is not deleted. The pipeline has not written
-            it yet, or it was interrupted.
+        entries_from: the topic has all entries from this time on. Retention has deleted older ones, or they were in a
+            topic that was created again. The time of an entry is never later than the time at which the topic got it.
+            So a later entry that the topic lacks is not lost. The pipeline has not written it yet, or it was
+            interrupted.
     """
     last = record[-1].version if record else AccountVersion(0, 0)
     # If a served version is not newer than the record, another newer one is wrong, and no entry is missing.
     served = facts.served_versions
-    at_end = bool(served) and all(version > last and time < topic_from for version, time in served)
+    at_end = bool(served) and all(version > last and time < entries_from for version, time in served)
     # The account of the record is open, so it is younger than this erasure, and the erasure had an entry.
-    before = min([topic_from, *(entry.opened_time for entry in record[-1:])])
+    before = min([entries_from, *(entry.opened_time for entry in record[-1:])])
     of_erased = any(entry.kind is Kind.ERASED and entry.time < before for entry in late)
     return MissingEntries([*_gaps(record)], at_end, of_erased)
 
@@ -74,7 +75,7 @@ def without_repeated(facts: Facts, topic_from: int) -> Facts:
     Kafka has deleted the entries after them. So without a ledger nobody knows which events came after them.
 
     Args:
-        topic_from: as in ``find_missing``.
+        topic_from: the topic has all entries from this time on, as ``entries_from`` of ``find_missing``.
     """
     kept: list[Entry] = []
     for entry in in_order(facts.record):

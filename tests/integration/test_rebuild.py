@@ -148,7 +148,7 @@ def assert_no_rebuild_beside_the_query(spark, settings):
         lock.hold(LOYALTY.checkpoint(settings)),
         pytest.raises(lock.CheckpointInUseError, match="stop it first"),
     ):
-        rebuild(reconciliation_context(spark, settings), archive=False)
+        rebuild(reconciliation_context(spark, settings), archive=False, without_ledger=True)
 
 
 def after_a_rebuild_from_the_topics(spark, settings, monkeypatch):
@@ -174,7 +174,7 @@ def rebuild_with_a_failure(spark, settings, monkeypatch):
 
     with monkeypatch.context() as failing:
         failing.setattr(loyalty, "write_stream", write)
-        rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)
+        rebuilt = rebuild(reconciliation_context(spark, settings), archive=False, without_ledger=True)
     assert 2 == len(attempts)
     return rebuilt
 
@@ -225,14 +225,14 @@ def lose_topics_and_checkpoint(checkpoint, spark, settings):
     """Delete the events and then the checkpoint. Without the archive, a rebuild in between is refused."""
     delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
     with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
-        rebuild(reconciliation_context(spark, settings), archive=False)
+        rebuild(reconciliation_context(spark, settings), archive=False, without_ledger=True)
     assert checkpoint.exists(), "what is refused changes nothing"
     shutil.rmtree(checkpoint)
 
 
 def rebuild_from_the_archive(spark, settings):
     """There is no checkpoint that the rebuild could put aside, and no event is pending."""
-    rebuilt = rebuild(reconciliation_context(spark, settings), archive=True)
+    rebuilt = rebuild(reconciliation_context(spark, settings), archive=True, without_ledger=True)
     assert (4, 0, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
 
 
@@ -258,7 +258,7 @@ def assert_no_query_starts_after_an_interruption(spark, settings, monkeypatch):
         with monkeypatch.context() as interrupted:
             interrupted.setattr(f"pipelines.{step}", MagicMock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
-                rebuild(reconciliation_context(spark, settings), archive=True)
+                rebuild(reconciliation_context(spark, settings), archive=True, without_ledger=True)
         with pytest.raises(CheckpointMismatchError, match="interrupted"):
             run_to_the_end(spark, settings, LOYALTY)
 
@@ -283,14 +283,14 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
     with pytest.raises(
         RebuildError, match=r"archive .* can lack .*pos-invoices \d from offset 1 to 1, which its query was allowed"
     ):
-        rebuild(reconciliation_context(spark, settings), archive=True)
+        rebuild(reconciliation_context(spark, settings), archive=True, without_ledger=True)
     assert Path(LOYALTY.checkpoint(settings)).exists(), "a refusal changes nothing"
 
     tuesday = settings.model_copy(update={"pseudonym_key_file": tmp_path / "tuesday.key"})
     with pytest.raises(CheckpointMismatchError, match="pseudonym_key"):
         run_to_the_end(spark, tuesday, ARCHIVE)
     with pytest.raises(ArchiveError, match="LOYALTY_PSEUDONYM_KEY_FILE"):
-        rebuild(reconciliation_context(spark, tuesday), archive=True)
+        rebuild(reconciliation_context(spark, tuesday), archive=True, without_ledger=True)
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -312,7 +312,7 @@ def test_a_version_that_is_published_during_a_rebuild_or_an_audit_is_noticed(spa
     publish_programme("loyalty-factor: 0.05\n", settings)
 
     with pytest.raises(ProgrammeError, match="run the command again"):
-        rebuild(context, archive=False)
+        rebuild(context, archive=False, without_ledger=True)
     with pytest.raises(ProgrammeError, match="run the command again"):
         audit(context, "", OTHERS, archive=False)
 

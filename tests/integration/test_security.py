@@ -174,7 +174,7 @@ def test_audit_and_rebuild_read_a_secured_broker(secured, tmp_path):
         key = {"pseudonym_key_file": tmp_path / "pseudonym.key"}
         return spark_process_settings(secured.settings_of(user, **folders, **key))
 
-    rebuilt = json.loads(loyalty(settings_of("pipeline"), "rebuild", "--json", timeout=600))
+    rebuilt = json.loads(loyalty(settings_of("pipeline"), "rebuild", "--without-ledger", "--json", timeout=600))
     audited = loyalty(settings_of("auditor"), "audit", *WITHOUT_OTHERS, "--json", timeout=600)
 
     assert 1 <= rebuilt["late"]

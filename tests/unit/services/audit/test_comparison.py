@@ -123,6 +123,21 @@ def test_entries_that_topic_and_ledger_have_lost_are_no_difference(history, data
     assert (not lost, lost > 0, []) == judged(facts, history.programmes, coverage)
 
 
+def test_a_topic_that_was_created_again_lacks_older_entries():
+    """It begins at offset 0 and looks complete. The ledger is a backup: it has the first entry, or none of a card that
+    was erased later.
+    """
+    first, second = (Purchase(START + n, f"I{n}", Decimal(100)) for n in (1, 2))
+    for last, in_backup in ((second, 1), (Erase(append_time=START + 2, command_id="C1"), 0)):
+        history = processed([[first], [last]], PROGRAMMES)
+        served = balance(history.entries[-1]) if in_backup else None
+        facts = Facts(list(history.events), {Source.LEDGER: history.entries[:in_backup]}, served)
+        for first_entry, lacks_entries in ((START + 2, False), (START + 3, True)):
+            compared = frozenset({Source.LOYALTY, Source.LEDGER})
+            coverage = replace(EVERYTHING, compared=compared, first_entry=first_entry)
+            assert (not lacks_entries, lacks_entries) == judged(facts, PROGRAMMES, coverage)[:2]
+
+
 def judged(facts, programmes, coverage):
     verdict, _ = compare(CARD, facts, programmes, coverage, pseudonymize)
     return verdict.recomputed, verdict.lacks_entries, verdict.differences
