@@ -27,7 +27,7 @@ from pipelines.reconciliation.report import UNREADABLE, Found, Report, texts_of
 from pipelines.reconciliation.snapshot import CREATED_AGAIN, Progress, Read, Snapshot, take_snapshot
 from services.audit.facts import COMPARED, Source
 from services.audit.runs import publish_run
-from services.audit.sources import ledger_entries, served_balances
+from services.audit.sources import served_balances
 from services.cli import output
 from services.cli.audit import PARTS, SHOWN, From, FromOption, ShowOption, WithoutOption
 from services.cli.output import AsJson
@@ -146,7 +146,7 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     delay = 3 * (settings.timer_interval // timedelta(milliseconds=1))
     progress = Progress(reader.positions(), max(0, reader.clock_time() - delay))
     reads: dict[Source, Read] = {
-        Source.LEDGER: lambda: facts.from_python(context, Source.LEDGER, ledger_entries(settings, context.ids)),
+        Source.LEDGER: lambda: facts.ledger(context),
         Source.BALANCE: lambda: facts.from_python(
             context, Source.BALANCE, served_balances(api, settings.api_key_file, client_context(settings))
         ),

@@ -25,7 +25,7 @@ from pipelines.reconciliation.events import pseudonym_of, read_topic
 from schemas.topics import LOYALTY
 from services.audit.extent import TopicExtent
 from services.audit.facts import Source
-from services.audit.sources import Fact, UnreadableError
+from services.audit.sources import Fact, UnreadableError, ledger_entries
 from services.codecs.state import MARKER
 from services.domain.entries import Kind
 from services.domain.validation import is_pseudonym
@@ -136,6 +136,12 @@ def state_variable(context: Context, checkpoint: str, name: str) -> DataFrame:
         return read.format("statestore").options(operatorId=0, stateVarName=name).load(checkpoint)
     except (PySparkException, ValueError) as error:
         raise UnreadableError(Source.STATE, f"{checkpoint}: {one_line(error)}") from error
+
+
+def ledger(context: Context) -> DataFrame:
+    """The entries of the ledger, as facts. Raises UnreadableError."""
+    found = ledger_entries(context.settings, context.ids, context.pseudonyms.key_id)
+    return from_python(context, Source.LEDGER, found)
 
 
 def from_python(context: Context, source: Source, found: Iterable[Fact]) -> DataFrame:

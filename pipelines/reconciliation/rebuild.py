@@ -40,7 +40,6 @@ from pipelines.sinks.kafka import write_batch
 from schemas import topics
 from services.audit.extent import extent_of
 from services.audit.facts import Source
-from services.audit.sources import ledger_entries
 from services.cli.audit import SHOWN, From, FromOption, WithoutLedgerOption
 from services.cli.output import AsJson, report
 from services.domain.invoice_index import MOST_WAITING, Returned
@@ -195,7 +194,7 @@ def _snapshot(context: Context, *, archive: bool, without_ledger: bool) -> Snaps
     settings = context.settings
     changelog = extent_of(topics.LOYALTY_BALANCES, settings, 0)
     reads: dict[Source, Read] = {
-        Source.LEDGER: lambda: facts.from_python(context, Source.LEDGER, ledger_entries(settings, context.ids)),
+        Source.LEDGER: lambda: facts.ledger(context),
         Source.BALANCE: lambda: facts.balances(context, changelog),
     }
     if without_ledger:

@@ -87,13 +87,18 @@ def _is_transient(status: int) -> bool:
     return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
 
 
-def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
-    """All entries of the ledger as encoded Notifications, from one transaction. Raises UnreadableError."""
+def ledger_entries(settings: Settings, ids: SchemaIds, key_id: str) -> Iterator[Fact]:
+    """All entries of the ledger as encoded Notifications, from one transaction.
+
+    ``key_id`` identifies the key of all other pseudonyms (``Pseudonyms.key_id``). Raises UnreadableError, also if the
+    ledger has another key: each customer would be two customers.
+    """
     try:
         from sqlalchemy import select  # noqa: PLC0415 - the extra `ledger` is optional
         from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
         from services.ledger.database import LedgerError, reading_engine  # noqa: PLC0415
+        from services.ledger.positions import require_same  # noqa: PLC0415
         from services.ledger.records import stored_entry  # noqa: PLC0415
         from services.ledger.tables import ACCOUNT, ENTRY  # noqa: PLC0415
     except ImportError as error:
@@ -104,6 +109,7 @@ def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
         engine = reading_engine(settings.ledger_url, seconds=0)
         try:
             with engine.connect() as connection:
+                require_same(connection, {"pseudonym key": key_id})
                 rows = connection.execution_options(yield_per=_PAGE).execute(statement)
                 for row in rows.mappings():
                     entry = stored_entry(row, row["opened_time"])

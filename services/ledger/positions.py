@@ -101,12 +101,18 @@ def forget_positions(connection: Connection) -> int:
 
 def bind(connection: Connection, properties: Mapping[str, str]) -> None:
     """Store the properties of the ledger. Raises LedgerError if a stored property is different."""
+    for name in properties.keys() - require_same(connection, properties).keys():
+        connection.execute(insert(PROPERTY).values(name=name, value=properties[name]))
+
+
+def require_same(connection: Connection, properties: Mapping[str, str]) -> dict[str, str]:
+    """The stored properties of the ledger. Raises LedgerError if one of them is different."""
     stored = {row.name: row.value for row in connection.execute(select(PROPERTY))}
     for name, value in properties.items():
-        if name not in stored:
-            connection.execute(insert(PROPERTY).values(name=name, value=value))
-        elif stored[name] != value:
+        if stored.get(name, value) != value:
             raise LedgerError(
                 f"the ledger was made with another {name}: {stored[name]}, and the settings say {value}; correct the "
-                "settings, or name another database in LOYALTY_LEDGER_URL"
+                "settings (LOYALTY_TOPIC_PREFIX, LOYALTY_PSEUDONYM_KEY_FILE), or name another database in "
+                "LOYALTY_LEDGER_URL"
             )
+    return stored

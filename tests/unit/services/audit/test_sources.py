@@ -14,6 +14,7 @@ from services.audit.sources import UnreadableError, ledger_entries, served_balan
 from services.codecs.records import entry_from_notification
 from services.domain.entries import Kind
 from services.messaging.avro import decoder
+from services.pseudonyms import Pseudonyms
 from services.settings import Settings
 from services.state_stores.catalogue import BALANCES
 from tests.support.builders import IDS, entry
@@ -121,7 +122,7 @@ def test_entries_of_the_ledger_are_those_that_were_appended(database_url):
     ledger.append(("A", kept), ("B", erased))
     ledger.close()
 
-    found = list(ledger_entries(Settings(ledger_url=database_url), IDS))
+    found = list(ledger_entries(Settings(ledger_url=database_url), IDS, PSEUDONYMS.key_id))
 
     decode = decoder(LOYALTY, IDS)
     assert {("A", PSEUDONYMS.of("A"), kept), (None, PSEUDONYMS.of("B"), erased)} == {
@@ -129,9 +130,18 @@ def test_entries_of_the_ledger_are_those_that_were_appended(database_url):
     }
 
 
+def test_a_ledger_with_another_pseudonym_key_is_not_read(database_url):
+    """The file of the key was not restored, so a process has made a new key. Each customer would be two customers."""
+    Ledger(database_url).close()
+    other = Pseudonyms(b"n" * 32)
+
+    with pytest.raises(UnreadableError, match=f"another pseudonym key.*{other.key_id}.*LOYALTY_PSEUDONYM_KEY_FILE"):
+        list(ledger_entries(Settings(ledger_url=database_url), IDS, other.key_id))
+
+
 def test_the_error_names_a_missing_ledger(tmp_path):
     """The reader does not create a missing file."""
     settings = Settings(ledger_url=f"sqlite:///{tmp_path / 'none.sqlite'}")
     with pytest.raises(UnreadableError, match=r"ledger: .*unable to open"):
-        list(ledger_entries(settings, IDS))
+        list(ledger_entries(settings, IDS, PSEUDONYMS.key_id))
     assert not list(tmp_path.iterdir())
