@@ -40,7 +40,7 @@ from pipelines.sinks.kafka import write_batch
 from schemas import topics
 from services.audit.extent import extent_of
 from services.audit.facts import Source
-from services.cli.audit import SHOWN, From, FromOption, WithoutLedgerOption
+from services.cli.audit import SHOWN, AcceptLostEventsOption, From, FromOption, WithoutLedgerOption
 from services.cli.output import AsJson, report
 from services.domain.invoice_index import MOST_WAITING, Returned
 from services.settings import Settings
@@ -67,7 +67,9 @@ class Rebuilt:
     notes: list[str]
 
 
-def rebuild(context: Context, *, archive: bool, without_ledger: bool = False) -> Rebuilt:
+def rebuild(
+    context: Context, *, archive: bool, without_ledger: bool = False, accept_lost_events: bool = False
+) -> Rebuilt:
     """Make a new checkpoint. It renames the previous one and never deletes it. No pipeline can start meanwhile.
 
     Raises:
@@ -81,10 +83,14 @@ def rebuild(context: Context, *, archive: bool, without_ledger: bool = False) ->
     if folder := local_folder(checkpoint):
         require_writable(folder, "LOYALTY_CHECKPOINT_DIR")
     with lock.hold(checkpoint):
-        return _rebuild(context, checkpoint, archive=archive, without_ledger=without_ledger)
+        return _rebuild(
+            context, checkpoint, archive=archive, without_ledger=without_ledger, accept_lost_events=accept_lost_events
+        )
 
 
-def _rebuild(context: Context, checkpoint: str, *, archive: bool, without_ledger: bool) -> Rebuilt:
+def _rebuild(
+    context: Context, checkpoint: str, *, archive: bool, without_ledger: bool, accept_lost_events: bool
+) -> Rebuilt:
     reader = CheckpointReader(context.spark, checkpoint)
     _check_nothing_writes(reader, context.settings)
     snapshot = _snapshot(context, archive=archive, without_ledger=without_ledger)
@@ -92,7 +98,8 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool, without_ledger
     if not without_ledger:
         check_ledger(snapshot)
     # Keep the result on the executors' disks: several jobs use it, and ``_write`` makes the loyalty topic longer.
-    rebuild_account = reconstruction(context.ids, context.programmes, snapshot.coverage.now)
+    now = snapshot.coverage.now
+    rebuild_account = reconstruction(context.ids, context.programmes, now, accept_lost_events=accept_lost_events)
     accounts = by_customer(context, snapshot.facts, snapshot.coverage, rebuild_account, REBUILT).localCheckpoint()
     check_complete(accounts, snapshot)
     check_receivers(accounts, snapshot)
@@ -102,7 +109,7 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool, without_ledger
         accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
         _remembered(snapshot),
         {topic: extent.ends for topic, extent in snapshot.events.extents.items()},
-        _index(context, numbers, returns, snapshot.coverage.now),
+        _index(context, numbers, returns, now),
     )
     aside = None
     with reader.unfinished():
@@ -232,14 +239,23 @@ def _forwarded(context: Context, accounts: DataFrame, returns: DataFrame, record
 
 
 def main(
-    *, source: FromOption = From.TOPICS, without_ledger: WithoutLedgerOption = False, as_json: AsJson = False
+    *,
+    source: FromOption = From.TOPICS,
+    without_ledger: WithoutLedgerOption = False,
+    accept_lost_events: AcceptLostEventsOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a new checkpoint of the loyalty query, with accounts that are recomputed from their events.
 
     Stop the pipeline first. The previous checkpoint is renamed and kept. The output names cards.
     """
     with open_context("loyalty-rebuild") as context:
-        rebuilt = rebuild(context, archive=source is From.PARQUET, without_ledger=without_ledger)
+        rebuilt = rebuild(
+            context,
+            archive=source is From.PARQUET,
+            without_ledger=without_ledger,
+            accept_lost_events=accept_lost_events,
+        )
     summary = f"{rebuilt.checkpoint}: {rebuilt.accounts:,} accounts; {rebuilt.late:,} events newly processed"
     differences = lines_of(rebuilt.differences, SHOWN, "--json")
     notes = (f"note: {note}" for note in rebuilt.notes)

@@ -47,6 +47,11 @@ These commands must have been sent before.
 EVENTS_MISSING = "events are missing"
 """The problem of an account that depends on deleted events."""
 
+EVENTS_LOST = "recorded entries have no event, so the accounts would lose their points"
+"""The problem of an account that lacks events, although retention has not deleted them. Kafka has lost them, this
+release cannot read them, or the archive has another copy of a repeated invoice.
+"""
+
 ENTRIES_MISSING = "entries are missing in the topic loyalty and in the ledger"
 """The problem of an account whose events have no known order."""
 
@@ -54,7 +59,9 @@ VERSIONS_MISSING = "loyalty-programmes lacks versions that entries name: restore
 """The problem of an account whose points follow from an unknown version of the programme."""
 
 
-def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> Callable[[Customer], tuple[object, ...]]:
+def reconstruction(
+    schema_ids: SchemaIds, programmes: Programmes, now: int, *, accept_lost_events: bool = False
+) -> Callable[[Customer], tuple[object, ...]]:
     """Returns a function for ``by_customer`` that gives a row of REBUILT. ``now``: milliseconds since the epoch."""
     ids = writer_ids(schema_ids)
     versions = {each.version for each in programmes.versions}
@@ -64,6 +71,8 @@ def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> C
         state = _with_newest_version(recomputed.late.state, facts)
         is_known = all(entry.programme_version in versions for entry in facts.record)
         problem = _problem(card, recomputed, verdict) if is_known else VERSIONS_MISSING
+        if problem is None and recomputed.without_event and not accept_lost_events:
+            problem = EVENTS_LOST
         records = [] if problem or not card else [*records_of(card, recomputed, now, ids)]
         if is_replaced(facts, verdict, recomputed):
             records = [*with_tombstone(records)]

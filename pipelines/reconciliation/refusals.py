@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.columns.deduplication import event_id
-from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_MISSING
+from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_LOST, EVENTS_MISSING
 from pipelines.reconciliation.snapshot import CREATED_AGAIN, Snapshot
 from services.audit.facts import Source
 from services.errors import UserError
@@ -52,6 +52,13 @@ def check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
                 "; without them the order of the events is not known, and accounts could get wrong points. Restore the "
                 "ledger from a backup that has them (`loyalty ledger gaps` shows those before later entries). If there "
                 "is no such backup, use --without-ledger"
+            )
+        if EVENTS_LOST in reasons:
+            of_entries = problems.where(F.col("problem") == EVENTS_LOST).select(F.explode("differences").alias("it"))
+            (example,) = of_entries.where(F.col("it.where") == Source.EVENT).select("it.what").limit(1).collect()
+            notes += (
+                f"; for example: {example.what}. If a newer release wrote the events, use the newer release. If Kafka "
+                "has lost invoices, publish them again. To go on without these events, use --accept-lost-events"
             )
         raise RebuildError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
 

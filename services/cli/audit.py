@@ -43,6 +43,13 @@ WithoutLedgerOption = Annotated[
     bool,
     typer.Option("--without-ledger", help="Do not read the ledger. Use this only if the installation has no ledger."),
 ]
+AcceptLostEventsOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-lost-events",
+        help="Go on although events of recorded entries are missing. The accounts lose the points of these entries.",
+    ),
+]
 ShowOption = Annotated[int, typer.Option("--show", min=0, help="Number of differences to print.")]
 
 
@@ -69,7 +76,11 @@ def audit(
 
 
 def rebuild(
-    *, source: FromOption = From.TOPICS, without_ledger: WithoutLedgerOption = False, as_json: AsJson = False
+    *,
+    source: FromOption = From.TOPICS,
+    without_ledger: WithoutLedgerOption = False,
+    accept_lost_events: AcceptLostEventsOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Create a new checkpoint of the loyalty query, with accounts computed from the events.
 
@@ -77,6 +88,7 @@ def rebuild(
     """
     announce_command("rebuild", source=source)
     options = [f"--from={source}", *["--without-ledger"] * without_ledger, *["--json"] * as_json]
+    options += ["--accept-lost-events"] * accept_lost_events
     replace_process("pipelines.reconciliation.rebuild", options)
 
 

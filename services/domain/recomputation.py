@@ -28,7 +28,8 @@ class Recomputed:
         settled: the result of the events with recorded entries, and of the timers between them.
         late: the result of the events without recorded entries. They are applied last, in the order of their append
             times. So this result contains the final account of the customer.
-        without_event: recorded entries whose event is missing.
+        without_event: recorded entries whose event is missing. The account lacks their effect, but the entries after
+            them keep their sequence numbers.
         not_processed: ids of events that must change the account and have no recorded entry.
     """
 
@@ -52,11 +53,13 @@ def recompute(
     entries = in_order(recorded)
     copies, memory = _Copies(events), _longest_memory(programmes)
     unrecorded = copies.unrecorded(entries, memory)
-    settled, without_event = Outcome(None), []
+    settled, without_event = Outcome(None), list[Entry]()
     if old := [event for event in unrecorded if event.append_time < complete_from]:
         _add(settled, process(None, old, programmes, card))
     applied, absorbed = set(), []
     for entry in entries:
+        if without_event:
+            settled.account = _numbered(settled.account, entry, entry.sequence - 1)
         if is_from_timer(entry):
             _apply_due_changes(settled, entry, programmes)
         elif (entry.event_id, entry.time) not in applied:  # an event can have several entries
@@ -76,10 +79,22 @@ def recompute(
     new = [event for event in unrecorded if event.append_time >= complete_from]
     decided = [(entry.invoice_number, entry) for entry in entries if entry.kind is not Kind.FORWARDED]
     new = _without_ignored(new, entries, [*decided, *absorbed], settled.account, programmes)
-    late = process(settled.state, new, programmes, card)
+    state = settled.state
+    if without_event:
+        last = entries[-1]
+        state = _numbered(settled.account, last, 0 if last.kind is Kind.ERASED else last.sequence) or settled.marker
+    late = process(state, new, programmes, card)
     effective = {entry.event_id for entry in late.entries if not is_from_timer(entry)}
     not_processed = [each.event_id for each in new if each.event_id in effective and _must_count(each, programmes)]
     return Recomputed(settled, late, without_event, not_processed)
+
+
+def _numbered(account: Account | None, entry: Entry, sequence: int) -> Account | None:
+    """Returns an account that lacks events with the version that it has in the record. 0 means that it is not open."""
+    if not sequence:
+        return None
+    account = account or Account(entry.opened_time, tier=entry.tier)
+    return replace(account, opened_time=entry.opened_time, sequence=sequence)
 
 
 def _longest_memory(programmes: Programmes) -> int:

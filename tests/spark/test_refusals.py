@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.reconciliation.reconstruction import ENTRIES_MISSING
+from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_LOST
 from pipelines.reconciliation.refusals import RebuildError, check_complete, check_receivers
 
 
@@ -32,4 +32,20 @@ def test_a_refusal_says_what_to_do_about_missing_entries(spark):
     snapshot = SimpleNamespace(notes=[], coverage=SimpleNamespace(events_from=0))
 
     with pytest.raises(RebuildError, match=r"^2 accounts .* in the ledger; .*`loyalty ledger gaps`.*--without-ledger$"):
+        check_complete(accounts, snapshot)
+
+
+def test_a_refusal_names_an_event_that_is_lost(spark):
+    """It says what to do, and shows no card."""
+    rows = [
+        (None, [("events", "no such event: I0, of the recorded entry 1")]),
+        (
+            EVENTS_LOST,
+            [("served balance", "of sequence 1: …"), ("events", "no such event: I1, of the recorded entry 2")],
+        ),
+    ]
+    accounts = spark.createDataFrame(rows, "problem string, differences array<struct<`where`: string, what: string>>")
+    snapshot = SimpleNamespace(notes=[], coverage=SimpleNamespace(events_from=0))
+
+    with pytest.raises(RebuildError, match=r"^1 accounts .*: no such event: I1, of the .* use --accept-lost-events$"):
         check_complete(accounts, snapshot)

@@ -19,6 +19,7 @@ from pipelines.reconciliation.facts import pseudonymize
 from pipelines.reconciliation.forwarding import Returnable
 from pipelines.reconciliation.reconstruction import (
     ENTRIES_MISSING,
+    EVENTS_LOST,
     REBUILT,
     VERSIONS_MISSING,
     is_replaced,
@@ -32,10 +33,11 @@ from schemas.topics import LOYALTY_BALANCES
 from services.audit.comparison import Coverage, compare
 from services.audit.facts import Facts, Source
 from services.codecs.records import balance_record
+from services.codecs.state import decode_account
 from services.domain.account.model import Account, Outcome
 from services.domain.account.processor import process
 from services.domain.entries import Entry
-from services.domain.events import Event, Purchase, Replace, Reserve, Transfer
+from services.domain.events import Erase, Event, Import, Purchase, Replace, Reserve, SentLot, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import record_encoder
 from services.pseudonyms import KEY_BYTES, Pseudonyms
@@ -226,6 +228,67 @@ def test_a_rebuild_needs_every_version_that_an_entry_names() -> None:
 
     assert problem(RULES) is None
     assert VERSIONS_MISSING == problem(Programmes())
+
+
+LOST = Import(append_time=START + 2 * DAY, command_id="lost", lots=(SentLot(500, 0), SentLot(500, NOW + DAY)))
+"""It has two entries."""
+LATE = Purchase(START + 9 * DAY, "late", Decimal(100))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "points"),
+    [
+        ([BOUGHT, LOST], 2_000),
+        ([LOST], 0),
+        ([LOST, replace(BOUGHT, append_time=START + 3 * DAY)], 2_000),
+        ([BOUGHT, LOST, replace(BOUGHT, append_time=START + 3 * DAY, invoice_number="Q")], 4_000),
+    ],
+    ids=["last", "only", "first", "in between"],
+)
+@pytest.mark.parametrize("late", [[], [LATE]], ids=["no new event", "a new event"])
+def test_a_rebuild_without_a_lost_event_must_be_accepted(recorded: list[Event], points: int, late: list[Event]) -> None:
+    """The account then loses only its points. It keeps its OpenedTime, so the ledger does not treat it as erased. New
+    entries continue after the recorded ones.
+    """
+    entries = Outcome(None)
+    for event in recorded:
+        outcome = process(entries.account, [event], Programmes(), CARD)
+        entries = replace(outcome, entries=entries.entries + outcome.entries)
+    last = entries.entries[-1]
+    events = [event for event in recorded if event.event_id != "lost"] + late
+    facts = Facts(events=events, recorded={Source.LOYALTY: entries.entries, Source.LEDGER: entries.entries})
+    coverage = Coverage(frozenset({Source.LOYALTY, Source.LEDGER}), 0, 0, 0, NOW)
+    verdict, recomputed = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
+    customer = Customer(f"p-{CARD}", CARD, facts, verdict, recomputed)
+
+    def rebuilt(**options: bool) -> dict[str, Any]:
+        return dict(zip(REBUILT.names, reconstruction(IDS, Programmes(), NOW, **options)(customer), strict=True))
+
+    refused, accepted = rebuilt(), rebuilt(accept_lost_events=True)
+
+    assert (EVENTS_LOST, []) == (refused["problem"], refused["records"])
+    assert accepted["problem"] is None
+    account = decode_account(accepted["account"])
+    assert isinstance(account, Account)
+    assert (last.opened_time, last.sequence + len(late)) == (account.opened_time, account.sequence)
+    assert points + 200 * len(late) == account.total
+    assert [last.version] * len(late) == [(each.opened_time, each.sequence - 1) for each in recomputed.late.entries]
+    # A store ignores a later balance of this account if this one has a later version.
+    for balance in (each for each in accepted["records"] if each["value"] and each["topic"] == LOYALTY_BALANCES.name):
+        opened_time, sequence = map(int, balance["id"].partition("@")[2].split("."))
+        assert (last.opened_time, account.sequence) >= (opened_time, sequence)
+
+
+def test_a_rebuild_does_not_open_an_account_again_whose_erasure_is_lost() -> None:
+    recorded: list[Event] = [BOUGHT, Erase(append_time=START + 2 * DAY, command_id="lost")]
+    entries = process(None, recorded, Programmes(), CARD).entries
+    facts = Facts(events=[BOUGHT], recorded={Source.LOYALTY: entries, Source.LEDGER: entries})
+    coverage = Coverage(frozenset({Source.LOYALTY, Source.LEDGER}), 0, 0, 0, NOW)
+
+    _, recomputed = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
+
+    assert ["lost"] == [each.event_id for each in recomputed.without_event]
+    assert recomputed.late.account is None
 
 
 def test_a_credit_to_a_pseudonym_must_have_been_sent() -> None:

@@ -36,8 +36,14 @@ LEFT_OUT = ["--without=ledger", "--without=balances"]
         (["returns", "--json"], ["pipelines.reconciliation.waiting_returns", "--json"]),
         (["rebuild"], ["pipelines.reconciliation.rebuild", "--from=topics"]),
         (
-            ["rebuild", "--from", "parquet", "--without-ledger", "--json"],
-            ["pipelines.reconciliation.rebuild", "--from=parquet", "--without-ledger", "--json"],
+            ["rebuild", "--from", "parquet", "--without-ledger", "--json", "--accept-lost-events"],
+            [
+                "pipelines.reconciliation.rebuild",
+                "--from=parquet",
+                "--without-ledger",
+                "--json",
+                "--accept-lost-events",
+            ],
         ),
     ],
 )
