@@ -32,6 +32,7 @@ from services.cli import output
 from services.cli.audit import PARTS, SHOWN, From, FromOption, ShowOption, WithoutOption
 from services.cli.output import AsJson
 from services.cli.status import ApiUrl
+from services.domain.account.model import Outcome
 from services.domain.programme import Programmes
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
@@ -54,10 +55,12 @@ _VERDICT = struct(
     differences=T.ArrayType(_DIFFERENCE),
     purchases=T.ArrayType(RETURNABLE),
     returns=T.ArrayType(T.StringType()),
+    commands=T.ArrayType(T.StringType()),
 )
 """The result for one customer (see Verdict), with the number of compared facts by source.
 
-``purchases`` and ``returns`` are those of the recomputed account, for ``with_differences``.
+``purchases`` and ``returns`` are those of the recomputed account, and ``commands`` are the ids of the commands that it
+has sent to other accounts. They are for ``with_differences``.
 """
 
 _Waiting = dict[str, tuple[str, list[Found]]]
@@ -110,7 +113,8 @@ def _round(
     snapshot = _snapshot(context, api, left_out, archive=archive)
     report.unreadable += [each for each in snapshot.unreadable if each not in report.unreadable]
     selected = snapshot.facts if only is None else of_customers(snapshot.facts, only)
-    verdicts = by_customer(context, selected, snapshot.coverage, _examination(context.programmes), _VERDICT).persist()
+    examination = _examination(context.programmes, snapshot.coverage.events_from)
+    verdicts = by_customer(context, selected, snapshot.coverage, examination, _VERDICT).persist()
     try:
         if only is None:
             _summarize(report, snapshot, verdicts)
@@ -156,18 +160,21 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     return take_snapshot(context, reads, progress, archive=archive)
 
 
-def _examination(programmes: Programmes) -> Callable[[Customer], tuple[object, ...]]:
-    """Returns a function for ``by_customer`` that gives a row of _VERDICT."""
+def _examination(programmes: Programmes, events_from: int) -> Callable[[Customer], tuple[object, ...]]:
+    """Returns a function for ``by_customer`` that gives a row of _VERDICT. ``events_from``: see ``Coverage``."""
 
     def row_of(customer: Customer) -> tuple[object, ...]:
         verdict = customer.verdict
-        account = customer.recomputed.settled.account if verdict.recomputed else None
+        settled = customer.recomputed.settled if verdict.recomputed else Outcome(None)
+        account = settled.account
         known = ([*returnables(account, programmes, account.updated_time)], [*account.returns]) if account else ([], [])
         differences = [each._asdict() for each in verdict.differences]
         counts = (customer.facts.count(source) for source in COMPARED)
         named = customer.pseudonym, customer.card
         result = verdict.entries, verdict.recomputed, verdict.lacks_entries, str(verdict.version)
-        return (*named, *result, *counts, differences, *known)
+        # The topic can have deleted older commands.
+        commands = settled.sent if all(entry.time >= events_from for entry in settled.entries) else []
+        return (*named, *result, *counts, differences, *known, commands)
 
     return row_of
 

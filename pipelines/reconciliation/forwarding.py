@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipelines.columns.deduplication import event_id
 from pipelines.columns.types import struct
 from services.audit.facts import Source
 from services.domain.account.model import EVENT_MEMORY, Account
@@ -47,24 +48,29 @@ def with_differences(customers: DataFrame, returns: DataFrame, records: DataFram
     """The customers with differences: pseudonym, card, version, differences.
 
     The differences include the returns that were not forwarded to the customer, also those that the index of invoices
-    dropped because too many returns waited. A command that the loyalty query has not read yet is no difference.
+    dropped because too many returns waited. They include the commands to other accounts that are in no topic and in no
+    archive. A command that the loyalty query has not read yet is no difference.
 
     Args:
-        customers: also with ``purchases``, an array of RETURNABLE, and ``returns``, the numbers that the account knows.
+        customers: also with ``purchases``, an array of RETURNABLE, ``returns``, the numbers that the account knows, and
+            ``commands``, the ids of the commands that the account has sent.
         returns: the processed returns, as ``Snapshot.returns``.
         records: see ``Events``.
     """
     customer = ("pseudonym", "card", "version")
     own = customers.select(*customer, F.explode("differences").alias("it")).select(*customer, "it.*")
     missing = not_forwarded(customers.select(*customer, "purchases", "returns"), returns, records).select(
-        *customer,
-        F.lit(str(Source.EVENT)).alias("where"),
-        F.format_string("not forwarded: return %s of invoice %s", "number", "original").alias("what"),
-        # The current micro-batch may write the command.
-        F.lit(True).alias("settles"),
+        *customer, F.format_string("not forwarded: return %s of invoice %s", "number", "original").alias("what")
     )
+    unsent = (
+        customers.select(*customer, F.explode("commands").alias("id"))
+        .join(records.select(event_id().alias("id")), "id", "left_anti")
+        .select(*customer, F.concat(F.lit("not sent: "), "id").alias("what"))
+    )
+    # The current micro-batch may write the command.
+    of_events = {"where": F.lit(str(Source.EVENT)), "settles": F.lit(True)}
     return (
-        own.unionByName(missing)
+        own.unionByName(missing.union(unsent).withColumns(of_events))
         .groupBy(*customer)
         .agg(F.sort_array(F.collect_list(F.struct("where", "what", "settles"))).alias("differences"))
     )

@@ -17,20 +17,22 @@ from tests.support.builders import IDS
 CUSTOMERS = (
     "pseudonym string, card string, version string, "
     "differences array<struct<`where`: string, what: string, settles: boolean>>, "
-    "purchases array<struct<original: string, since: bigint, until: bigint>>, returns array<string>"
+    "purchases array<struct<original: string, since: bigint, until: bigint>>, returns array<string>, "
+    "commands array<string>"
 )
 
 
-def customer(name, purchases, returns=(), differences=()):
+def customer(name, purchases, returns=(), differences=(), commands=()):
     """A verdict. Each return of these purchases must be there if it came at the times 10 to 20."""
     bought = [(number, 10, 20) for number in purchases]
-    return f"p-{name}", name, "1.2", [*differences], bought, [*returns]
+    return f"p-{name}", name, "1.2", [*differences], bought, [*returns], [*commands]
 
 
 CUSTOMERS_WITH_RETURNS = [
     customer("A", ["a", "shared"], ["known"], [("ledger", "entry 2 is missing", False)]),
     customer("B", ["b", "shared"], ["of-shared"]),
-    customer("C", ["c"]),
+    customer("C", ["c"], commands=["forwarded/forward", "gift/in"]),
+    customer("D", [], commands=["forwarded/forward"]),
 ]
 RETURNS = [
     ("lost", "a", 10),
@@ -72,7 +74,7 @@ def facts(spark):
     )
 
 
-def test_a_return_that_no_account_and_no_command_has_is_a_difference(spark):
+def test_a_return_and_a_command_that_are_nowhere_are_differences(spark):
     """The other differences of the customers stay."""
     found = with_differences(*facts(spark)).collect()
 
@@ -84,8 +86,9 @@ def test_a_return_that_no_account_and_no_command_has_is_a_difference(spark):
             ("ledger", "entry 2 is missing", False),
         ],
         "B": [(events, "not forwarded: return lost-too of invoice b", True)],
+        "C": [(events, "not sent: gift/in", True)],
     } == {row.card: [tuple(each) for each in row.differences] for row in found}
-    assert {("p-A", "1.2"), ("p-B", "1.2")} == {(row.pseudonym, row.version) for row in found}
+    assert {(f"p-{card}", "1.2") for card in "ABC"} == {(row.pseudonym, row.version) for row in found}
 
 
 def test_a_rebuild_sends_the_returns_that_an_audit_misses(spark):

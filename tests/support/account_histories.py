@@ -94,11 +94,12 @@ class Processed:
     entries: list[Entry]
     account: Account | None
     programmes: Programmes
+    sent: list[str]
 
 
 def processed(steps: list[list[Event] | int], programmes: Programmes) -> Processed:
     """Process steps: batches of events, and times of timers (int). With an erasure, sorts the events by time first."""
-    account, events, entries, erased_time = None, [], [], 0
+    account, events, entries, sent, erased_time = None, [], [], [], 0
     steps = deduplicated(steps)
     if any(isinstance(event, Erase) for step in steps if isinstance(step, list) for event in step):
         steps = by_time(steps)
@@ -113,7 +114,8 @@ def processed(steps: list[list[Event] | int], programmes: Programmes) -> Process
         if outcome:
             account = outcome.account
             entries += outcome.entries
-    return Processed(events, entries, account, programmes)
+            sent += outcome.sent
+    return Processed(events, entries, account, programmes, sent)
 
 
 def deduplicated(steps: list[list[Event] | int]) -> list[list[Event] | int]:

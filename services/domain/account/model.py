@@ -249,3 +249,8 @@ class Outcome:
     def state(self) -> AccountState | None:
         """The new state of the card; None if the state store must not contain the card."""
         return self.account or self.marker
+
+    @property
+    def sent(self) -> list[str]:
+        """The ids of the commands to other accounts, also of those that bring points."""
+        return [each.command_id for each in self.credits] + [each.event_id for _, each in self.commands]

@@ -1,11 +1,15 @@
-"""Which returns an account must know, so that the audit finds those that were never forwarded."""
+"""Which returns an account must know, and which commands it has sent, so that the audit finds lost ones."""
 
 from decimal import Decimal
 
+from pipelines.reconciliation.audit import _VERDICT, _examination
+from pipelines.reconciliation.customers import Customer
 from pipelines.reconciliation.forwarding import Returnable, commands_of, returnables
+from services.audit.comparison import Coverage, compare
+from services.audit.facts import Facts, Source
 from services.codecs.events import forward_record
 from services.domain.account.processor import process
-from services.domain.events import Purchase, Replace
+from services.domain.events import Erase, Purchase, Replace, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import record_encoder
 from tests.support.builders import IDS
@@ -39,3 +43,27 @@ def test_the_commands_of_a_return_have_the_ids_that_the_query_gives_them():
         ((_, redirected),) = process(replaced, [returned], PROGRAMMES, "card").commands
 
         assert (from_index["CommandID"], redirected.event_id) == commands_of(number)
+
+
+def test_the_audit_looks_for_the_commands_of_an_account_unless_the_topic_can_have_deleted_them():
+    events = [
+        Purchase(NOW, "I1", Decimal(1000)),
+        Transfer(append_time=NOW + 1, command_id="gift", points=100, counterparty="friend"),
+        Transfer(append_time=NOW + 2, command_id="too-much", points=9_999, counterparty="friend"),
+        Replace(append_time=NOW + 3, command_id="lost", counterparty="new"),
+        Purchase(NOW + 4, "I2", Decimal(10)),
+        Erase(append_time=NOW + 5, command_id="bye"),
+    ]
+    facts = Facts(events, {Source.LOYALTY: process(None, events, PROGRAMMES, "card").entries})
+
+    def commands(events_from, facts=facts):
+        coverage = Coverage(frozenset({Source.LOYALTY}), events_from, 0, 0, NOW + DAY)
+        customer = Customer("p-card", "card", facts, *compare("card", facts, PROGRAMMES, coverage, "p-{}".format))
+        row = dict(zip(_VERDICT.names, _examination(PROGRAMMES, events_from)(customer), strict=True))
+        return row["recomputed"], row["commands"]
+
+    assert (True, ["gift/in", "lost/0/moved", "I2/redirected", "bye/0/card"]) == commands(0)
+    assert commands(0) == commands(NOW)
+    assert (True, []) == commands(NOW + 1)
+    facts.events.pop(0)
+    assert (False, []) == commands(NOW + 1)

@@ -36,13 +36,14 @@ def later(account, programmes):
 
 @given(HISTORIES, st.randoms())
 def test_the_same_entries_and_the_same_account(history, dice):
-    """Events and recorded entries in any order, also with duplicates, give all entries and the account again."""
+    """Events and recorded entries in any order, also with duplicates, give the entries, commands and account again."""
     events = dice.sample(history.events * 2, 2 * len(history.events))
     record = dice.sample(history.entries * 2, 2 * len(history.entries))
 
     recomputed = recompute(CARD, events, record, history.programmes)
 
     assert in_order(history.entries) == recomputed.settled.entries
+    assert sorted(history.sent) == sorted(recomputed.settled.sent)
     assert later(history.account, history.programmes) == later(recomputed.settled.account, history.programmes)
     assert [] == recomputed.without_event
     assert [] == recomputed.not_processed
