@@ -29,12 +29,12 @@ from pipelines.runtime.query_table import CONTINUOUS, QUERIES
 from pipelines.runtime.session import spark_session
 from pipelines.sinks.foreach_batch import BatchFailedError, summarize_java_error
 from services import tracing
-from services.errors import UserError
+from services.errors import SettingsError, UserError
 from services.health import serve_health
 from services.logging import configure_logging
 from services.messaging.publishing import PublishError, require_broker
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
-from services.settings import Settings, SettingsError, read_settings
+from services.settings import Settings, read_settings
 from services.start_up import local_folder, require_port, require_writable
 
 log = structlog.get_logger()

@@ -9,3 +9,9 @@ class UserError(RuntimeError):
     """
 
     exit_status = 1
+
+
+class SettingsError(UserError):
+    """Invalid settings. The message is one line that names the environment variables."""
+
+    exit_status = 2

@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
-from services.errors import UserError
+from services.errors import SettingsError
 from services.secret_files import lines_of
 from services.settings_errors import explain, hint, without_passwords
 
@@ -476,12 +476,6 @@ def host_in_url(host: str) -> str:
 def password_in(file: Path) -> str:
     """The password in a file, without the line break that editors append. Raises OSError."""
     return file.read_text(encoding="utf-8").rstrip("\r\n")
-
-
-class SettingsError(UserError):
-    """Invalid settings. The message is one line that names the environment variables."""
-
-    exit_status = 2
 
 
 def read_settings(**overrides: object) -> Settings:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import structlog
 
-from services.settings import Settings, SettingsError
+from services.errors import SettingsError
+from services.settings import Settings
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from services.settings import SettingsError
+from services.errors import SettingsError
 
 if TYPE_CHECKING:
     from services.open_telemetry import Spans

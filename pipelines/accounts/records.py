@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -22,7 +23,9 @@ from services.domain.entries import Entry, Kind
 from services.domain.invoice_index import Returned
 from services.messaging.avro import Record, record_encoder
 from services.messaging.schema_ids import SchemaIds
-from services.settings import Settings
+
+if TYPE_CHECKING:
+    from services.settings import Settings  # its import takes 0.1 s in each Python process that Spark starts
 
 RECORD_TYPE = struct(topic="string", id="string", key="binary", value="binary", traceparent="string")
 """A record: the name of its topic without the prefix, its CloudEvents id, its key, its framed value and its trace."""
@@ -112,7 +115,7 @@ def _entry_id(card: str, entry: Entry) -> str:
     return f"{card}@{entry.opened_time}.{entry.sequence}"
 
 
-def kafka_records(rows: DataFrame, settings: Settings) -> DataFrame:
+def kafka_records(rows: DataFrame, settings: "Settings") -> DataFrame:
     """Convert rows of RECORD_TYPE to records for the Kafka sink."""
     topic = F.col("topic")
     record_name = F.coalesce(*(F.when(topic == each.name, F.lit(each.value)) for each in _TOPICS))

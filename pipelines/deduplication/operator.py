@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from pipelines.accounts.state_calls import map_calls
@@ -21,6 +20,9 @@ from pipelines.columns.types import struct
 from pipelines.deduplication import segments as memory
 from pipelines.deduplication.segment_files import SegmentFiles
 from pipelines.runtime.python_workers import freeze_at_second_task
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FIRST_HASH, SECOND_HASH, TIME = "first_hash", "second_hash", "time"
 ORDER = (TIME, "partition", "offset")
@@ -64,7 +66,9 @@ class RepeatFilter(StatefulProcessor):
         self._client: Any = handle._statefulProcessorApiClient  # noqa: SLF001  # see _now
         self._state = map_calls(handle.getMapState("segments", _NAME, _CONTENTS))
 
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> "Iterator[pd.DataFrame]":  # noqa: N802, N803
+        import pandas as pd  # noqa: PLC0415 - takes 0.4 s, and each start of a query also loads this module without rows
+
         frames = []
         for frame in rows:
             valid = frame
@@ -83,7 +87,7 @@ class RepeatFilter(StatefulProcessor):
     def close(self) -> None:
         """Nothing is open."""
 
-    def _remember(self, key: Any, frame: pd.DataFrame) -> Any:
+    def _remember(self, key: Any, frame: "pd.DataFrame") -> Any:
         files = SegmentFiles(_folder() / self._query / str(key[0]))
         (directory,) = self._state.get([_DIRECTORY])
         hashes = np.stack([frame[FIRST_HASH].to_numpy(), frame[SECOND_HASH].to_numpy()])

@@ -6,9 +6,6 @@ from typing import Any
 from urllib.parse import quote
 
 import stamina
-from alembic import command
-from alembic.config import Config
-from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -162,6 +159,11 @@ def migrate(engine: Engine) -> None:
 
     Raises LedgerError if the schema has a later version, or if the database cannot store texts of all languages.
     """
+    # Readers of the ledger do not need Alembic, and its import takes 0.1 s.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
+
     config = Config()
     config.set_main_option("script_location", "services.ledger:migrations")
     with engine.begin() as connection:

@@ -8,7 +8,7 @@ import fastavro
 import schemas
 from schemas import topics
 from schemas.compatibility import obstacles
-from services.messaging.schema_ids import RegistrySchemaIds, SchemaIds
+from services.messaging.schema_ids import SchemaIds
 
 _ONLY_READ = {"history/PosInvoice-1.avsc"}
 """Schemas of the Java originals. This project reads records of these schemas, but never writes them."""
@@ -35,7 +35,6 @@ def broken_by(name: str, schema_text: str, ids: SchemaIds) -> Iterator[str]:
         if path not in _ONLY_READ:
             for line in obstacles(known, draft):
                 yield f"cannot be read by id {schema_id} ({path}): {line}"
-    if isinstance(ids, RegistrySchemaIds):
-        for topic in topics.ALL:
-            if topic.value == name and not ids.accepts(topic, schema_text):
-                yield f"is refused by the Schema Registry for {topic.name}"
+    for topic in topics.ALL:
+        if topic.value == name and not ids.accepts(topic, schema_text):
+            yield f"is refused by the Schema Registry for {topic.name}"

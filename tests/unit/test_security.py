@@ -23,10 +23,11 @@ from pipelines.runtime.kafka_connection import kafka_connection
 from schemas import topics
 from schemas.access import ADMIN, SERVICES, USERS, Service
 from services.cli import app
+from services.errors import SettingsError
 from services.interactive_queries.membership import GroupMembership
 from services.messaging import clients
 from services.messaging.access import rights
-from services.settings import Settings, SettingsError, read_settings
+from services.settings import Settings, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "open sesame"  # noqa: S105  # it protects nothing

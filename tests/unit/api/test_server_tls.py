@@ -18,7 +18,8 @@ from infra.docker.healthy import is_healthy
 from infra.doctor import State
 from infra.local.ports import HOST
 from infra.security.certificates import Authority
-from services.settings import Settings, SettingsError, read_settings
+from services.errors import SettingsError
+from services.settings import Settings, read_settings
 from services.tls import CertificateError, certificate_of, client_context
 from tests.support.waiting import wait_for
 from tests.unit.api.servers import PATIENCE_SECONDS, app, serving

@@ -59,6 +59,15 @@ def test_the_steps_of_a_worker_are_not_printed(tmp_path: Path) -> None:
     assert [("", "an error"), ("a step\n", "an error")] == [(run.stdout, run.stderr) for run in runs]
 
 
+def test_the_operators_import_no_package_that_their_start_does_not_need() -> None:
+    """Each start of a query starts a Python process for each of its stateful operators, and gives it ten seconds."""
+    program = "import sys, pipelines.accounts.operator, pipelines.deduplication.operator; print(*sys.modules)"
+
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert {"pandas", "pydantic", "confluent_kafka"}.isdisjoint(run.stdout.split())
+
+
 def test_a_worker_whose_task_has_ended_prints_nothing(tmp_path: Path) -> None:
     """Spark closes the connection of an idle worker. Other errors keep their tracebacks."""
     (tmp_path / "ending.py").write_text(

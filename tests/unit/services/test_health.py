@@ -13,8 +13,9 @@ from queue import SimpleQueue
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from services.errors import SettingsError
 from services.health import serve_health
-from services.settings import Settings, SettingsError
+from services.settings import Settings
 
 HOST = "127.0.0.1"
 Ask = Callable[..., tuple[int, http.client.HTTPMessage, bytes]]

@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from services.settings import Settings, SettingsError, read_settings
+from services.errors import SettingsError
+from services.settings import Settings, read_settings
 
 
 def test_an_option_of_the_command_line_replaces_the_variable(monkeypatch):

@@ -17,9 +17,10 @@ from opentelemetry.trace import StatusCode
 
 from infra.local.ports import HOST, free_port
 from services import tracing
+from services.errors import SettingsError
 from services.logging import configure_logging
 from services.open_telemetry import Exporter
-from services.settings import Settings, SettingsError
+from services.settings import Settings
 from tests.support.traces import tracing_in_memory
 
 ONE, TWO = ("00-" + digit * 32 + "-" + digit * 16 + "-01" for digit in "12")
@@ -42,6 +43,7 @@ assert app is api.__main__.traced(app)
 assert (records, headers) == (traces.sample(records, None), traces.with_trace(headers, None))
 assert [] == traces.columns()
 assert [] == [name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
+assert sys.modules.keys().isdisjoint({"alembic", "confluent_kafka.schema_registry"})
 """
 
 
@@ -64,7 +66,7 @@ def by_trace(spans: InMemorySpanExporter) -> dict[str, Any]:
 def test_without_a_receiver_no_sdk_is_imported_and_no_span_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a new process with the API, the pipeline, the ledger, the webhooks and the CLI, which has the simulator.
 
-    FastAPI itself imports the API of OpenTelemetry.
+    FastAPI itself imports the API of OpenTelemetry. The start also leaves out other packages that it does not need.
     """
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)

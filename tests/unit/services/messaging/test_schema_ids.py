@@ -11,7 +11,8 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 import schemas
 from schemas import topics
 from services.messaging.avro import body_encoder, decoder, encoder, header
-from services.messaging.schema_ids import RegistrySchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.messaging.schema_registry import RegistrySchemaIds
 from services.settings import Settings
 from tests.support.builders import IDS
 from tests.support.http_server import QuietHandler, serving

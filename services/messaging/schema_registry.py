@@ -1,0 +1,118 @@
+"""Schema ids of a Schema Registry. Only a process whose settings name a registry imports this module."""
+
+import json
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+from confluent_kafka.schema_registry import Schema as RegisteredSchema
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+import schemas
+from schemas.topics import Topic
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.settings import Settings
+
+# Without a timeout the client would wait forever, and the materialiser with it.
+_REGISTRY_SECONDS = 5.0
+
+_NOT_FOUND = range(404_01, 404_04)
+"""Codes of the registry: a subject, a version or a schema does not exist. Source: Confluent's Schema Registry API."""
+
+
+class RegistrySchemaIds:
+    """The ids of a Schema Registry, with Confluent's default subjects ``{topic}-value``."""
+
+    def __init__(self, client: SchemaRegistryClient, settings: Settings) -> None:
+        self._client = client
+        self._settings = settings
+        weakref.finalize(self, client.close)
+
+    def _subject(self, topic: Topic) -> str:
+        return f"{self._settings.name_of(topic)}-value"
+
+    def writer_id(self, topic: Topic) -> int:
+        schema = RegisteredSchema(json.dumps(schemas.current(topic.value)), "AVRO")
+        with _usable_answer(f"give an id for {topic.value}"):
+            return self._client.register_schema(self._subject(topic), schema)
+
+    def writer_schema(self, schema_id: int) -> str:
+        with _usable_answer(f"return the schema of id {schema_id}"):
+            try:
+                text = self._client.get_schema(schema_id).schema_str
+            except SchemaRegistryError as error:
+                if _is_not_found(error):
+                    raise UnknownSchemaIdError(schema_id) from error
+                raise
+        if text is None:
+            raise SchemaRegistryUnavailableError(f"the Schema Registry answered without a schema for id {schema_id}")
+        return _without_logical_types(text)
+
+    def known(self, topic: Topic) -> dict[int, str]:
+        self.writer_id(topic)  # creates the subject if it does not exist
+        subject = self._subject(topic)
+        with _usable_answer(f"list the schemas of {subject}"):
+            versions = [self._client.get_version(subject, version) for version in self._client.get_versions(subject)]
+        return {
+            int(str(version.schema_id)): _without_logical_types(str(version.schema.schema_str)) for version in versions
+        }
+
+    def accepts(self, topic: Topic, schema_text: str) -> bool:
+        with _usable_answer("say whether it accepts a schema"):
+            try:
+                return self._client.test_compatibility(self._subject(topic), RegisteredSchema(schema_text, "AVRO"))
+            except SchemaRegistryError as error:
+                if _is_not_found(error):
+                    return True  # the subject has no schema yet
+                raise
+
+
+def _is_not_found(error: SchemaRegistryError) -> bool:
+    """Whether the registry says that something does not exist.
+
+    The status is not enough: a proxy also answers 404, and a server without this path.
+    """
+    return error.http_status_code == HTTPStatus.NOT_FOUND and error.error_code in _NOT_FOUND
+
+
+def _without_logical_types(schema_text: str) -> str:
+    """The schema without its logical types, except decimals.
+
+    They do not change the bytes. With them, fastavro and Spark would read a time or a UUID as another type than the
+    current schema says. The registry accepts such schemas, because Avro's check of compatibility ignores logical types.
+    """
+    try:
+        schema = json.loads(schema_text)
+    except ValueError:
+        return schema_text  # the caller parses it and reports the error
+    return json.dumps(schemas.with_types(schema, _without_logical_type))
+
+
+def _without_logical_type(schema: Any) -> Any:
+    if not isinstance(schema, dict) or schema.get("logicalType") == "decimal":
+        return schema
+    return {name: part for name, part in schema.items() if name != "logicalType"}
+
+
+@contextmanager
+def _usable_answer(request: str) -> Iterator[None]:
+    """Turn every error of the client, of HTTP and of JSON into SchemaRegistryUnavailableError."""
+    try:
+        yield
+    except UnknownSchemaIdError:
+        raise
+    except Exception as error:
+        has_answered = isinstance(error, SchemaRegistryError)
+        advice = "" if has_answered else ": start it, or set LOYALTY_SCHEMA_REGISTRY_URL to its address"
+        raise SchemaRegistryUnavailableError(
+            f"the Schema Registry did not {request}: {type(error).__name__} {error}{advice}"
+        ) from error
+
+
+def registry_schema_ids(settings: Settings) -> RegistrySchemaIds:
+    """The schema ids of the registry that the settings name."""
+    client = SchemaRegistryClient({"url": settings.schema_registry_url, "timeout": _REGISTRY_SECONDS})
+    return RegistrySchemaIds(client, settings)
