@@ -237,6 +237,8 @@ def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatc
         (b"v", [("", None)] * 100_000, (None, b"v", 4), headers.WITHOUT_HEADERS),
         (bytes(headers.LARGEST_VALUE + 1), [], (b"k", None, 4), headers.TOO_LARGE),
     ],
+    # Without ids, pytest would write the whole value into the name of the test: 60 MB in each process.
+    ids=["headers-fit", "large-header", "many-headers", "large-value"],
 )
 def test_a_dead_letter_has_no_parts_that_are_too_large(
     broker: tuple[Settings, Producer],
