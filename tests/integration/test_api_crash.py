@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,69 +24,73 @@ def truth(settings: Settings, topics_created: list[str]) -> dict[str, str]:  # n
     return {card: f"{card.removeprefix('CARD')}.25" for card in SAMPLE}
 
 
-def test_resumes_after_a_kill_while_it_restores(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
-    """The next start resumes at the offset of the data on disk, not at 0, and restores the right points."""
-    with ApiProcess(settings, tmp_path / "first.log") as first:
-        amid = first.wait_until(lambda report: any(0 < each["position"] for each in balance_partitions(report)))
-        first.kill()
-    assert not amid["ready"]
-
-    with ApiProcess(settings, tmp_path / "second.log") as second:
-        report = second.wait_until_ready()
-
-        assert truth == second.points(SAMPLE)
-        assert sum(each["entries"] for each in balance_partitions(report)) == COUNT
-        for before, after in zip(balance_partitions(amid), balance_partitions(report), strict=True):
-            assert (after["resumedFrom"] or 0) >= before["position"]
-            assert after["applied"] == after["endOffset"] - (after["resumedFrom"] or 0)
-        assert 0 < sum(each["applied"] for each in balance_partitions(report)) < COUNT
-
-
-def test_resumes_after_a_kill_while_it_serves(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
-    """A restart reads no record twice and adds the records that arrived meanwhile."""
-    with ApiProcess(settings, tmp_path / "first.log") as first:
-        ends = [each["endOffset"] for each in balance_partitions(first.wait_until_ready())]
-        assert truth == first.points(SAMPLE)
-        first.kill()
+def test_an_instance_resumes_after_kills_and_restores_what_is_lost(
+    settings: Settings, truth: dict[str, str], tmp_path: Path
+) -> None:
+    """All instances use the same state directory, one after the other. Each one begins with what its step describes."""
+    amid = killed_while_it_restores(settings, tmp_path / "first.log")
+    ends = resumes_and_is_killed_while_it_serves(settings, truth, amid, tmp_path / "second.log")
     changelog = BalanceWriter(settings)
     changelog.balance(SAMPLE[0], "77.77", 2)
     changelog.flush()
-
-    with ApiProcess(settings, tmp_path / "second.log") as second:
-        report = second.wait_until_ready()
-
-        assert {**truth, SAMPLE[0]: "77.77"} == second.points(SAMPLE)
-        assert ends == [each["resumedFrom"] for each in balance_partitions(report)]
-        assert sum(each["applied"] for each in balance_partitions(report)) == 1
-
-
-def test_restores_a_lost_state_directory(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
-    """An instance without its state directory restores everything from the changelog."""
-    with ApiProcess(settings, tmp_path / "first.log") as first:
-        first.wait_until_ready()
-        first.kill()
-    shutil.rmtree(settings.state_dir)
-
-    with ApiProcess(settings, tmp_path / "second.log") as second:
-        report = second.wait_until_ready()
-
-        assert truth == second.points(SAMPLE)
-        assert [None] * 3 == [each["resumedFrom"] for each in balance_partitions(report)]
-        assert sum(each["applied"] for each in balance_partitions(report)) == COUNT
-
-
-def test_restores_a_damaged_state_directory(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
-    """An instance reports a damaged store, deletes it and restores it. Its other stores resume."""
-    with ApiProcess(settings, tmp_path / "first.log") as first:
-        first.wait_until_ready()
-        assert first.terminate() == 0
+    truth[SAMPLE[0]] = "77.77"
+    reads_only_the_new_record(settings, truth, ends, tmp_path / "third.log")
     (settings.state_dir / "customer-balances" / "1" / "CURRENT").write_bytes(b"damaged\n")
+    restores_the_damaged_store_only(settings, truth, tmp_path / "fourth.log")
+    shutil.rmtree(settings.state_dir)
+    restores_everything(settings, truth, tmp_path / "fifth.log")
 
-    with ApiProcess(settings, tmp_path / "second.log") as second:
-        report = second.wait_until_ready()
 
-        assert truth == second.points(SAMPLE)
-        rebuilt = [each["partition"] for each in balance_partitions(report) if each["rebuiltBecause"]]
-        assert rebuilt == [1]
-        assert balance_partitions(report)[1]["resumedFrom"] is None
-        assert balance_partitions(report)[0]["resumedFrom"] == balance_partitions(report)[0]["endOffset"]
+def killed_while_it_restores(settings: Settings, log: Path) -> list[dict[str, Any]]:
+    """Returns the partitions before the kill."""
+    with ApiProcess(settings, log) as api:
+        report = api.wait_until(lambda report: any(0 < each["position"] for each in balance_partitions(report)))
+        api.kill()
+    assert not report["ready"]
+    return balance_partitions(report)
+
+
+def resumes_and_is_killed_while_it_serves(
+    settings: Settings, truth: dict[str, str], amid: list[dict[str, Any]], log: Path
+) -> list[int]:
+    """It resumes at the offset of the data on disk, not at 0, and restores the right points. Returns the ends."""
+    with ApiProcess(settings, log) as api:
+        partitions = balance_partitions(api.wait_until_ready())
+        assert truth == api.points(SAMPLE)
+        api.kill()
+    assert sum(each["entries"] for each in partitions) == COUNT
+    for before, after in zip(amid, partitions, strict=True):
+        assert (after["resumedFrom"] or 0) >= before["position"]
+        assert (after["applied"], 0) == (after["endOffset"] - (after["resumedFrom"] or 0), after["ignored"])
+    assert 0 < sum(each["applied"] for each in partitions) < COUNT
+    return [each["endOffset"] for each in partitions]
+
+
+def reads_only_the_new_record(settings: Settings, truth: dict[str, str], ends: list[int], log: Path) -> None:
+    """It reads no record twice, and adds the record that arrived meanwhile."""
+    with ApiProcess(settings, log) as api:
+        partitions = balance_partitions(api.wait_until_ready())
+        assert truth == api.points(SAMPLE)
+        assert 0 == api.terminate()
+    assert ends == [each["resumedFrom"] for each in partitions]
+    assert (1, 0) == tuple(sum(each[count] for each in partitions) for count in ("applied", "ignored"))
+
+
+def restores_the_damaged_store_only(settings: Settings, truth: dict[str, str], log: Path) -> None:
+    """It reports the damaged store, deletes it and restores it. Its other stores resume."""
+    with ApiProcess(settings, log) as api:
+        partitions = balance_partitions(api.wait_until_ready())
+        assert truth == api.points(SAMPLE)
+        api.kill()
+    assert [1] == [each["partition"] for each in partitions if each["rebuiltBecause"]]
+    assert partitions[1]["resumedFrom"] is None
+    assert partitions[0]["resumedFrom"] == partitions[0]["endOffset"]
+
+
+def restores_everything(settings: Settings, truth: dict[str, str], log: Path) -> None:
+    """It has no state directory, so it reads the whole changelog."""
+    with ApiProcess(settings, log) as api:
+        partitions = balance_partitions(api.wait_until_ready())
+        assert truth == api.points(SAMPLE)
+    assert [None] * 3 == [each["resumedFrom"] for each in partitions]
+    assert COUNT + 1 == sum(each["applied"] for each in partitions)
