@@ -13,7 +13,10 @@ from infra.contracts.__main__ import FOLDER, committed
 PROJECT = Path(__file__).resolve().parents[1] / "contracts"
 MINUTES_5 = 300
 
-pytestmark = pytest.mark.skipif(not shutil.which("npm"), reason="Node.js is missing: install nodejs and npm")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("npm"), reason="Node.js is missing: install nodejs and npm"),
+    pytest.mark.xdist_group("asyncapi"),  # one process installs the parser
+]
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,12 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
+from typer.testing import CliRunner
 
 from infra.local.ports import free_port
 from infra.local.stack import environment_of
 from schemas.topics import LOYALTY
+from services.cli import app
 from services.domain.entries import Entry, Kind
 from services.messaging.avro import encoder
 from services.pseudonyms import pseudonyms
@@ -196,9 +198,8 @@ def test_gaps_duplicates_and_unreadable_records(
 
 def command(url: str, name: str) -> dict[str, Any]:
     """The output of ``loyalty ledger … --json``."""
-    environment = {**os.environ, "LOYALTY_LEDGER_URL": url}
-    program = [sys.executable, "-c", "from services.cli import app; app()", "ledger", name, "--json"]
-    done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = CliRunner().invoke(app, ["ledger", name, "--json"], env={"LOYALTY_LEDGER_URL": url})
+    assert 0 == done.exit_code, done.output
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
