@@ -115,7 +115,7 @@ def test_exactly_the_covered_redemptions_succeed(settings: Settings, api: ApiPro
             wait(lambda: bool(reserved(settings, "A")))
         decided = [each for each in records_of(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] > 1]
         assert len({each["CommandID"] for each in decided}) < ATTEMPTS, "it was killed too late to prove anything"
-        with pipeline(few_a_batch, tmp_path / "second.log") as wait:
+        with pipeline(settings, tmp_path / "second.log") as wait:
             wait(lambda: all(each.done() for each in asked))
             again = redeem_all(api, "A", pool)
             wait(lambda: all(each.done() for each in again))

@@ -246,20 +246,12 @@ def test_the_largest_possible_record_becomes_a_dead_letter(spark, settings):
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_settings_that_do_not_fit_the_checkpoint_are_refused(spark, settings):
-    """The error names the settings of the checkpoint and the setting that does not fit."""
-    publish_invoices(settings, *invoices(1, 1))
-    run_to_the_end(spark, settings, FAN_OUT)
-
-    with pytest.raises(CheckpointMismatchError, match="shuffle_partitions: '2' before, '4' now"):
-        run_to_the_end(spark, settings.model_copy(update={"shuffle_partitions": 4}), FAN_OUT)
-
-
-@pytest.mark.usefixtures("topics_created")
 def test_a_checkpoint_keeps_its_shuffle_partitions_if_they_are_not_set(spark, settings):
-    """The default number of an earlier release was larger, and its checkpoints continue."""
+    """The default number of an earlier release was larger, and its checkpoints continue. Another number is refused."""
     publish_invoices(settings, *invoices(1, 5))
     run_to_the_end(spark, settings.model_copy(update={"shuffle_partitions": 3}), FAN_OUT)
+    with pytest.raises(CheckpointMismatchError, match="shuffle_partitions: '3' before, '2' now"):
+        run_to_the_end(spark, settings, FAN_OUT)
     publish_invoices(settings, *invoices(1, 10))
     unset = settings.model_dump(exclude={"shuffle_partitions"}, exclude_unset=True)
     run_to_the_end(spark, Settings(**unset), FAN_OUT)
@@ -267,18 +259,6 @@ def test_a_checkpoint_keeps_its_shuffle_partitions_if_they_are_not_set(spark, se
     operators = spark.read.format("state-metadata").load(FAN_OUT.checkpoint(settings)).select("numPartitions").collect()
     assert {3} == {row.numPartitions for row in operators}
     assert 10 == len({record["InvoiceNumber"] for record in records_of(settings, topics.HADOOP)})
-
-
-@pytest.mark.usefixtures("topics_created")
-def test_a_lost_checkpoint_of_the_accounts_is_refused(spark, settings):
-    """New accounts would begin with sequence number 1, and readers of the changelog would ignore them."""
-    publish_invoices(settings, *invoices(1, 1))
-    run_to_the_end(spark, settings, LOYALTY)
-
-    with pytest.raises(CheckpointMismatchError, match=r"is new, but .*loyalty-balances continues another checkpoint"):
-        run_to_the_end(
-            spark, settings.model_copy(update={"checkpoint_dir": f"{settings.checkpoint_dir}-lost"}), LOYALTY
-        )
 
 
 def test_a_topic_with_the_tills_time_is_refused(spark, settings):
@@ -357,7 +337,7 @@ def test_the_number_of_open_sockets_does_not_grow_with_the_micro_batches(spark, 
     sockets = []
     query = LOYALTY.start(spark, IDS, settings, available_now=False)
     try:
-        for number in range(10):
+        for number in range(6):
             publish_invoices(settings, *invoices(10 * number + 1, 10))
             query.processAllAvailable()
             sockets.append(len(jvm.net_connections("unix")))
