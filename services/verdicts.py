@@ -154,7 +154,7 @@ def _complete(judge: Judge, name: str) -> Judge:
             if is_long and verdict.reason is None and _has_longer_text(verdict.record):
                 return verdict._replace(reason=avro.not_of_its_schema(name))
         except MemoryError:
-            # The record is not the cause. Spark tries the task again in a new worker, which has memory.
+            # The record is not the cause. The query fails, and after the restart a new worker decides.
             raise
         except Exception as error:  # noqa: BLE001 - an error in the rules must not stop all other records
             return Verdict(f"{FAULT} ({type(error).__name__})")

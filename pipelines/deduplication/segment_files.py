@@ -34,15 +34,17 @@ class SegmentFiles:
         self._in_use = _IN_USE.setdefault(folder, {})
 
     def load(self, segments: Sequence[Segment], fetch: Callable[[Sequence[str]], Sequence[bytes]]) -> list[Hashes]:
-        """The contents of segments in their order. This worker and its machine forget all others of the bucket.
+        """The contents of segments in their order. It also deletes all other segments of the bucket from this machine.
 
         If a segment has no copy, ``fetch`` reads it from the state by its name.
         """
         names = [each.name for each in segments]
         files = set(os.listdir(self._folder))  # noqa: PTH208  # faster than Path.iterdir
         # The task of a bucket can change its machine, so segments may have been merged on another one.
+        # A name with a point is a file that another task has not finished.
         for name in files.difference(names):
-            self._file(name).unlink(missing_ok=True)
+            if "." not in name:
+                self._file(name).unlink(missing_ok=True)
         found = {name: self._in_use[name] for name in names if name in self._in_use}
         found |= {name: _map(self._file(name)) for name in names if name not in found and name in files}
         missing = [name for name in names if name not in found]

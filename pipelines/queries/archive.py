@@ -20,6 +20,7 @@ from pipelines.accounts.events import command_events, invoice_events, unique_eve
 from pipelines.checkpoints import retention
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.checkpoints.programme_versions import require_versions
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.foreach_batch import write_each_batch
 from pipelines.sinks.parquet import ParquetSink, remove_staging_folders
@@ -56,7 +57,9 @@ def _archive(context: QueryContext) -> DataStreamWriter:
     for name, value in _origin(settings).items():
         if not files.exists(name):
             files.write(name, value)
-    invoices = invoice_events(context.read(POS_INVOICES), load_programmes(settings), context.ids)
+    versions = load_programmes(settings)
+    require_versions(context.spark, ARCHIVE.checkpoint(settings), versions)
+    invoices = invoice_events(context.read(POS_INVOICES), versions, context.ids)
     commands = command_events(context.read(LOYALTY_COMMANDS), context.ids)
     events = unique_events(invoices, commands, context)
     rows = _pseudonymize(events, pseudonyms(settings.pseudonym_key_file))

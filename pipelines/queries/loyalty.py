@@ -4,7 +4,6 @@ The key of an invoice is its store, and a customer shops in many stores. So the 
 domain decides about each event. ``pipelines.accounts`` reads and writes the accounts in Spark's state.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,8 +18,8 @@ from pipelines.accounts.operator import AccountOperator
 from pipelines.accounts.records import kafka_records, writer_ids
 from pipelines.accounts.routing import process_events
 from pipelines.accounts.state_layout import LAYOUT, STATE_VERSION, layout_of
-from pipelines.checkpoints.files import Files
-from pipelines.checkpoints.manifest import CheckpointMismatchError, read_json
+from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.checkpoints.programme_versions import require_versions
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.queries.branches import dead_letters
 from pipelines.queries.skipped_invoices import write_skipped_invoices
@@ -30,7 +29,6 @@ from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sinks.kafka import write_stream
 from pipelines.sources.clock import clock_rows
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
-from services.domain.programme import Programmes
 from services.messaging.administration import is_empty
 from services.messaging.topic_reader import Offsets
 from services.programmes.topic import load_programmes
@@ -39,9 +37,6 @@ from services.settings import Settings
 
 LOYALTY_FACTOR = "LOYALTY_LOYALTY_FACTOR"
 """The factor of version 0 of the programme, in the manifest. A checkpoint of release 0.1 adopts the current factor."""
-
-_VERSIONS = "programme-versions.json"
-"""The file in the checkpoint with the times from which the versions apply that the query knew at its last start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +107,6 @@ def _check_changelog(spark: SparkSession, checkpoint: str, settings: Settings, i
             "would ignore every balance of the new one. Let LOYALTY_CHECKPOINT_DIR name the folder of that checkpoint, "
             "make a new one with `loyalty rebuild` (docs/how-to/rebuild.md), or delete the topic too"
         )
-
-
-def require_versions(spark: SparkSession, checkpoint: str, versions: Programmes) -> None:
-    """Remember the versions of the programme. Raise CheckpointMismatchError if one is gone or has another time.
-
-    After Kafka has lost a version, purchases would earn by the version before it.
-    """
-    before, now = read_json(spark, checkpoint, _VERSIONS) or [], [each.effective_time for each in versions.versions]
-    if now[: len(before)] != before:
-        raise CheckpointMismatchError(
-            f"a version of the programme is lost, or has another time than the query with the checkpoint {checkpoint} "
-            "knows: restore the records of its topic "
-            "(docs/how-to/back-up-and-restore.md#the-versions-of-the-programme)"
-        )
-    if now != before:
-        Files(spark, checkpoint).write(_VERSIONS, json.dumps(now))
 
 
 LOYALTY = Query(

@@ -40,8 +40,8 @@ def write_skipped_invoices(context: QueryContext, checkpoint: str) -> None:
     if lost := sorted(set(before).difference(known)):
         raise CheckpointMismatchError(
             f"the schema ids {lost} of {settings.name_of(POS_INVOICES)} are gone, and the query with the checkpoint "
-            f"{checkpoint} has known them: correct LOYALTY_SCHEMA_REGISTRY_URL, or restore the Schema Registry "
-            "(docs/how-to/back-up-and-restore.md#after-a-loss)"
+            f"{checkpoint} has known them: correct LOYALTY_SCHEMA_REGISTRY_URL, restore the Schema Registry, or "
+            "install the newer release again (docs/how-to/back-up-and-restore.md#after-a-loss)"
         )
     new = set(known).difference(before)
     if before and new:

@@ -73,12 +73,12 @@ class ProgrammeWatch:
             log.info("Kafka answers again")
             self._is_away = False
         # The read of the versions takes time, too.
-        is_new, is_late = versions != self._versions, boot_seconds() - self._checked > self._notice
-        if is_new and is_late:
+        is_new, seconds = versions != self._versions, boot_seconds() - self._checked
+        if is_new and seconds > self._notice:
             log.error(
                 "a version of the programme may have taken effect while this process stood still; run `loyalty audit`, "
                 "which finds events that were decided by the former version",
-                seconds=round(now - self._checked),
+                seconds=round(seconds),
             )
         self._end, self._versions, self._checked = end, versions, now
         return is_new

@@ -195,9 +195,8 @@ def _read(body: io.BytesIO, writer: Any, resolve_into: Any, name: str, schema_id
         return cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
     except UndecodableError:
         raise
-    # These errors also occur if the writer's schema is the valid schema of another record. A damaged length can need
-    # more memory than there is.
-    except (*AVRO_ERRORS, MemoryError) as error:
+    # These errors also occur if the writer's schema is the valid schema of another record.
+    except AVRO_ERRORS as error:
         # The message omits the text of the error, which is empty, an index, or both schemas.
         message = f"not an Avro {name} of schema id {schema_id}"
         raise UndecodableError(message, not_of_its_schema(name)) from error

@@ -398,6 +398,11 @@ def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path)
     assert {"topic", "partition", "offset", "date", "batch"} <= set(rows[0])
     assert not any(card in repr(row) for row in rows for card in CARDS)
 
+    # Without a lost version of the programme, the archive could skip the customers of a type for ever.
+    Path(ARCHIVE.checkpoint(settings), "programme-versions.json").write_text("[0, 1000]", encoding="utf-8")
+    with pytest.raises(CheckpointMismatchError, match=r"version 1 of the programme, .* is lost"):
+        run(spark, settings, ARCHIVE)
+
 
 def archived(settings):
     files = pyarrow.dataset.dataset(settings.archive_dir, format="parquet", partitioning="hive")

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from pipelines.accounts.state_layout import STATE_VERSION
-from pipelines.checkpoints import manifest, retention
+from pipelines.checkpoints import manifest, programme_versions, retention
 from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError, claim
+from pipelines.checkpoints.programme_versions import require_versions
 from pipelines.checkpoints.retention import LostRecords, RecordsLostError, accepted_losses, check
-from pipelines.queries import loyalty
-from pipelines.queries.loyalty import LOYALTY, LOYALTY_FACTOR, require_versions
+from pipelines.queries.loyalty import LOYALTY, LOYALTY_FACTOR
 from pipelines.reconciliation.events import has_gap
 from schemas.topics import POS_INVOICES
 from services.domain.programme import Programme, Programmes
@@ -49,7 +49,7 @@ class MemoryFiles:
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(MemoryFiles, "contents", {}, raising=False)
-    for module in (manifest, retention, loyalty):
+    for module in (manifest, retention, programme_versions):
         monkeypatch.setattr(module, "Files", MemoryFiles)
     return MemoryFiles.contents
 
@@ -126,7 +126,7 @@ def test_a_lost_version_of_the_programme_is_refused(found: list[int]) -> None:
 
     require(1_000)
     require(1_000, 2_000)
-    with pytest.raises(CheckpointMismatchError, match="restore the records"):
+    with pytest.raises(CheckpointMismatchError, match=r"version [12] of the programme, .*restore the records"):
         require(*found)
     require(1_000, 2_000, 3_000)
 

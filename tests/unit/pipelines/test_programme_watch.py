@@ -117,7 +117,7 @@ def test_a_slow_read_of_the_versions_counts_as_a_pause(broker: Broker, monkeypat
     monkeypatch.setattr(programme_watch, "published_versions", read)
     with capture_logs() as logs:
         assert watch.has_changed()
-    assert ["error"] == [log["log_level"] for log in logs]
+    assert [("error", 61)] == [(log["log_level"], log["seconds"]) for log in logs]
 
 
 def test_queries_that_select_by_customer_type_start_again() -> None:

@@ -41,6 +41,13 @@ def no_contents_in_use() -> Iterator[None]:
     start_another_worker()
 
 
+def test_the_unfinished_file_of_another_task_stays(tmp_path: Path) -> None:
+    """After a restart of the query, a task of the former run can still work."""
+    (tmp_path / "0.4711").write_bytes(b"")
+    State(3).assert_loads(SegmentFiles(tmp_path))
+    assert ["0.4711"] == [file.name for file in tmp_path.iterdir()]
+
+
 def start_another_worker() -> None:
     segment_files._IN_USE.clear()
 

@@ -79,16 +79,21 @@ def test_a_mistake_in_the_rules_does_not_stop_other_records(monkeypatch: pytest.
     )
 
 
-@pytest.mark.parametrize("place", ["validation.first_violation", "avro.body_encoder"])
+@pytest.mark.parametrize(
+    "place", ["validation.first_violation", "avro.body_encoder", "avro.fastavro.schemaless_reader"]
+)
 def test_a_worker_without_memory_makes_no_decision(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """The record is valid, and another worker can have memory."""
 
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(f"services.verdicts.{place}", fail if place.startswith("validation") else lambda _: fail)
+    value = json.dumps(INVOICE).encode()
+    if place == "avro.fastavro.schemaless_reader":
+        value = next(map(with_large_quantity, KNOWN))
+    monkeypatch.setattr(f"services.verdicts.{place}", (lambda _: fail) if place == "avro.body_encoder" else fail)
     with pytest.raises(MemoryError):
-        judge_with_body(topics.POS_INVOICES, KNOWN)(json.dumps(INVOICE).encode(), None)
+        judge_with_body(topics.POS_INVOICES, KNOWN)(value, None)
 
 
 def test_a_text_that_spark_refuses_has_a_reason() -> None:
