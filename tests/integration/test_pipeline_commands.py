@@ -18,6 +18,7 @@ import schemas
 from infra.local.stack import variables_of
 from pipelines.accounts.state_calls import SHARED, decode
 from pipelines.accounts.state_layout import ACCOUNTS
+from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.fan_out import FAN_OUT
@@ -399,7 +400,7 @@ def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path)
     assert not any(card in repr(row) for row in rows for card in CARDS)
 
     # Without a lost version of the programme, the archive could skip the customers of a type for ever.
-    Path(ARCHIVE.checkpoint(settings), "programme-versions.json").write_text("[0, 1000]", encoding="utf-8")
+    Files(spark, ARCHIVE.checkpoint(settings)).write("programme-versions.json", "[0, 1000]")
     with pytest.raises(CheckpointMismatchError, match=r"version 1 of the programme, .* is lost"):
         run(spark, settings, ARCHIVE)
 
