@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from api.http import problems
 
@@ -43,8 +44,14 @@ def _reason(error: Mapping[str, Any]) -> str:
     return reason.replace(" after validation", "")
 
 
+async def _answer_incomplete_body(_: Request, __: Exception) -> Response:
+    # Nobody reads the response. But without it the log gets a traceback, so any client could fill the log.
+    return problems.UnreadableRequest().response()
+
+
 def install(app: FastAPI) -> None:
     """Install the handlers."""
+    app.add_exception_handler(ClientDisconnect, _answer_incomplete_body)
 
     @app.exception_handler(problems.Problem)
     async def answer_problem(_: Request, problem: problems.Problem) -> Response:

@@ -1,6 +1,7 @@
 """The console: its pages show responses of the HTTP API, with the credentials of the user."""
 
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
@@ -16,17 +17,22 @@ from api.console import helpdesk
 from api.console.actions import ACTIONS
 from api.console.own_api import COOKIE
 from api.console.rendering import page
+from api.http.server import server_of
+from infra.local.ports import HOST, free_port
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES
 from services.api_keys.keys import Scope
 from services.commands.log import mark_of
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
+from services.settings import Settings
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
 from tests.support.builders import entry
 from tests.support.clusters import Instance, with_marks
 from tests.support.ledger import Ledger
 from tests.support.secured import SecuredGroup
+from tests.support.waiting import wait_for
+from tests.unit.api.servers import running
 
 CARD = "9265846829"
 HTMX = {"HX-Request": "true"}
@@ -231,6 +237,25 @@ def test_a_form_of_another_site_has_no_effect(client: TestClient, instance: Inst
         )
         assert (303, "/console/sign-in") == (answer.status_code, answer.headers["location"])
     assert [] == instance.command_log.commands
+
+
+def test_a_client_that_leaves_before_its_form_leaves_no_traceback(
+    instance: Instance, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Signing in needs no credentials, so anybody could fill the log, and cause the alert about failures."""
+    settings, form = Settings(api_port=free_port()), b"Host: a\r\nHX-Request: true\r\nContent-Length: 9\r\n\r\n"
+
+    def counted() -> str:
+        lines = instance.app.state.dependencies.metrics.exposition().decode().splitlines()
+        return "".join(line for line in lines if line.startswith("loyalty_http_requests_total{"))
+
+    with running(server_of(instance.app, settings, None, 1)):
+        with socket.create_connection((HOST, settings.api_port)) as connection:
+            connection.sendall(b"POST /console/sign-in HTTP/1.1\r\n" + form)
+        wait_for("the end of the request", lambda: 'route="/console/sign-in"' in counted())
+
+    assert 'status="400"' in counted()
+    assert [] == [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 def test_the_user_signs_in_with_a_key(guarded: TestClient, secured: SecuredGroup) -> None:
