@@ -79,7 +79,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         lifespan=lifespan,
         # A redirect to the path without a slash would name the host of the request, which may be that of a proxy.
         redirect_slashes=False,
-        docs_url=None,  # see documentation.install
+        openapi_url=None,  # see documentation.install
+        docs_url=None,
         redoc_url=None,
         # FastAPI would look for a telemetry provider at each request, which costs more than a lookup. This project has
         # metrics and traces of its own.

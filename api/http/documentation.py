@@ -1,17 +1,18 @@
-"""``/docs``: Swagger UI on the OpenAPI document. The page loads everything from this instance."""
+"""``/openapi.json``, and ``/docs``: Swagger UI on it. The page loads everything from this instance."""
 
 import base64
 import hashlib
 import re
+from functools import cache
 from importlib.resources import files
 
 from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.staticfiles import StaticFiles
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-PAGE = "/docs"
+DOCUMENT, PAGE = "/openapi.json", "/docs"
 _SCRIPT, _STYLES, _ICON = (f"{PAGE}/{name}" for name in ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png"))
 PATHS = frozenset({PAGE, _SCRIPT, _STYLES, _ICON})
 """The page, and the files that it loads."""
@@ -24,9 +25,9 @@ _POLICY = (
 
 
 def install(app: FastAPI) -> None:
-    """Serve the page. fastapi-offline has the files of Swagger UI, which FastAPI would load from a CDN."""
+    """Serve both. fastapi-offline has the files of Swagger UI, which FastAPI would load from a CDN."""
     page = get_swagger_ui_html(
-        openapi_url=str(app.openapi_url),
+        openapi_url=DOCUMENT,
         title=app.title,
         swagger_js_url=_SCRIPT,
         swagger_css_url=_STYLES,
@@ -38,6 +39,14 @@ def install(app: FastAPI) -> None:
     digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
     page.headers["Content-Security-Policy"] = _POLICY.format(script=f"sha256-{digest}")
 
+    # FastAPI would make the text at each request, which takes 10 ms. Anybody may read it, so without a limit.
+    @cache
+    def document() -> Response:
+        return JSONResponse(app.openapi())
+
+    async def describe(_: Request) -> Response:
+        return document()
+
     async def show(_: Request) -> Response:
         return page
 
@@ -46,6 +55,7 @@ def install(app: FastAPI) -> None:
     async def asset(request: Request) -> Response:
         return await assets.get_response(request.url.path.rpartition("/")[2], request.scope)
 
+    app.add_route(DOCUMENT, describe, include_in_schema=False)
     app.add_route(PAGE, show, include_in_schema=False)
     for path in PATHS - {PAGE}:
         app.add_route(path, asset, include_in_schema=False)

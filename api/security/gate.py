@@ -27,7 +27,7 @@ from api.security.limits import CallerLimits, FailedLogins, Usage
 from api.security.problems import ForwardRefused, Unauthenticated
 from api.security.tokens import TokenVerifier
 
-PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation.PATHS
+PUBLIC_PATHS = frozenset({"/livez", "/readyz", documentation.DOCUMENT}) | documentation.PATHS
 """Paths of GET and HEAD requests without credentials: probes, and the description of the API."""
 
 _ROUTES = "/v1/"

@@ -6,7 +6,10 @@ import re
 from html.parser import HTMLParser
 from urllib.parse import urljoin, urlsplit
 
+import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from starlette.responses import JSONResponse
 
 from api.http.documentation import PATHS
 
@@ -65,6 +68,19 @@ def test_the_browser_refuses_other_hosts(client: TestClient) -> None:
     assert {"'self'", "'none'", "'unsafe-inline'", "data:", f"'sha256-{digest}'"} == {
         source for sources in policy.values() for source in sources
     }
+
+
+def test_the_text_of_the_document_is_made_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may read the document. To make 400 KB of JSON for each request would keep an instance busy."""
+    first = client.get("/openapi.json")
+    monkeypatch.setattr(JSONResponse, "render", lambda *_: b"")
+    again, head = client.get("/openapi.json"), client.head("/openapi.json")
+
+    assert (200, "application/json") == (first.status_code, first.headers["content-type"])
+    assert isinstance(client.app, FastAPI)
+    assert client.app.openapi() == first.json()
+    assert (first.content, first.headers) == (again.content, again.headers)
+    assert (200, b"", first.headers) == (head.status_code, head.content, head.headers)
 
 
 def test_the_page_can_send_credentials(client: TestClient) -> None:
