@@ -348,7 +348,11 @@ class Settings(BaseSettings):
     webhooks_file: Path = Field(Path("webhooks.yaml"), description="File with the endpoints of `loyalty webhooks`.")
     webhooks_metrics_port: Port = Field(9110, description="Port of the metrics of `loyalty webhooks`, on metrics_host.")
 
-    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest level of log lines.")
+    log_level: str = Field(
+        "INFO",
+        pattern="^(DEBUG|INFO|WARNING|ERROR)$",
+        description="Lowest level of log lines. The lines `audit` of the API appear at each level.",
+    )
     log_format: str = Field(
         "console", pattern="^(console|json)$", description="Format of log lines: for people or for machines."
     )

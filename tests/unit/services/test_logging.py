@@ -30,6 +30,21 @@ def test_a_crash_in_a_native_library_leaves_a_traceback() -> None:
     assert 'File "<string>", line 1' in process.stderr
 
 
+@pytest.mark.program
+def test_the_lines_of_the_audit_trail_are_in_the_log_at_each_level() -> None:
+    """While Kafka is not available, only the log has them."""
+    program = """if True:
+        from api.security.audit import log
+        from services.logging import *
+        configure_logging(Settings(log_level="ERROR"))
+        log.info("audit", actor="key:1")
+        logging.getLogger("api").warning("something else")
+    """
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "actor=key:1" in process.stderr
+    assert "something else" not in process.stderr
+
+
 @contextmanager
 def logging_to(log: Path, module: str) -> Iterator[None]:
     """A process without Kafka, with its data beside the log."""
