@@ -1,5 +1,6 @@
 """/v1/stores/{store}/…: queries on every store, over real memory stores that the test writes."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -117,6 +118,18 @@ def test_several_keys_have_their_values_in_order(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("full")
+@pytest.mark.usefixtures("full")
+def test_a_list_of_keys_has_a_mebibyte(client: TestClient) -> None:
+    """A thousand cards fit, also with 128 escaped characters each. 200 requests at once must fit into the memory."""
+    path, headers = f"/v1/stores/{BALANCES}/local/keys", {"Content-Type": "application/json"}
+    cards = [f"{number:04}{'é' * 124}" for number in range(1_000)]
+
+    found = client.post(path, content=json.dumps({"keys": cards}), headers=headers)
+    assert sorted(cards) == found.json()["unknownKeys"]
+    refused = client.post(path, content=b" " * (2**20 + 1), headers=headers)
+    assert ("body-too-large", 2**20) == (problem_type(refused, 413), refused.json()["limit"])
+
+
 @pytest.mark.parametrize(
     "body",
     [
