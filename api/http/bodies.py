@@ -23,6 +23,9 @@ _COMMAND_BYTES = 16 * 1024
 _MOST_MEMBERS = 1_000
 """The most members of an object. Pydantic reports each unknown member, so millions would keep an instance busy."""
 
+_MOST_CONTAINERS = 50_000
+"""The most lists and objects of a body. The parser needs a second for a million. A basket may have 10,000 lines."""
+
 _LARGE_BYTES = 2**20
 """As large as the largest invoice in Kafka. 1,000 cards of 128 escaped characters have 771,010 bytes."""
 
@@ -88,6 +91,8 @@ class _JsonRequest(Request):
 
 def parse_body(body: bytes) -> Any:
     """Parse JSON (RFC 8259) in UTF-8. Raises UnreadableBody with the place, counted from 1."""
+    if body.count(b"[") + body.count(b"{") > _MOST_CONTAINERS:  # also those in texts: to tell them apart costs more
+        raise UnreadableBody(reason=f"it has more than {_MOST_CONTAINERS:,} lists and objects")
     try:
         text = body.decode()
     except UnicodeDecodeError as error:

@@ -49,6 +49,25 @@ def test_a_body_that_is_no_json_is_unreadable(client: TestClient, path: str, bod
     assert reason in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("item", [b"[]", b'{"":{}}'], ids=["lists", "objects"])
+@pytest.mark.parametrize("path", ["/v1/simulate", KEYS])
+def test_too_many_lists_or_objects_are_not_parsed(client: TestClient, path: str, item: bytes) -> None:
+    """The parser needs a second for a million, and meanwhile the instance answers nobody. The body is not even JSON."""
+    answer = client.post(path, content=b'{"keys":[' + b",".join([item] * 50_000), headers=JSON)
+
+    assert "unreadable-body" == problem_type(answer, 400)
+    assert "it has more than 50,000 lists and objects" == answer.json()["reason"]
+
+
+def test_the_largest_basket_is_readable(client: TestClient) -> None:
+    """It has 10,000 lines, and a till may send members that the API ignores."""
+    line = {"ItemCode": "458", "TotalValue": 1.5, "more": [{}]}
+    answer = client.post("/v1/simulate", json={"TotalAmount": 1, "InvoiceLineItems": [line] * 10_000})
+
+    assert "unreadable-body" not in answer.text
+    assert answer.status_code in {200, 503}
+
+
 @PATHS
 @pytest.mark.parametrize("declared", [{}, {"Content-Type": "text/plain"}], ids=["nothing", "text"])
 def test_json_must_be_declared(client: TestClient, path: str, declared: dict[str, str]) -> None:
