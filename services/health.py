@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from typing import Any
@@ -15,6 +15,8 @@ from prometheus_client import CollectorRegistry, MetricsHandler
 
 from services.secret_files import lines_of
 from services.settings import Settings
+
+_MOST_CONNECTIONS = 50
 
 
 @contextmanager
@@ -38,14 +40,35 @@ def serve_health(
 
 
 class _Server(ThreadingHTTPServer):
+    """Has at most ``_MOST_CONNECTIONS``, so that clients cannot take all files and threads of the process.
+
+    A new connection ends the oldest one. So slow clients do not keep probes and Prometheus out.
+    """
+
     daemon_threads = True
+    request_queue_size = 128  # With the default of 5, probes wait for seconds while others connect.
 
     def __init__(
         self, settings: Settings, port: int, registry: CollectorRegistry, find_problem: Callable[[], str | None]
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in settings.metrics_host else socket.AF_INET
         self.key_file, self.find_problem = settings.metrics_key_file, find_problem
+        self._connections: list[socket.socket] = []
+        self._lock = threading.Lock()
         super().__init__((settings.metrics_host, port), _Handler.factory(registry))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._connections.append(request)
+            if len(self._connections) > _MOST_CONNECTIONS:
+                with suppress(OSError):  # the client has reset it
+                    self._connections.pop(0).shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock, suppress(ValueError):  # a new connection has ended this one
+            self._connections.remove(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         # A caller can leave before the response, for example a probe on a slow machine. This process has no error then.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
+from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter
 from services.errors import SettingsError
 from services.health import serve_health
 from services.settings import Settings
+from tests.support.waiting import wait_for
 
 HOST = "127.0.0.1"
 Ask = Callable[..., tuple[int, http.client.HTTPMessage, bytes]]
@@ -136,3 +138,21 @@ def test_a_caller_that_leaves_before_the_response_is_no_error(capsys: pytest.Cap
         assert not worker.is_alive()
 
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_slow_clients_take_a_limited_number_of_threads_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need no key. Without the limit they take all files of the process, and it cannot reach Kafka any more."""
+    monkeypatch.setattr("services.health._Handler.timeout", None)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        port = stack.enter_context(serve_health(Settings(), 0, CollectorRegistry(), lambda: None))
+        for number in range(300):
+            slow = stack.enter_context(socket.create_connection((HOST, port), timeout=10))
+            slow.sendall(b"GET /livez HTTP/1.0\r\nX: ")
+            if number % 100 == 99:
+                with urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as answer:
+                    assert 200 == answer.status
+        wait_for("the end of the oldest connections", lambda: threading.active_count() <= before + 51)
+        slow.sendall(b"\r\n\r\n")
+        assert slow.recv(100).startswith(b"HTTP/1.0 200 OK")
+    wait_for("the end of all connections", lambda: threading.active_count() <= before)
