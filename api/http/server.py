@@ -154,6 +154,11 @@ class LimitedProtocol(HttpToolsProtocol):
         elif now - self._unread_since >= seconds:
             self.transport.abort()
 
+    def resume_writing(self) -> None:
+        # The client has read a buffer. The next part of a streamed response makes the buffer as large as before.
+        super().resume_writing()
+        self._unread_bytes = 0
+
     def _end(self, problem: Problem) -> None:
         """Refuse the request. If there is no request, or a response is on its way, only close the connection."""
         # uvicorn sets both with the first request.

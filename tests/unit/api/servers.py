@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
 
 from api.http.server import LimitedServer, server_of
 from infra.local.ports import HOST, free_port
@@ -20,6 +21,7 @@ from tests.support.waiting import wait_for
 PATIENCE_SECONDS = 30.0
 LARGE_BYTES = 64 * 2**20
 """More than the buffers of the system for a connection."""
+STREAMED_BYTES = 12_000_000
 
 app = FastAPI()
 
@@ -38,6 +40,11 @@ async def livez() -> str:
 @app.get("/large")
 async def large() -> Response:
     return Response(bytes(LARGE_BYTES))
+
+
+@app.get("/streamed")
+async def streamed() -> Response:
+    return StreamingResponse(bytes(STREAMED_BYTES // 100) for _ in range(100))
 
 
 @app.get("/caller")

@@ -16,7 +16,7 @@ from api.routing.peer_client import KEEP_ALIVE_SECONDS
 from infra.local.ports import HOST, free_port
 from services.settings import Settings
 from tests.support.waiting import wait_for
-from tests.unit.api.servers import LARGE_BYTES, PATIENCE_SECONDS, app, exchange, raw, running, serving
+from tests.unit.api.servers import LARGE_BYTES, PATIENCE_SECONDS, STREAMED_BYTES, app, exchange, raw, running, serving
 
 CHUNKED = b" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
@@ -82,6 +82,20 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
             assert 0 < received < LARGE_BYTES
         with client.stream("GET", "/large") as response:
             assert LARGE_BYTES == sum(map(len, response.iter_bytes()))
+
+
+@pytest.mark.usefixtures("_frequent_checks")
+def test_a_slow_client_gets_the_end_of_a_streamed_response() -> None:
+    """Each part of the response fills the buffer again, so the buffer does not become smaller."""
+    with serving(request_timeout="PT2S") as settings, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        connection.connect((HOST, settings.api_port))
+        connection.sendall(b"GET /streamed HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        received, started = 0, time.monotonic()
+        while part := connection.recv(16_384):
+            received += len(part)
+            time.sleep(max(0.0, started + received / 2_000_000 - time.monotonic()))
+        assert received > STREAMED_BYTES
 
 
 def test_an_idle_connection_outlives_the_pools_of_clients() -> None:
