@@ -7,6 +7,10 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 
 from api.console.own_api import Answer, call
+from api.http.problems import UnreadableBody
+
+_MOST_FIELDS = 2_000
+"""The most fields of a form. A million would keep an instance busy. A replay may have 1,000 positions."""
 
 
 class NoCallerError(Exception):
@@ -48,10 +52,16 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
 
 
 async def fields_of_anybody(request: Request) -> list[tuple[str, str]]:
-    """The names and values of a form, also without a user. Raises SignInNeededError for a form of another site."""
+    """The names and values of a form, also without a user.
+
+    Raises SignInNeededError for a form of another site, and UnreadableBody for too many fields.
+    """
     if "hx-request" not in request.headers:
         raise SignInNeededError
-    return parse_qsl((await request.body()).decode("utf-8", "replace"))
+    form = (await request.body()).decode("utf-8", "replace")
+    if form.count("&") >= _MOST_FIELDS:
+        raise UnreadableBody(reason=f"it has more than {_MOST_FIELDS:,} fields")
+    return parse_qsl(form)
 
 
 async def form_of(request: Request) -> dict[str, str]:

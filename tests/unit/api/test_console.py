@@ -27,7 +27,7 @@ from services.ledger.queries import LedgerQueries
 from services.settings import Settings
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
-from tests.support.builders import entry
+from tests.support.builders import entry, problem_type
 from tests.support.clusters import Instance, with_marks
 from tests.support.ledger import Ledger
 from tests.support.secured import SecuredGroup
@@ -256,6 +256,16 @@ def test_a_client_that_leaves_before_its_form_leaves_no_traceback(
 
     assert 'status="400"' in counted()
     assert [] == [each for each in caplog.records if each.levelname == "ERROR"]
+
+
+def test_a_form_has_2_000_fields(client: TestClient) -> None:
+    """To decode a million takes half a second, and meanwhile the instance answers nobody."""
+    answers = [
+        client.post("/console/operations/programmes", content="&".join(["a=1"] * number), headers=HTMX)
+        for number in (2_000, 2_001)
+    ]
+    assert 200 == answers[0].status_code
+    assert "unreadable-body" == problem_type(answers[1], 400)
 
 
 def test_the_user_signs_in_with_a_key(guarded: TestClient, secured: SecuredGroup) -> None:
