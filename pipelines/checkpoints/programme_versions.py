@@ -23,9 +23,9 @@ def require_versions(spark: SparkSession, checkpoint: str, versions: Programmes)
     if now[: len(before)] != before:
         number = next(number for number, time in enumerate(before) if now[number : number + 1] != [time])
         raise CheckpointMismatchError(
-            f"version {number} of the programme, which takes effect at {short_time_text(before[number])}, is lost or "
-            f"has another time, and the query with the checkpoint {checkpoint} has known it: restore the records of "
-            "its topic (docs/how-to/back-up-and-restore.md#the-versions-of-the-programme)"
+            f"version {number} of the programme is lost or has another time, and the checkpoint {checkpoint} says that "
+            f"it takes effect at {short_time_text(before[number])}. Other rules could decide invoices: restore the "
+            "records of loyalty-programmes (docs/how-to/back-up-and-restore.md#the-versions-of-the-programme)"
         )
     if now != before:
         Files(spark, checkpoint).write(_VERSIONS, json.dumps(now))

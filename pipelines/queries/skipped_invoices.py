@@ -39,9 +39,10 @@ def write_skipped_invoices(context: QueryContext, checkpoint: str) -> None:
     known, before = sorted(context.ids.known(POS_INVOICES)), read_json(spark, checkpoint, _SCHEMA_IDS)
     if lost := sorted(set(before).difference(known)):
         raise CheckpointMismatchError(
-            f"the schema ids {lost} of {settings.name_of(POS_INVOICES)} are gone, and the query with the checkpoint "
-            f"{checkpoint} has known them: correct LOYALTY_SCHEMA_REGISTRY_URL, restore the Schema Registry, or "
-            "install the newer release again (docs/how-to/back-up-and-restore.md#after-a-loss)"
+            f"the schema ids {lost} of {settings.name_of(POS_INVOICES)} are gone, and the checkpoint {checkpoint} "
+            "names them. Invoices with these ids would get no points: correct LOYALTY_SCHEMA_REGISTRY_URL, restore the "
+            "Schema Registry, or install the newer release again "
+            "(docs/how-to/back-up-and-restore.md#the-schema-registry)"
         )
     new = set(known).difference(before)
     if before and new:

@@ -47,7 +47,7 @@ These commands must have been sent before.
 EVENTS_MISSING = "events are missing"
 """The problem of an account that depends on deleted events."""
 
-EVENTS_LOST = "recorded entries have no event, so the accounts would lose their points"
+EVENTS_LOST = "recorded entries have no event, so the accounts would lose the points of these entries"
 """The problem of an account that lacks events, although retention has not deleted them. Kafka has lost them, this
 release cannot read them, or the archive has another copy of a repeated invoice.
 """

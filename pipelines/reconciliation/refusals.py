@@ -33,9 +33,9 @@ def check_ledger(snapshot: Snapshot) -> None:
     """
     if Source.LEDGER not in snapshot.coverage.compared:
         raise RebuildError(
-            f"{'; '.join(snapshot.unreadable)}. Only the ledger has entries that the topic loyalty has lost. Without "
-            "them the order of the events is not known, and accounts could get wrong points. Make the ledger readable "
-            "or restore it from a backup. If this installation has no ledger, use --without-ledger"
+            f"{'; '.join(snapshot.unreadable)}. Only the ledger has the entries that the topic loyalty has lost. "
+            "Without them the order of the events is not known, and accounts could get wrong points. Make the ledger "
+            "readable or restore it from a backup. If this installation has no ledger, use --without-ledger"
         )
 
 
@@ -58,7 +58,8 @@ def check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
             (example,) = of_entries.where(F.col("it.where") == Source.EVENT).select("it.what").limit(1).collect()
             notes += (
                 f"; for example: {example.what}. If a newer release wrote the events, use the newer release. If Kafka "
-                "has lost invoices, publish them again. To go on without these events, use --accept-lost-events"
+                "has lost invoices, publish them again. docs/how-to/rebuild.md#lost-events has all causes. To continue "
+                "without these events, use --accept-lost-events"
             )
         raise RebuildError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
 

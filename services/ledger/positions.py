@@ -111,8 +111,7 @@ def require_same(connection: Connection, properties: Mapping[str, str]) -> dict[
     for name, value in properties.items():
         if stored.get(name, value) != value:
             raise LedgerError(
-                f"the ledger was made with another {name}: {stored[name]}, and the settings say {value}; correct the "
-                "settings (LOYALTY_TOPIC_PREFIX, LOYALTY_PSEUDONYM_KEY_FILE), or name another database in "
-                "LOYALTY_LEDGER_URL"
+                f"the ledger was made with another {name}: {stored[name]}, and the settings say {value}; correct "
+                "LOYALTY_TOPIC_PREFIX or LOYALTY_PSEUDONYM_KEY_FILE, or name another database in LOYALTY_LEDGER_URL"
             )
     return stored

@@ -91,8 +91,9 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
         # A broker reports zero partitions for a moment after it has created the topic.
         if found not in (0, topic.partitions):
             raise TopicMismatchError(
-                f"topic {name} has {found} partitions, and the catalogue says {topic.partitions}: create it again, but "
-                "first read docs/how-to/back-up-and-restore.md#after-a-loss, because its records are then lost"
+                f"topic {name} has {found} partitions, and the catalogue says {topic.partitions}: create it again. "
+                "This loses its records, so first read "
+                "docs/how-to/back-up-and-restore.md#a-topic-has-a-wrong-number-of-partitions"
             )
 
 

@@ -29,7 +29,8 @@ QUESTIONS = (
     ),
     Question(
         "points-by-month",
-        "How many points were issued and redeemed in each month, and how many expired? Imports and additions count.",
+        "How many points were issued and redeemed in each month, and how many expired? Imports and positive "
+        "adjustments are issued points.",
         """
         SELECT strftime(Time, '%Y-%m') AS Month,
             coalesce(
@@ -83,7 +84,7 @@ QUESTIONS = (
     ),
     Question(
         "campaign-uplift",
-        "What did each version of the programme change: the mean amount of the invoices, points for 100 of money?",
+        "What are the mean amount of an invoice and the points for 100 of money, by version of the programme?",
         """
         WITH versions AS (
             SELECT ProgrammeVersion, count(*) AS Invoices,

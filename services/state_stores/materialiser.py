@@ -184,8 +184,9 @@ class Materialiser:
             found, expected = self._changelogs[topic].partitions, stores[0].definition.changelog.partitions
             if found != expected:
                 raise ChangelogMismatchError(
-                    f"topic {topic} has {found} partitions, and the catalogue says {expected}: create it again, but "
-                    "first read docs/how-to/back-up-and-restore.md#after-a-loss, because its records are then lost"
+                    f"topic {topic} has {found} partitions, and the catalogue says {expected}: create it again. This "
+                    "loses its records, so first read "
+                    "docs/how-to/back-up-and-restore.md#a-topic-has-a-wrong-number-of-partitions"
                 )
         # Open stores before the instance joins the group. On a full disk this fails, and the other instances keep their
         # partitions.

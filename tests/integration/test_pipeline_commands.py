@@ -269,7 +269,8 @@ def test_an_invoice_that_only_the_loyalty_query_has_skipped_can_be_replayed(spar
     LOYALTY.start(spark, LaterIds(), settings, available_now=True).awaitTermination()
     assert Decimal("20.00") == latest(settings, topics.LOYALTY_BALANCES)[A]["TotalLoyaltyPoints"]
 
-    # A Schema Registry has lost its data. Otherwise each further invoice with this id would become a dead letter.
+    # These ids are those of a Schema Registry that has lost its data. Each further invoice with id 4711 would become a
+    # dead letter.
     with pytest.raises(CheckpointMismatchError, match=r"schema ids \[4711\] of .*pos-invoices are gone"):
         LOYALTY.start(spark, IDS, settings, available_now=True)
 
@@ -401,7 +402,7 @@ def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path)
 
     # Without a lost version of the programme, the archive could skip the customers of a type for ever.
     Files(spark, ARCHIVE.checkpoint(settings)).write("programme-versions.json", "[0, 1000]")
-    with pytest.raises(CheckpointMismatchError, match=r"version 1 of the programme, .* is lost"):
+    with pytest.raises(CheckpointMismatchError, match=r"version 1 of the programme is lost"):
         run(spark, settings, ARCHIVE)
 
 

@@ -126,7 +126,7 @@ def test_a_lost_version_of_the_programme_is_refused(found: list[int]) -> None:
 
     require(1_000)
     require(1_000, 2_000)
-    with pytest.raises(CheckpointMismatchError, match=r"version [12] of the programme, .*restore the records"):
+    with pytest.raises(CheckpointMismatchError, match=r"version [12] of the programme .*restore the records"):
         require(*found)
     require(1_000, 2_000, 3_000)
 
