@@ -40,7 +40,7 @@ def serve_health(
 
 
 class _Server(ThreadingHTTPServer):
-    """Has at most ``_MOST_CONNECTIONS``, so that clients cannot take all files and threads of the process.
+    """Has at most ``_MOST_CONNECTIONS`` connections, so that clients cannot take all files and threads of the process.
 
     A new connection ends the oldest one. So slow clients do not keep probes and Prometheus out.
     """

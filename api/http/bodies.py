@@ -91,7 +91,8 @@ class _JsonRequest(Request):
 
 def parse_body(body: bytes) -> Any:
     """Parse JSON (RFC 8259) in UTF-8. Raises UnreadableBody with the place, counted from 1."""
-    if body.count(b"[") + body.count(b"{") > _MOST_CONTAINERS:  # also those in texts: to tell them apart costs more
+    if body.count(b"[") + body.count(b"{") > _MOST_CONTAINERS:
+        # This also counts the characters in texts, because only a parser can tell them apart.
         raise UnreadableBody(reason=f"it has more than {_MOST_CONTAINERS:,} lists and objects")
     try:
         text = body.decode()

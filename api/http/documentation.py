@@ -39,7 +39,8 @@ def install(app: FastAPI) -> None:
     digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
     page.headers["Content-Security-Policy"] = _POLICY.format(script=f"sha256-{digest}")
 
-    # FastAPI would make the text at each request, which takes 10 ms. Anybody may read it, so without a limit.
+    # FastAPI would make the text at each request, which takes 10 ms. The requests need no credentials, so
+    # they have no limit.
     @cache
     def document() -> Response:
         return JSONResponse(app.openapi())

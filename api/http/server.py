@@ -155,7 +155,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def resume_writing(self) -> None:
-        # The client has read a buffer. The next part of a streamed response makes the buffer as large as before.
+        # The client has read the buffer. The next part of a streamed response can make the buffer as large as before.
+        # Without this line it would then seem that the client has read nothing.
         super().resume_writing()
         self._unread_bytes = 0
 

@@ -12,7 +12,7 @@ from services.audit_trail import AuditTrail, audit_record
 from services.pseudonyms import Pseudonyms
 
 log = structlog.get_logger(__name__)
-# LOYALTY_LOG_LEVEL must not hide the lines: while Kafka is not available, only they have the records.
+# LOYALTY_LOG_LEVEL must not hide these lines, because only they have the records while Kafka is not available.
 logging.getLogger(__name__).setLevel(logging.INFO)
 
 _EXPORTS = frozenset(

@@ -67,7 +67,7 @@ class RepeatFilter(StatefulProcessor):
         self._state = map_calls(handle.getMapState("segments", _NAME, _CONTENTS))
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> "Iterator[pd.DataFrame]":  # noqa: N802, N803
-        import pandas as pd  # noqa: PLC0415 - takes 0.4 s, and each start of a query also loads this module without rows
+        import pandas as pd  # noqa: PLC0415 - it takes 0.4 s, and each start of a query loads this module
 
         frames = []
         for frame in rows:

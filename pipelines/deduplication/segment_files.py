@@ -41,7 +41,7 @@ class SegmentFiles:
         names = [each.name for each in segments]
         files = set(os.listdir(self._folder))  # noqa: PTH208  # faster than Path.iterdir
         # The task of a bucket can change its machine, so segments may have been merged on another one.
-        # A name with a point is a file that another task has not finished.
+        # If a name has a dot, another task has not finished the file.
         for name in files.difference(names):
             if "." not in name:
                 self._file(name).unlink(missing_ok=True)

@@ -43,7 +43,7 @@ _KEY_ID = "_pseudonym-key"
 """The file in the archive with the id of its key. The manifest has the id too, but is deleted with the checkpoint."""
 
 _TOPIC_IDS = "_topic-ids"
-"""The file in the archive with the broker's ids of its topics. The checkpoint has them too."""
+"""The file in the archive with the broker's ids of its topics. The checkpoint has the ids too, but can be deleted."""
 
 _COMMAND = "LoyaltyCommand"
 _CARDS = ("CustomerCardNo", "Counterparty")

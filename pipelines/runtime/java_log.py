@@ -21,7 +21,7 @@ _LEVELS = {"WARN": "warning", "FATAL": "critical"}
 def forward(reading: int, *, as_json: bool) -> None:
     """Copy the lines of a pipe to stderr. ``as_json``: as JSON objects, with the names of ``services.logging``.
 
-    A line that stderr refuses is lost, for example because its disk is full. Later lines pass again.
+    If stderr refuses a line, for example because its disk is full, this line is lost, and the copy continues.
     """
     with os.fdopen(reading, "rb") as lines:
         for line in lines:

@@ -72,7 +72,7 @@ class ProgrammeWatch:
         if self._is_away:
             log.info("Kafka answers again")
             self._is_away = False
-        # The read of the versions takes time, too.
+        # This time includes the read of the versions.
         is_new, seconds = versions != self._versions, boot_seconds() - self._checked
         if is_new and seconds > self._notice:
             log.error(

@@ -65,7 +65,8 @@ class Coverage:
         timers_until: all timers up to this time must have run; 0 if that is not known.
         first_invoice, first_command: the times of the first records of pos-invoices and loyalty-commands, see
             ``TopicExtent.first_time``. An older entry without an event shows that the topic was created again.
-        first_entry: the same for the loyalty topic. An older served balance without an entry shows it.
+        first_entry: the same for the loyalty topic. An older served balance without an entry shows that this
+            topic was created again.
     """
 
     compared: frozenset[Source]

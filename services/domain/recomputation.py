@@ -90,7 +90,10 @@ def recompute(
 
 
 def _numbered(account: Account | None, entry: Entry, sequence: int) -> Account | None:
-    """Returns an account that lacks events with the version that it has in the record. 0 means that it is not open."""
+    """Returns an account that lacks events, with the opened time of the entry and this sequence number.
+
+    Returns None if ``sequence`` is 0, because the account is not open then.
+    """
     if not sequence:
         return None
     account = account or Account(entry.opened_time, tier=entry.tier)

@@ -27,7 +27,7 @@ def truth(settings: Settings, topics_created: list[str]) -> dict[str, str]:  # n
 def test_an_instance_resumes_after_kills_and_restores_what_is_lost(
     settings: Settings, truth: dict[str, str], tmp_path: Path
 ) -> None:
-    """All instances use the same state directory, one after the other. Each one begins with what its step describes."""
+    """All instances use the same state directory, one after the other. Each step says what its instance finds."""
     amid = killed_while_it_restores(settings, tmp_path / "first.log")
     ends = resumes_and_is_killed_while_it_serves(settings, truth, amid, tmp_path / "second.log")
     changelog = BalanceWriter(settings)

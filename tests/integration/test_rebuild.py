@@ -322,7 +322,7 @@ def test_a_version_that_is_published_during_a_rebuild_or_an_audit_is_noticed(spa
 
 
 def with_another_archive_than_the_old_one(spark, settings):
-    """A rebuild would take events of the old topic in the archive for events of the new one, once retention begins."""
+    """After the retention, a rebuild would take the archived events of the old topic for events of the new topic."""
     shutil.rmtree(ARCHIVE.checkpoint(settings))
     with pytest.raises(CheckpointMismatchError, match=r"events of other topics: .* Choose a new LOYALTY_ARCHIVE_DIR"):
         run_to_the_end(spark, settings, ARCHIVE)

@@ -220,7 +220,7 @@ def test_the_form_accepts_the_points_that_the_api_accepts(
 
 
 def test_the_helpdesk_explains_that_it_cannot_show_a_card_with_a_slash(client: TestClient) -> None:
-    """No path of the API can have such a card. The store of balances shows it. An invoice may have a slash."""
+    """No path of a customer can have such a card. The store of balances shows it. An invoice may have a slash."""
     of_card = client.get("/console/helpdesk", params={"card": "a/bA"}).text
     assert "cannot show a card with a slash" in of_card
     assert "/v1/stores/customer-balances/keys/a%2FbA" in of_card
@@ -259,7 +259,7 @@ def test_a_client_that_leaves_before_its_form_leaves_no_traceback(
 
 
 def test_a_form_has_2_000_fields(client: TestClient) -> None:
-    """To decode a million takes half a second, and meanwhile the instance answers nobody."""
+    """An instance needs half a second to decode a million, and answers nobody in this time."""
     answers = [
         client.post("/console/operations/programmes", content="&".join(["a=1"] * number), headers=HTMX)
         for number in (2_000, 2_001)

@@ -71,7 +71,7 @@ def test_the_browser_refuses_other_hosts(client: TestClient) -> None:
 
 
 def test_the_text_of_the_document_is_made_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may read the document. To make 400 KB of JSON for each request would keep an instance busy."""
+    """Anybody may read the document. An instance that made 400 KB of JSON for each request would be busy."""
     first = client.get("/openapi.json")
     monkeypatch.setattr(JSONResponse, "render", lambda *_: b"")
     again, head = client.get("/openapi.json"), client.head("/openapi.json")

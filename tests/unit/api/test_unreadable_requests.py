@@ -52,7 +52,7 @@ def test_a_body_that_is_no_json_is_unreadable(client: TestClient, path: str, bod
 @pytest.mark.parametrize("item", [b"[]", b'{"":{}}'], ids=["lists", "objects"])
 @pytest.mark.parametrize("path", ["/v1/simulate", KEYS])
 def test_too_many_lists_or_objects_are_not_parsed(client: TestClient, path: str, item: bytes) -> None:
-    """The parser needs a second for a million, and meanwhile the instance answers nobody. The body is not even JSON."""
+    """The parser needs a second for a million, and the instance answers nobody in this time. The body is no JSON."""
     answer = client.post(path, content=b'{"keys":[' + b",".join([item] * 50_000), headers=JSON)
 
     assert "unreadable-body" == problem_type(answer, 400)

@@ -37,7 +37,7 @@ def test_each_line_is_json_with_the_names_of_the_other_log_lines(capfd):
 
 
 def test_the_log_continues_after_its_disk_was_full(capfd, monkeypatch):
-    """Only the lines of this time are lost. Otherwise the JVM would write no line until the process restarts."""
+    """Only the lines of this time are lost. Otherwise no line of the JVM would pass until the process restarts."""
     write, stderr, full = os.write, os.dup(2), os.open("/dev/full", os.O_WRONLY)
 
     def write_and_free_space(to: int, line: bytes) -> int:

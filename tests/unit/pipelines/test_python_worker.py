@@ -59,7 +59,7 @@ def test_the_steps_of_a_worker_are_not_printed(tmp_path: Path) -> None:
     assert [("", "an error"), ("a step\n", "an error")] == [(run.stdout, run.stderr) for run in runs]
 
 
-def test_the_operators_import_no_package_that_their_start_does_not_need() -> None:
+def test_the_operators_import_only_what_their_start_needs() -> None:
     """Each start of a query starts a Python process for each of its stateful operators, and gives it ten seconds."""
     program = "import sys, pipelines.accounts.operator, pipelines.deduplication.operator; print(*sys.modules)"
 

@@ -188,7 +188,7 @@ def test_a_rebuild_knows_a_purchase_on_its_way_to_another_card(
     ],
 )
 def test_the_ledger_must_be_readable(compared: set[Source], refusal: str | None) -> None:
-    """Also if the loyalty topic looks complete, because it can have been created again. The refusal says what to do."""
+    """The loyalty topic can look complete although it was created again. The refusal says what to do."""
     coverage = Coverage(frozenset(compared), 0, 0, 0, NOW)
     snapshot: Any = SimpleNamespace(coverage=coverage, unreadable=["ledger: no such file"])
 
@@ -231,7 +231,7 @@ def test_a_rebuild_needs_every_version_that_an_entry_names() -> None:
 
 
 LOST = Import(append_time=START + 2 * DAY, command_id="lost", lots=(SentLot(500, 0), SentLot(500, NOW + DAY)))
-"""It has two entries."""
+"""An import with two lots has two entries."""
 LATE = Purchase(START + 9 * DAY, "late", Decimal(100))
 
 

@@ -141,7 +141,7 @@ def test_a_caller_that_leaves_before_the_response_is_no_error(capsys: pytest.Cap
 
 
 def test_slow_clients_take_a_limited_number_of_threads_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They need no key. Without the limit they take all files of the process, and it cannot reach Kafka any more."""
+    """Such clients need no key. Without the limit they would take all files of the process, also those for Kafka."""
     monkeypatch.setattr("services.health._Handler.timeout", None)
     before = threading.active_count()
     with ExitStack() as stack:

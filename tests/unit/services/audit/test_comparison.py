@@ -124,8 +124,8 @@ def test_entries_that_topic_and_ledger_have_lost_are_no_difference(history, data
 
 
 def test_a_topic_that_was_created_again_lacks_older_entries():
-    """It begins at offset 0 and looks complete. The ledger is a backup: it has the first entry, or none of a card that
-    was erased later.
+    """The topic begins at offset 0 and looks complete. The ledger is restored from a backup. It has only the first
+    entry of the card, or no entry of a card that was erased later.
     """
     first, second = (Purchase(START + n, f"I{n}", Decimal(100)) for n in (1, 2))
     for last, in_backup in ((second, 1), (Erase(append_time=START + 2, command_id="C1"), 0)):
