@@ -27,7 +27,7 @@ _MOST_CONTAINERS = 50_000
 """The most lists and objects of a body. The parser needs a second for a million. A basket may have 10,000 lines."""
 
 _LARGE_BYTES = 2**20
-"""As large as the largest invoice in Kafka. 1,000 cards of 128 escaped characters have 771,010 bytes."""
+"""As large as the largest invoice in Kafka. 1,000 cards of 128 escaped characters of six bytes have 771,010 bytes."""
 
 _LARGE = ("/v1/stores/", "/v1/simulate", "/v1/programmes", "/v1/dead-letters", "/console/operations/")
 
@@ -93,7 +93,7 @@ def parse_body(body: bytes) -> Any:
     """Parse JSON (RFC 8259) in UTF-8. Raises UnreadableBody with the place, counted from 1."""
     if body.count(b"[") + body.count(b"{") > _MOST_CONTAINERS:
         # This also counts the characters in texts, because only a parser can tell them apart.
-        raise UnreadableBody(reason=f"it has more than {_MOST_CONTAINERS:,} lists and objects")
+        raise UnreadableBody(reason=f"it has more than {_MOST_CONTAINERS:,} characters [ and {{")
     try:
         text = body.decode()
     except UnicodeDecodeError as error:

@@ -45,7 +45,7 @@ def _reason(error: Mapping[str, Any]) -> str:
 
 
 async def _answer_incomplete_body(_: Request, __: Exception) -> Response:
-    # Nobody reads the response. But without it the log gets a traceback, so any client could fill the log.
+    # Nobody reads the response. Without this handler, the log gets a traceback, so any client could fill the log.
     return problems.UnreadableRequest().response()
 
 

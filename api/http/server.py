@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from types import FrameType
@@ -72,6 +73,10 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._arriving_since = self.loop.time()
+        # The kernel and TLS keep up to megabytes. While a client reads those, end_if_unread sees no progress.
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _SLOWEST_READ_BYTES)
+        transport.set_write_buffer_limits(_SLOWEST_READ_BYTES)
         # limit_concurrency of uvicorn would refuse only requests, and leave idle connections open.
         if len(self.connections) > self.most_connections:
             self._refuse(TooManyConnections())

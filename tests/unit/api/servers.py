@@ -21,7 +21,7 @@ from tests.support.waiting import wait_for
 PATIENCE_SECONDS = 30.0
 LARGE_BYTES = 64 * 2**20
 """More than the buffers of the system for a connection."""
-STREAMED_BYTES = 12_000_000
+STREAMED_BYTES = 5_000_000
 
 app = FastAPI()
 

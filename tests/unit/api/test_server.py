@@ -87,14 +87,14 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
 @pytest.mark.usefixtures("_frequent_checks")
 def test_a_slow_client_gets_the_end_of_a_streamed_response() -> None:
     """Each part of the response fills the buffer again, so the buffer does not become smaller."""
-    with serving(request_timeout="PT2S") as settings, socket.socket() as connection:
+    with serving(request_timeout="PT1S") as settings, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
         connection.connect((HOST, settings.api_port))
         connection.sendall(b"GET /streamed HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         received, started = 0, time.monotonic()
         while part := connection.recv(16_384):
             received += len(part)
-            time.sleep(max(0.0, started + received / 2_000_000 - time.monotonic()))
+            time.sleep(max(0.0, started + received / 800_000 - time.monotonic()))
         assert received > STREAMED_BYTES
 
 

@@ -118,9 +118,11 @@ def test_several_keys_have_their_values_in_order(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("full")
-@pytest.mark.usefixtures("full")
 def test_a_list_of_keys_has_a_mebibyte(client: TestClient) -> None:
-    """A thousand cards fit, also with 128 escaped characters each. 200 requests at once must fit into the memory."""
+    """A thousand cards of 128 characters fit, also with six bytes for a character.
+
+    200 requests at once must fit into the memory.
+    """
     path, headers = f"/v1/stores/{BALANCES}/local/keys", {"Content-Type": "application/json"}
     cards = [f"{number:04}{'é' * 124}" for number in range(1_000)]
 
@@ -130,6 +132,7 @@ def test_a_list_of_keys_has_a_mebibyte(client: TestClient) -> None:
     assert ("body-too-large", 2**20) == (problem_type(refused, 413), refused.json()["limit"])
 
 
+@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize(
     "body",
     [

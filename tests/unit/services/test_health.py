@@ -146,6 +146,12 @@ def test_slow_clients_take_a_limited_number_of_threads_and_keep_nobody_out(monke
     before = threading.active_count()
     with ExitStack() as stack:
         port = stack.enter_context(serve_health(Settings(), 0, CollectorRegistry(), lambda: None))
+        early = stack.enter_context(socket.create_connection((HOST, port), timeout=10))
+        early.sendall(b"GET /livez HTTP/1.0\r\nX: ")
+        for _ in range(60):  # they end, so they do not count
+            urlopen(f"http://{HOST}:{port}/livez", timeout=10).close()
+        early.sendall(b"\r\n\r\n")
+        assert early.recv(100).startswith(b"HTTP/1.0 200 OK")
         for number in range(300):
             slow = stack.enter_context(socket.create_connection((HOST, port), timeout=10))
             slow.sendall(b"GET /livez HTTP/1.0\r\nX: ")
