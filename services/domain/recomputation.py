@@ -14,7 +14,7 @@ from services.domain.account.model import EVENT_MEMORY, RETURN_MEMORY, Account, 
 from services.domain.account.processor import process
 from services.domain.account.timers import apply_next_change
 from services.domain.entries import Entry, Kind
-from services.domain.events import Absorb, Erase, Event, Forward, Purchase, Replace, Reserve
+from services.domain.events import Absorb, Erase, Event, Forward, Purchase, Replace, Reserve, Unreadable
 from services.domain.programme import Programmes
 from services.domain.receipt_time import is_eligible
 from services.domain.returns import InvoiceKind
@@ -304,6 +304,8 @@ class _Copies:
             return None
         event = min(copies, key=lambda copy: (copy.append_time != entry.time, copy.append_time))
         copies.remove(event)
+        if isinstance(event, Unreadable) and entry.kind is Kind.MOVED_IN:
+            return None  # a newer release could read the part
         if isinstance(event, Reserve) and entry.kind is Kind.RESERVED:
             return replace(event, was_accepted=True)
         return event

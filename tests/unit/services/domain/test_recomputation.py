@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.domain.account import commands
+from services.domain.account.lots import Terms
 from services.domain.account.memory import forget
 from services.domain.account.model import Account, PastReturn
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
-from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase, Replace, Reserve
+from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase, Replace, Reserve, Unreadable
 from services.domain.programme import DAY, Programmes
 from services.domain.recomputation import in_order, recompute
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -103,6 +104,18 @@ def test_entries_of_events_that_are_not_there_are_named():
 
     assert ["I1"] == [entry.event_id for entry in recomputed.without_event]
     assert [200] == [entry.total for entry in recomputed.settled.entries]
+
+
+def test_a_part_that_only_a_newer_release_can_read_is_a_lost_event():
+    """The entry shows that the account got its points. The refusal of this release must not take them."""
+    first, part = bought(1, 1), Account(START, lots={Terms(0, 0, 0): 500})
+    absorb = Absorb(append_time=START + 2, command_id="move/0/moved", counterparty="former", part=part)
+    unreadable = Unreadable(append_time=START + 2, command_id="move/0/moved", counterparty="former", payload=b"newer")
+    history = processed([[first], [absorb]], PROGRAMMES)
+
+    recomputed = recompute(CARD, [first, unreadable], history.entries, PROGRAMMES)
+
+    assert history.entries[1:] == recomputed.without_event
 
 
 def test_events_whose_entries_are_deleted_come_first():
