@@ -31,6 +31,9 @@ _PERSONAL = {"reason", "actor", "counterparty", "moved_to", "former_cards", "Mov
 _LONG = {"purchases", "returns", "commands"}
 """Differences show only the keys of these maps. The values have the baskets of the customer and hashes of requests."""
 
+_Named = Transfer | Receive | Replace | Absorb | Unreadable | Erase
+"""The events that name another card."""
+
 _SHOWN = 3
 """The largest number of keys that a difference shows, so that a run with many differences fits into its record."""
 
@@ -140,12 +143,18 @@ def compare(
 
 
 def _as_sent(events: Iterable[Event], record: Sequence[Entry], pseudonym: Callable[[str], str]) -> Iterator[Event]:
-    """The events as they were sent. An archive has no cards and no texts of commands. The entries have them."""
-    cards = {pseudonym(entry.counterparty): entry.counterparty for entry in record if entry.counterparty}
+    """The events as they were sent. An archive has no cards and no texts of commands. The entries have the texts.
+
+    Entries and other events have the cards.
+    """
+    events = list(events)
+    # Kafka's records have the cards of a customer who is erased today, and the ledger no longer has them.
+    names = [each.counterparty for each in (*record, *events) if isinstance(each, Entry | _Named) and each.counterparty]
+    cards = {pseudonym(name): name for name in sorted(names, key=lambda name: name != pseudonym(name))}
     # The first entry of an event counts: a later one can come from a timer. A refusal does not use the reason.
     texts = {entry.event_id: (entry.reason, entry.actor) for entry in reversed(record)}
     for event in events:
-        if isinstance(event, Transfer | Receive | Replace | Absorb | Unreadable | Erase):
+        if isinstance(event, _Named):
             event = replace(event, counterparty=cards.get(event.counterparty, event.counterparty))  # noqa: PLW2901
         if isinstance(event, Command) and event.actor == ARCHIVED:
             reason, actor = texts.get(event.event_id, ("", ""))

@@ -425,6 +425,25 @@ def test_an_archive_has_no_reasons_and_no_actors():
         assert ["entry 2: actor differs"] == [each.what for each in found(facts)]
 
 
+def test_an_archive_and_a_ledger_without_a_card_do_not_hide_that_an_erasure_names_it():
+    """The customer is erased today, long after the replacement of the card. The account sends no second erasure."""
+    moved = Replace(append_time=START + 2, command_id="C1", counterparty="4712")
+    erased = Erase(append_time=START + 3, command_id="C2/0/card", counterparty="4712")
+    history = processed([[Purchase(START + 1, "I1", Decimal(100)), moved, erased]], PROGRAMMES)
+    facts = facts_of(history)
+    facts.events[1] = replace(moved, counterparty="p-4712")
+    facts.recorded[Source.LOYALTY] = history.entries[2:]
+    facts.recorded[Source.LEDGER] = [
+        replace(each, counterparty=each.counterparty and pseudonymize(each.counterparty)) for each in history.entries
+    ]
+    coverage = replace(EVERYTHING, topic_from=START + 3)
+
+    verdict, recomputed = compare(CARD, facts, PROGRAMMES, coverage, pseudonymize)
+
+    assert ["C1/0/moved"] == history.sent == recomputed.settled.sent
+    assert [] == verdict.differences
+
+
 def test_an_archive_has_no_card_of_an_unreadable_account():
     """The archive has a pseudonym where the entries of the account have the card. That is no difference."""
     moved = Replace(append_time=START + 2, command_id="C1", counterparty="4712")
