@@ -117,8 +117,7 @@ def compare(
     recomputed = recompute(card, _as_sent(facts.events, record, pseudonym), record, programmes, coverage.record_from)
     missing = MissingEntries()
     if has_ledger:  # without it, ``record_from`` says which entries may be missing
-        entries_from = max(coverage.topic_from, coverage.first_entry)
-        missing = find_missing(facts, record, recomputed.late.entries, entries_from)
+        missing = find_missing(facts, record, recomputed.late, coverage.topic_from, coverage.first_entry)
     has_events = _has_events(recomputed, record, facts, coverage)
     complete = has_events and not missing
     expected = recomputed.settled.entries if complete else record

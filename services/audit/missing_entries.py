@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from services.audit.facts import Facts, Source
+from services.domain.account.model import Outcome
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.recomputation import in_order
 
@@ -48,24 +49,26 @@ class MissingEntries:
         return bool(self.gaps) or self.at_end or self.of_erased
 
 
-def find_missing(facts: Facts, record: Sequence[Entry], late: Iterable[Entry], entries_from: int) -> MissingEntries:
+def find_missing(facts: Facts, record: Sequence[Entry], late: Outcome, topic_from: int, first: int) -> MissingEntries:
     """Find the missing entries of a customer.
 
     Args:
         record: in the order of the versions.
-        late: the entries of the events that have no entry in the record.
-        entries_from: the topic has all entries from this time on. Retention has deleted older ones, or they were in a
-            topic that was created again. The time of an entry is never later than the time at which the topic got it.
-            So a later entry that the topic lacks is not lost. The pipeline has not written it yet, or it was
-            interrupted.
+        late: the result of the events that have no entry in the record.
+        topic_from: retention has deleted older entries from the topic. The time of an entry is never later than the
+            time at which the topic got it. So a later entry that the topic lacks is not lost. The pipeline has not
+            written it yet, or it was interrupted.
+        first: the time of the first entry of the topic. Older entries can be lost, because the topic was created again.
     """
+    entries_from = max(topic_from, first)
     last = record[-1].version if record else AccountVersion(0, 0)
     # If a served version is not newer than the record, another newer one is wrong, and no entry is missing.
     served = facts.served_versions
     at_end = bool(served) and all(version > last and time < entries_from for version, time in served)
     # The account of the record is open, so it is younger than this erasure, and the erasure had an entry.
-    before = min([entries_from, *(entry.opened_time for entry in record[-1:])])
-    of_erased = any(entry.kind is Kind.ERASED and entry.time < before for entry in late)
+    # Without a record, the erasure can also wait. If the account sent nothing, its order does not matter.
+    before = min(entries_from, record[-1].opened_time) if record else entries_from if late.sent else topic_from
+    of_erased = any(entry.kind is Kind.ERASED and entry.time < before for entry in late.entries)
     return MissingEntries([*_gaps(record)], at_end, of_erased)
 
 
@@ -75,7 +78,7 @@ def without_repeated(facts: Facts, topic_from: int) -> Facts:
     Kafka has deleted the entries after them. So without a ledger nobody knows which events came after them.
 
     Args:
-        topic_from: the topic has all entries from this time on, as ``entries_from`` of ``find_missing``.
+        topic_from: as for ``find_missing``.
     """
     kept: list[Entry] = []
     for entry in in_order(facts.record):

@@ -125,17 +125,28 @@ def test_entries_that_topic_and_ledger_have_lost_are_no_difference(history, data
 
 def test_a_topic_that_was_created_again_lacks_older_entries():
     """The topic begins at offset 0 and looks complete. The ledger is restored from a backup. It has only the first
-    entry of the card, or no entry of a card that was erased later.
+    entry of the card, or no entry of a card that has sent points to another card and was erased later.
     """
     first, second = (Purchase(START + n, f"I{n}", Decimal(100)) for n in (1, 2))
-    for last, in_backup in ((second, 1), (Erase(append_time=START + 2, command_id="C1"), 0)):
-        history = processed([[first], [last]], PROGRAMMES)
+    gift = Transfer(append_time=START + 1, command_id="C1", points=100, counterparty="4712")
+    erase = Erase(append_time=START + 2, command_id="C2")
+    for events, in_backup in (([first, second], 1), ([first, gift, erase], 0)):
+        history = processed([[each] for each in events], PROGRAMMES)
         served = balance(history.entries[-1]) if in_backup else None
         facts = Facts(list(history.events), {Source.LEDGER: history.entries[:in_backup]}, served)
         for first_entry, lacks_entries in ((START + 2, False), (START + 3, True)):
             compared = frozenset({Source.LOYALTY, Source.LEDGER})
             coverage = replace(EVERYTHING, compared=compared, first_entry=first_entry)
             assert (not lacks_entries, lacks_entries) == judged(facts, PROGRAMMES, coverage)[:2]
+
+
+@pytest.mark.parametrize("bought", [[], [Purchase(START + 1, "I1", Decimal(100))]], ids=["unknown card", "new account"])
+def test_a_waiting_erasure_does_not_show_lost_entries(bought):
+    """The topic was created again, and the ledger is complete. The events came while the pipeline stood."""
+    facts = Facts([*bought, Erase(append_time=START + 2, command_id="C1")])
+    compared = frozenset({Source.LOYALTY, Source.LEDGER})
+    coverage = replace(EVERYTHING, compared=compared, first_entry=EVERYTHING.now)
+    assert (True, False, []) == judged(facts, PROGRAMMES, coverage)
 
 
 def judged(facts, programmes, coverage):
