@@ -25,6 +25,7 @@ from pipelines.reconciliation.facts import pseudonymize
 from pipelines.reconciliation.forwarding import RETURNABLE, returnables, with_differences
 from pipelines.reconciliation.report import UNREADABLE, Found, Report, texts_of
 from pipelines.reconciliation.snapshot import CREATED_AGAIN, Progress, Read, Snapshot, take_snapshot
+from services.audit.comparison import Coverage
 from services.audit.facts import COMPARED, Source
 from services.audit.runs import publish_run
 from services.audit.sources import served_balances
@@ -113,7 +114,7 @@ def _round(
     snapshot = _snapshot(context, api, left_out, archive=archive)
     report.unreadable += [each for each in snapshot.unreadable if each not in report.unreadable]
     selected = snapshot.facts if only is None else of_customers(snapshot.facts, only)
-    examination = _examination(context.programmes, snapshot.coverage.events_from)
+    examination = _examination(context.programmes, snapshot.coverage)
     verdicts = by_customer(context, selected, snapshot.coverage, examination, _VERDICT).persist()
     try:
         if only is None:
@@ -160,8 +161,10 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     return take_snapshot(context, reads, progress, archive=archive)
 
 
-def _examination(programmes: Programmes, events_from: int) -> Callable[[Customer], tuple[object, ...]]:
-    """Returns a function for ``by_customer`` that gives a row of _VERDICT. ``events_from``: see ``Coverage``."""
+def _examination(programmes: Programmes, coverage: Coverage) -> Callable[[Customer], tuple[object, ...]]:
+    """Returns a function for ``by_customer`` that gives a row of _VERDICT."""
+    # The topic can have deleted older commands. Without older entries, the order of the events is a guess.
+    since = max(coverage.events_from, coverage.record_from)
 
     def row_of(customer: Customer) -> tuple[object, ...]:
         verdict = customer.verdict
@@ -172,8 +175,7 @@ def _examination(programmes: Programmes, events_from: int) -> Callable[[Customer
         counts = (customer.facts.count(source) for source in COMPARED)
         named = customer.pseudonym, customer.card
         result = verdict.entries, verdict.recomputed, verdict.lacks_entries, str(verdict.version)
-        # The topic can have deleted older commands.
-        commands = settled.sent if all(entry.time >= events_from for entry in settled.entries) else []
+        commands = settled.sent if all(entry.time >= since for entry in settled.entries) else []
         return (*named, *result, *counts, differences, *known, commands)
 
     return row_of
