@@ -45,7 +45,7 @@ class ProblemError(LoyaltyError):
         is_accepted = status == HTTPStatus.ACCEPTED
         other = "the command has no visible decision yet" if is_accepted else "the response has no problem document"
         text = members.get("detail") or members.get("title") or other
-        super().__init__(f"{status} {self.type}: {text}")
+        super().__init__(f"{f'{status} {self.type}'.rstrip()}: {text}")
 
     @classmethod
     def of(cls, response: httpx.Response) -> "ProblemError":

@@ -237,7 +237,7 @@ def test_an_accepted_command_is_repeated(run: Run, method: str, call: tuple[Any,
 
 def test_a_command_without_a_decision_in_time_has_its_key(run: Run) -> None:
     for answer in accepted():
-        with pytest.raises(UnavailableError, match="no visible decision yet") as raised:
+        with pytest.raises(UnavailableError, match="in time: 202: the command has no visible decision yet") as raised:
             run(Api(answer), ("redeem", CARD, 1, "", "mine"), seconds=0)
         assert "mine" == raised.value.idempotency_key
 
