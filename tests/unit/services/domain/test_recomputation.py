@@ -14,7 +14,7 @@ from services.domain.account.model import Account, PastReturn
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase, Replace, Reserve, Unreadable
-from services.domain.programme import DAY, Programmes
+from services.domain.programme import DAY, Period, Programme, Programmes, Tier
 from services.domain.recomputation import in_order, recompute
 from tests.support.account_histories import CARD, HISTORIES, START, processed
 
@@ -104,6 +104,17 @@ def test_entries_of_events_that_are_not_there_are_named():
 
     assert ["I1"] == [entry.event_id for entry in recomputed.without_event]
     assert [200] == [entry.total for entry in recomputed.settled.entries]
+
+
+def test_an_account_whose_first_event_is_lost_has_the_tier_of_its_entry():
+    """The next purchase earns by this tier."""
+    tiers = (Tier("basic", 0, Decimal(2)), Tier("gold", 500, Decimal(3)))
+    programmes = Programmes((Programme(tiers=tiers, tier_period=Period.YEAR),))
+    history = processed([[bought(1, 1)]], programmes)
+
+    recomputed = recompute(CARD, [bought(2, 2)], history.entries, programmes)
+
+    assert ("basic", 400) == (recomputed.late.entries[-1].tier, recomputed.late.account.total)
 
 
 def test_a_part_that_only_a_newer_release_can_read_is_a_lost_event():
