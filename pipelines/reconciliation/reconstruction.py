@@ -17,7 +17,7 @@ from services.audit.facts import Facts, Source
 from services.codecs.state import encode_account
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState
 from services.domain.account.processor import process
-from services.domain.entries import AccountVersion, Kind
+from services.domain.entries import AccountVersion
 from services.domain.events import Absorb, Purchase
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, is_from_timer
@@ -125,21 +125,16 @@ def _nameless(records: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _lost(recomputed: Recomputed) -> Iterator[dict[str, object]]:
-    """The recorded entries without an event.
-
-    A later entry can depend on the points of such an entry, and so can the refusal of a new event. After a new erasure,
-    the command would open another account.
+    """The recorded entries without an event. A later entry can depend on the points of an earlier one.
 
     A command that an earlier rebuild has sent again has two entries and one event. So nothing is lost.
     """
     settled = recomputed.settled.entries
     last = max((entry.version for entry in settled), default=AccountVersion(0, 0))
     processed = {entry.event_id for entry in settled if entry.event_id != entry.invoice_number}
-    comes_too_late = any(entry.kind in (Kind.REFUSED, Kind.ERASED) for entry in recomputed.late.entries)
     for entry in recomputed.without_event:
         if entry.event_id not in processed:
-            can_come_again = entry.version > last and not comes_too_late
-            yield {"id": entry.event_id, "sequence": entry.sequence, "can_come_again": can_come_again}
+            yield {"id": entry.event_id, "sequence": entry.sequence, "can_come_again": entry.version > last}
 
 
 def _with_newest_version(state: AccountState | None, of_customer: Facts) -> AccountState | None:
