@@ -31,7 +31,6 @@ from pipelines.reconciliation.refusals import (
     check_archive,
     check_complete,
     check_ledger,
-    check_lost_events,
     check_receivers,
     sent_ids,
 )
@@ -98,18 +97,14 @@ def _rebuild(
     check_archive(snapshot, context.settings)
     if not without_ledger:
         check_ledger(snapshot)
-    # Keep the result on the executors' disks: several jobs use it, and the writes make the loyalty topic longer.
+    # Keep the result on the executors' disks: several jobs use it, and ``_write`` makes the loyalty topic longer.
     now = snapshot.coverage.now
-    rebuild_account = reconstruction(context.ids, context.programmes, now)
+    rebuild_account = reconstruction(context.ids, context.programmes, now, accept_lost_events=accept_lost_events)
     accounts = by_customer(context, snapshot.facts, snapshot.coverage, rebuild_account, REBUILT).localCheckpoint()
     check_complete(accounts, snapshot)
     check_receivers(accounts, snapshot)
     numbers = accounts.select(F.col("CustomerCardNo").alias("owner"), F.explode("purchases.original").alias("original"))
     returns = snapshot.returns.join(numbers, "original", "left").localCheckpoint()
-    records = _records(context, accounts, returns, snapshot)
-    commands = _unsent_commands(records, sent_ids(snapshot)).localCheckpoint()
-    if not accept_lost_events:
-        check_lost_events(accounts, commands)
     seed = Seed(
         accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
         _remembered(snapshot),
@@ -118,10 +113,7 @@ def _rebuild(
     )
     aside = None
     with reader.unfinished():
-        # Write commands first. After the entry of a transfer is in the topic, no rebuild sends its credit again.
-        for rows in (commands, records.where(F.col("topic") != topics.LOYALTY_COMMANDS.name)):
-            written = kafka_records(rows.select(*RECORD_TYPE.names), context.settings)
-            write_batch(written, context.settings)
+        _write(context, accounts, returns, snapshot)
         if reader.exists:
             aside = f"{checkpoint}-before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
             reader.rename(aside)
@@ -217,14 +209,15 @@ def _snapshot(context: Context, *, archive: bool, without_ledger: bool) -> Snaps
     return take_snapshot(context, reads, None, archive=archive)
 
 
-def _records(context: Context, accounts: DataFrame, returns: DataFrame, snapshot: Snapshot) -> DataFrame:
-    """The records of the newly processed events, and those that the last micro-batch may not have written.
-
-    Rows of RECORD_TYPE with ``position``, their order for each customer.
-    """
+def _write(context: Context, accounts: DataFrame, returns: DataFrame, snapshot: Snapshot) -> None:
+    """Write the records of the newly processed events, and those that the last micro-batch may not have written."""
     of_accounts = accounts.select(F.posexplode("records").alias("position", "record")).select("position", "record.*")
     forwarded = _forwarded(context, accounts, returns, snapshot.events.records).withColumn("position", F.lit(0))
-    return of_accounts.unionByName(forwarded)
+    records = of_accounts.unionByName(forwarded)
+    others = records.where(F.col("topic") != topics.LOYALTY_COMMANDS.name)
+    # Write commands first. After the entry of a transfer is in the topic, no rebuild sends its credit again.
+    for rows in (_unsent_commands(records, sent_ids(snapshot)), others):
+        write_batch(kafka_records(rows.select(*RECORD_TYPE.names), context.settings), context.settings)
 
 
 def _unsent_commands(records: DataFrame, sent: DataFrame) -> DataFrame:

@@ -17,7 +17,6 @@ from services.audit.facts import Facts, Source
 from services.codecs.state import encode_account
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState
 from services.domain.account.processor import process
-from services.domain.entries import AccountVersion
 from services.domain.events import Absorb, Purchase
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, is_from_timer
@@ -25,7 +24,6 @@ from services.domain.validation import is_pseudonym
 from services.messaging.schema_ids import SchemaIds
 
 _DIFFERENCE = struct(where="string", what="string")
-_LOST = struct(id="string", sequence="integer", can_come_again="boolean")
 REBUILT = struct(
     pseudonym="string",
     whose="string",
@@ -38,18 +36,21 @@ REBUILT = struct(
     purchases=T.ArrayType(RETURNABLE),
     returns=T.ArrayType(T.StringType()),
     nameless=T.ArrayType(T.StringType()),
-    lost=T.ArrayType(_LOST),
 )
 """One customer: the account (null if there is none), the number of newly processed events, and a problem or null.
 
 ``purchases`` are those that the index of invoices must know with this card. ``returns`` are the numbers of returns that
 the account must not get again. ``nameless`` are the ids of commands to cards of which only the pseudonyms are known.
-These commands must have been sent before. ``lost`` are the recorded entries without an event: the id of the event, the
-number of the entry, and whether the account stays right if the event comes again.
+These commands must have been sent before.
 """
 
 EVENTS_MISSING = "events are missing"
 """The problem of an account that depends on deleted events."""
+
+EVENTS_LOST = "recorded entries have no event, so the accounts would lose the points of these entries"
+"""The problem of an account that lacks events, although retention has not deleted them. Kafka has lost them, this
+release cannot read them, or the archive has another copy of a repeated invoice.
+"""
 
 ENTRIES_MISSING = "entries are missing in the topic loyalty and in the ledger"
 """The problem of an account whose events have no known order."""
@@ -58,7 +59,9 @@ VERSIONS_MISSING = "loyalty-programmes lacks versions that entries name: restore
 """The problem of an account whose points follow from an unknown version of the programme."""
 
 
-def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> Callable[[Customer], tuple[object, ...]]:
+def reconstruction(
+    schema_ids: SchemaIds, programmes: Programmes, now: int, *, accept_lost_events: bool = False
+) -> Callable[[Customer], tuple[object, ...]]:
     """Returns a function for ``by_customer`` that gives a row of REBUILT. ``now``: milliseconds since the epoch."""
     ids = writer_ids(schema_ids)
     versions = {each.version for each in programmes.versions}
@@ -68,6 +71,8 @@ def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> C
         state = _with_newest_version(recomputed.late.state, facts)
         is_known = all(entry.programme_version in versions for entry in facts.record)
         problem = _problem(card, recomputed, verdict) if is_known else VERSIONS_MISSING
+        if problem is None and recomputed.without_event and not accept_lost_events:
+            problem = EVENTS_LOST
         records = [] if problem or not card else [*records_of(card, recomputed, now, ids)]
         if is_replaced(facts, verdict, recomputed):
             records = [*with_tombstone(records)]
@@ -76,8 +81,8 @@ def reconstruction(schema_ids: SchemaIds, programmes: Programmes, now: int) -> C
         encoded = encode_account(state) if state and card else None
         purchases = [*_returnables(recomputed, programmes, now)] if card else []
         returns = [*_known_returns(recomputed)]
-        found = encoded, late, problem, differences, records, purchases, returns
-        return pseudonym, card or pseudonym, card, *found, [*_nameless(records)], [*_lost(recomputed)]
+        found = encoded, late, problem, differences, records, purchases, returns, [*_nameless(records)]
+        return pseudonym, card or pseudonym, card, *found
 
     return row_of
 
@@ -122,19 +127,6 @@ def _nameless(records: Iterable[dict[str, Any]]) -> Iterator[str]:
     for record in records:
         if record["topic"] == topics.LOYALTY_COMMANDS.name and is_pseudonym(record["key"].decode()):
             yield record["id"]
-
-
-def _lost(recomputed: Recomputed) -> Iterator[dict[str, object]]:
-    """The recorded entries without an event. A later entry can depend on the points of an earlier one.
-
-    A command that an earlier rebuild has sent again has two entries and one event. So nothing is lost.
-    """
-    settled = recomputed.settled.entries
-    last = max((entry.version for entry in settled), default=AccountVersion(0, 0))
-    processed = {entry.event_id for entry in settled if entry.event_id != entry.invoice_number}
-    for entry in recomputed.without_event:
-        if entry.event_id not in processed:
-            yield {"id": entry.event_id, "sequence": entry.sequence, "can_come_again": entry.version > last}
 
 
 def _with_newest_version(state: AccountState | None, of_customer: Facts) -> AccountState | None:

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.columns.deduplication import event_id
-from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_MISSING
+from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_LOST, EVENTS_MISSING
 from pipelines.reconciliation.snapshot import CREATED_AGAIN, Snapshot
 from services.audit.facts import Source
 from services.errors import UserError
@@ -53,28 +53,15 @@ def check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
                 "ledger from a backup that has them (`loyalty ledger gaps` shows those before later entries). If there "
                 "is no such backup, use --without-ledger"
             )
+        if EVENTS_LOST in reasons:
+            of_entries = problems.where(F.col("problem") == EVENTS_LOST).select(F.explode("differences").alias("it"))
+            (example,) = of_entries.where(F.col("it.where") == Source.EVENT).select("it.what").limit(1).collect()
+            notes += (
+                f"; for example: {example.what}. If a newer release wrote the events, use the newer release. If Kafka "
+                "has lost invoices, publish them again. docs/how-to/rebuild.md#lost-events has all causes. To continue "
+                "without these events, use --accept-lost-events"
+            )
         raise RebuildError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
-
-
-def check_lost_events(accounts: DataFrame, commands: DataFrame) -> None:
-    """Refuse if entries have no event, although retention has not deleted it. Their accounts would lose points.
-
-    Kafka has lost the event, this release cannot read it, or the archive has another copy of a repeated invoice. If
-    another account sends a lost command again, the account gets the points again.
-
-    Args:
-        commands: those that the rebuild sends, rows of RECORD_TYPE.
-    """
-    sent = commands.select("id", F.lit(True).alias("can_come_again"))
-    of_entries = accounts.select(F.explode("lost").alias("it")).select("it.*")
-    lost = of_entries.join(sent, ["id", "can_come_again"], "left_anti").collect()
-    if lost:
-        raise RebuildError(
-            f"{len(lost)} recorded entries have no event, so their accounts would lose points; for example: event "
-            f"{lost[0].id} of the entry {lost[0].sequence}. If a newer release wrote the events, use the newer "
-            "release. If Kafka has lost invoices, publish them again. docs/how-to/rebuild.md#lost-events has all "
-            "causes. To continue without these events, use --accept-lost-events"
-        )
 
 
 def check_receivers(accounts: DataFrame, snapshot: Snapshot) -> None:

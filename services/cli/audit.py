@@ -47,7 +47,7 @@ AcceptLostEventsOption = Annotated[
     bool,
     typer.Option(
         "--accept-lost-events",
-        help="Continue although recorded entries have no event. The accounts can lose the points of these entries.",
+        help="Continue although recorded entries have no event. The accounts lose the points of these entries.",
     ),
 ]
 ShowOption = Annotated[int, typer.Option("--show", min=0, help="Number of differences to print.")]

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.reconciliation.reconstruction import ENTRIES_MISSING
-from pipelines.reconciliation.refusals import RebuildError, check_complete, check_lost_events, check_receivers
+from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_LOST
+from pipelines.reconciliation.refusals import RebuildError, check_complete, check_receivers
 
 
 @pytest.mark.parametrize(
@@ -35,22 +35,17 @@ def test_a_refusal_says_what_to_do_about_missing_entries(spark):
         check_complete(accounts, snapshot)
 
 
-LOST = "lost array<struct<id: string, sequence: int, can_come_again: boolean>>"
+def test_a_refusal_names_an_event_that_is_lost(spark):
+    """It says what to do, and shows no card."""
+    rows = [
+        (None, [("events", "no such event: I0, of the recorded entry 1")]),
+        (
+            EVENTS_LOST,
+            [("served balance", "of sequence 1: …"), ("events", "no such event: I1, of the recorded entry 2")],
+        ),
+    ]
+    accounts = spark.createDataFrame(rows, "problem string, differences array<struct<`where`: string, what: string>>")
+    snapshot = SimpleNamespace(notes=[], coverage=SimpleNamespace(events_from=0))
 
-
-@pytest.mark.parametrize(
-    ("lost", "refusal"),
-    [
-        ([[], [("gift/in", 2, True)]], None),
-        ([[("gift/in", 2, False)]], "^1 recorded entries .* event gift/in of the entry 2"),
-        ([[("I0", 1, True), ("gift/in", 2, True)], [("I1", 3, True)]], "^2 recorded .* use --accept-lost-events$"),
-    ],
-    ids=["sent again", "a later entry depends on it", "others"],
-)
-def test_only_commands_that_are_sent_again_may_be_lost(spark, lost, refusal):
-    """The account then gets the points again, so it loses nothing."""
-    accounts = spark.createDataFrame([(entries,) for entries in lost], LOST)
-    commands = spark.createDataFrame([("gift/in",), ("other/in",)], "id string")
-
-    with pytest.raises(RebuildError, match=refusal) if refusal else nullcontext():
-        check_lost_events(accounts, commands)
+    with pytest.raises(RebuildError, match=r"^1 accounts .*: no such event: I1, of the .* use --accept-lost-events$"):
+        check_complete(accounts, snapshot)

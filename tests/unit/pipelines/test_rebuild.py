@@ -19,6 +19,7 @@ from pipelines.reconciliation.facts import pseudonymize
 from pipelines.reconciliation.forwarding import Returnable
 from pipelines.reconciliation.reconstruction import (
     ENTRIES_MISSING,
+    EVENTS_LOST,
     REBUILT,
     VERSIONS_MISSING,
     is_replaced,
@@ -36,7 +37,7 @@ from services.codecs.state import decode_account
 from services.domain.account.model import Account, Outcome
 from services.domain.account.processor import process
 from services.domain.entries import Entry
-from services.domain.events import Erase, Event, Import, Purchase, Receive, Replace, Reserve, SentLot, Transfer
+from services.domain.events import Erase, Event, Import, Purchase, Replace, Reserve, SentLot, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import record_encoder
 from services.pseudonyms import KEY_BYTES, Pseudonyms
@@ -245,10 +246,8 @@ LATE = Purchase(START + 9 * DAY, "late", Decimal(100))
     ids=["last", "only", "first", "in between"],
 )
 @pytest.mark.parametrize("late", [[], [LATE]], ids=["no new event", "a new event"])
-def test_an_account_without_a_lost_event_keeps_its_versions(
-    recorded: list[Event], points: int, late: list[Event]
-) -> None:
-    """It loses only the points of the event. It keeps its OpenedTime, so the ledger does not treat it as erased. New
+def test_a_rebuild_without_a_lost_event_must_be_accepted(recorded: list[Event], points: int, late: list[Event]) -> None:
+    """The account then loses only its points. It keeps its OpenedTime, so the ledger does not treat it as erased. New
     entries continue after the recorded ones.
     """
     entries = Outcome(None)
@@ -262,45 +261,22 @@ def test_an_account_without_a_lost_event_keeps_its_versions(
     verdict, recomputed = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
     customer = Customer(f"p-{CARD}", CARD, facts, verdict, recomputed)
 
-    rebuilt: dict[str, Any] = dict(zip(REBUILT.names, reconstruction(IDS, Programmes(), NOW)(customer), strict=True))
+    def rebuilt(**options: bool) -> dict[str, Any]:
+        return dict(zip(REBUILT.names, reconstruction(IDS, Programmes(), NOW, **options)(customer), strict=True))
 
-    lost = next(entry for entry in entries.entries if entry.event_id == "lost")
-    is_last = recorded[-1] is LOST
-    assert [{"id": "lost", "sequence": lost.sequence, "can_come_again": is_last}] == rebuilt["lost"]
-    account = decode_account(rebuilt["account"])
+    refused, accepted = rebuilt(), rebuilt(accept_lost_events=True)
+
+    assert (EVENTS_LOST, []) == (refused["problem"], refused["records"])
+    assert accepted["problem"] is None
+    account = decode_account(accepted["account"])
     assert isinstance(account, Account)
     assert (last.opened_time, last.sequence + len(late)) == (account.opened_time, account.sequence)
     assert points + 200 * len(late) == account.total
     assert [last.version] * len(late) == [(each.opened_time, each.sequence - 1) for each in recomputed.late.entries]
     # A store ignores a later balance of this account if this one has a later version.
-    for balance in (each for each in rebuilt["records"] if each["value"] and each["topic"] == LOYALTY_BALANCES.name):
+    for balance in (each for each in accepted["records"] if each["value"] and each["topic"] == LOYALTY_BALANCES.name):
         opened_time, sequence = map(int, balance["id"].partition("@")[2].split("."))
         assert (last.opened_time, account.sequence) >= (opened_time, sequence)
-
-
-def test_a_command_that_a_rebuild_has_sent_again_is_not_lost() -> None:
-    """Kafka has lost the points of a transfer after the account had processed them. The account has them once."""
-    credit = Receive(append_time=START + 2 * DAY, command_id="gift/in", counterparty="other", lots=(SentLot(500, 0),))
-    sent_again = replace(credit, append_time=START + 3 * DAY)
-    recorded = process(None, [BOUGHT, credit], Programmes(), CARD).entries
-
-    def rebuilt(events: list[Event]) -> tuple[list[bool], Account]:
-        facts = Facts(events=events, recorded={Source.LOYALTY: recorded, Source.LEDGER: recorded})
-        coverage = Coverage(frozenset({Source.LOYALTY, Source.LEDGER}), 0, 0, 0, NOW)
-        result = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
-        row = reconstruction(IDS, Programmes(), NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
-        found: dict[str, Any] = dict(zip(REBUILT.names, row, strict=True))
-        account = decode_account(found["account"])
-        assert isinstance(account, Account)
-        return [each["can_come_again"] for each in found["lost"]], account
-
-    lost, without = rebuilt([BOUGHT])
-    after = process(without, [sent_again], Programmes(), CARD)
-    recorded += after.entries
-
-    assert [True] == lost
-    assert ([], after.account) == rebuilt([BOUGHT, sent_again])
-    assert (2_500, 3) == (after.entries[-1].total, after.entries[-1].sequence)
 
 
 def test_a_rebuild_does_not_open_an_account_again_whose_erasure_is_lost() -> None:
