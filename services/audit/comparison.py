@@ -148,8 +148,8 @@ def _as_sent(events: Iterable[Event], record: Sequence[Entry], pseudonym: Callab
     """
     events = list(events)
     # Kafka's records have the cards of a customer who is erased today, and the ledger no longer has them.
-    names = [each.counterparty for each in (*record, *events) if isinstance(each, Entry | _Named) and each.counterparty]
-    cards = {pseudonym(name): name for name in sorted(names, key=lambda name: name != pseudonym(name))}
+    names = {each.counterparty for each in (*record, *events) if isinstance(each, Entry | _Named) and each.counterparty}
+    cards = {hidden: name for name in names if (hidden := pseudonym(name)) != name}
     # The first entry of an event counts: a later one can come from a timer. A refusal does not use the reason.
     texts = {entry.event_id: (entry.reason, entry.actor) for entry in reversed(record)}
     for event in events:

@@ -281,6 +281,7 @@ class _Copies:
             memory: how long accounts remember an id, in milliseconds.
         """
         recorded = [entry for entry in entries if not is_from_timer(entry)]
+        self._decided = {(entry.event_id, entry.time) for entry in recorded}
         # A message about an invoice has an id of its own, so the number of the invoice counts, too.
         last_times = dict(sorted((id_, each.time) for each in recorded for id_ in (each.event_id, each.invoice_number)))
         first = []
@@ -297,13 +298,18 @@ class _Copies:
     def take(self, entry: Entry) -> Event | None:
         """Removes and returns the event of the entry: the copy with the time of the entry, or else the first copy.
 
+        A copy with the time of another entry is the event of that entry: a rebuild has sent a lost command again.
         A ``Reserve`` says whether the entry shows that it was accepted.
         """
-        copies = self._waiting.get(entry.event_id)
+        copies = [
+            copy
+            for copy in self._waiting.get(entry.event_id, ())
+            if copy.append_time == entry.time or (copy.event_id, copy.append_time) not in self._decided
+        ]
         if not copies:
             return None
         event = min(copies, key=lambda copy: (copy.append_time != entry.time, copy.append_time))
-        copies.remove(event)
+        self._waiting[entry.event_id].remove(event)
         if isinstance(event, Unreadable) and entry.kind is Kind.MOVED_IN:
             return None  # a newer release could read the part
         if isinstance(event, Reserve) and entry.kind is Kind.RESERVED:

@@ -13,7 +13,19 @@ from services.domain.account.memory import forget
 from services.domain.account.model import Account, PastReturn
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
-from services.domain.events import Absorb, Block, Erase, Forward, Line, Purchase, Replace, Reserve, Unreadable
+from services.domain.events import (
+    Absorb,
+    Block,
+    Erase,
+    Forward,
+    Line,
+    Purchase,
+    Receive,
+    Replace,
+    Reserve,
+    SentLot,
+    Unreadable,
+)
 from services.domain.programme import DAY, Period, Programme, Programmes, Tier
 from services.domain.recomputation import in_order, recompute
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -127,6 +139,23 @@ def test_a_part_that_only_a_newer_release_can_read_is_a_lost_event():
     recomputed = recompute(CARD, [first, unreadable], history.entries, PROGRAMMES)
 
     assert history.entries[1:] == recomputed.without_event
+
+
+def test_a_command_that_a_rebuild_has_sent_again_is_the_event_of_its_second_entry():
+    """The account processed it after the events in between, so a later rebuild must do the same."""
+    first, second = bought(1, 0), bought(2, 20)
+    lost, again = (
+        Receive(append_time=START + time, command_id="T1/in", counterparty="sender", lots=(SentLot(500, 0),))
+        for time in (10, 30)
+    )
+    history = processed([[first], [lost]], PROGRAMMES)
+    rebuilt = recompute(CARD, [first], history.entries, PROGRAMMES).late.account
+    after = process(rebuilt, [second, again], PROGRAMMES, CARD)
+
+    recomputed = recompute(CARD, [first, second, again], [*history.entries, *after.entries], PROGRAMMES)
+
+    assert history.entries[1:] == recomputed.without_event
+    assert [*history.entries[:1], *after.entries] == recomputed.settled.entries
 
 
 def test_events_whose_entries_are_deleted_come_first():
