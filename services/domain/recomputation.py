@@ -51,8 +51,8 @@ def recompute(
             applied first, in the order of their append times.
     """
     entries = in_order(recorded)
-    copies, memory = _Copies(events), _longest_memory(programmes)
-    unrecorded = copies.unrecorded(entries, memory)
+    copies, memory = _Copies(events, entries), _longest_memory(programmes)
+    unrecorded = copies.unrecorded(memory)
     settled, without_event = Outcome(None), list[Entry]()
     if old := [event for event in unrecorded if event.append_time < complete_from]:
         _add(settled, process(None, old, programmes, card))
@@ -263,27 +263,32 @@ def _opened_as(first: Entry, outcome: Outcome) -> Outcome:
 
 
 class _Copies:
-    """Events by id. A till or a caller may send an event several times."""
+    """Events by id. A till or a caller may send an event several times.
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    Args:
+        entries: in the order of their versions.
+    """
+
+    def __init__(self, events: Iterable[Event], entries: Iterable[Entry]) -> None:
+        self._recorded = [entry for entry in entries if not is_from_timer(entry)]
+        self._decided = {(entry.event_id, entry.time) for entry in self._recorded}
         self._waiting: defaultdict[str, list[Event]] = defaultdict(list)
         for event in events:
             self._waiting[event.event_id].append(event)
 
-    def unrecorded(self, entries: Iterable[Entry], memory: int) -> Sequence[Event]:
+    def unrecorded(self, memory: int) -> Sequence[Event]:
         """Returns the first event of each id without an entry.
 
         If an entry names an id, a till may use it again for another purchase. This event counts after the accounts have
         forgotten the id.
 
         Args:
-            entries: in the order of their versions.
             memory: how long accounts remember an id, in milliseconds.
         """
-        recorded = [entry for entry in entries if not is_from_timer(entry)]
-        self._decided = {(entry.event_id, entry.time) for entry in recorded}
         # A message about an invoice has an id of its own, so the number of the invoice counts, too.
-        last_times = dict(sorted((id_, each.time) for each in recorded for id_ in (each.event_id, each.invoice_number)))
+        last_times = dict(
+            sorted((id_, each.time) for each in self._recorded for id_ in (each.event_id, each.invoice_number))
+        )
         first = []
         for event_id, copies in self._waiting.items():
             candidates = copies
