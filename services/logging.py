@@ -41,6 +41,9 @@ def configure_logging(settings: Settings) -> None:
     # Stamina would log each retry. Our code logs once when an error begins, and once when it ends.
     stamina.instrumentation.set_on_retry_hooks([])
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    # Their line for each request shows the URL, which can contain a password. The client of the registry uses httpx2.
+    for client in ("httpx", "httpx2"):
+        logging.getLogger(client).setLevel(logging.WARNING)
     # A crash in librdkafka or RocksDB would otherwise leave no line in the log.
     faulthandler.enable()
     structlog.configure(

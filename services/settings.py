@@ -82,7 +82,9 @@ class Settings(BaseSettings):
     )
     replication_factor: PositiveInt = Field(1, description="Replicas of each new topic. Use 3 in production.")
     schema_registry_url: str | None = Field(
-        None, description="URL of the Schema Registry that assigns schema ids. Unset: schemas/ids.json assigns them."
+        None,
+        pattern=r"^https?://\S+$",
+        description="URL of the Schema Registry that assigns schema ids. Unset: schemas/ids.json assigns them.",
     )
 
     loyalty_factor: Decimal = Field(

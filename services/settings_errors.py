@@ -9,7 +9,8 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 _NAME = r"[\w.-]*(?:pass|secret|token|signature|(?:key|sig)(?![a-z]))[\w.-]*="
 # A password can contain any character, so all text after it is hidden. Only in the query of a URL, & ends it.
 _PASSWORDS = (
-    (re.compile(r"(://[^/@:]*):.*@", re.DOTALL), r"\1:…@"),
+    # The scheme of the URL can be missing.
+    (re.compile(r"((?:^|://)[^/@:]*):(?!//).*@", re.DOTALL), r"\1:…@"),
     (re.compile(rf"(?<![?&\w.-])({_NAME}).*", re.DOTALL | re.IGNORECASE), r"\1…"),
     (re.compile(rf"([?&]{_NAME})[^&]*", re.IGNORECASE), r"\1…"),
 )
@@ -34,6 +35,7 @@ _FORMS = {
     "rate_limit": "a number and a unit, such as 500/second or 20/minute",
     "failed_login_rate": "a number and a unit, such as 500/second or 20/minute",
     "cors_origins": "origins such as https://shop.example, separated by commas",
+    "schema_registry_url": "a URL, such as https://registry:8081",
     "application_server": "a URL without a path, such as http://10.0.0.7:8080",
     "status_urls": "parts with their URLs, separated by spaces, such as pipeline=http://pipeline:9108 "
     "ledger=http://ledger:9109",

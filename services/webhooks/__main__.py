@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import signal
 import threading
 from collections.abc import Sequence
@@ -96,8 +95,6 @@ def main(
         settings.require_safe_metrics()
         tracing.start("loyalty-webhooks")
         configure_logging(settings)
-        # The lines of httpx show URLs, which can contain tokens.
-        logging.getLogger("httpx").setLevel(logging.WARNING)
         require_port(settings.metrics_host, settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT")
         running: list[EndpointDispatcher] = []
         with serve_health(settings, settings.webhooks_metrics_port, REGISTRY, lambda: problem(endpoints, running)):

@@ -45,6 +45,29 @@ def test_the_lines_of_the_audit_trail_are_in_the_log_at_each_level() -> None:
     assert "something else" not in process.stderr
 
 
+@pytest.mark.program
+def test_no_line_shows_the_password_of_the_schema_registry() -> None:
+    """The client of the registry logs each request with its URL at INFO, if nobody stops it."""
+    program = """if True:
+        from schemas.topics import LOYALTY
+        from services.logging import *
+        from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
+        from threading import Thread
+        from http.server import BaseHTTPRequestHandler, HTTPServer
+        server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # answers each request with 501
+        Thread(target=server.serve_forever, daemon=True).start()
+        settings = Settings(schema_registry_url=f"http://user:secret@127.0.0.1:{server.server_port}")
+        configure_logging(settings)
+        try:
+            schema_ids(settings).writer_id(LOYALTY)
+        except SchemaRegistryUnavailableError as error:
+            logging.getLogger("test").info(str(error))
+    """
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "status code 501" in process.stderr
+    assert "secret" not in process.stderr
+
+
 @contextmanager
 def logging_to(log: Path, module: str) -> Iterator[None]:
     """A process without Kafka, with its data beside the log."""

@@ -83,6 +83,7 @@ def test_no_duration_is_negative(monkeypatch: pytest.MonkeyPatch, name: str) -> 
                 "ledger=http://ledger:9109"
             ),
         ),
+        ("SCHEMA_REGISTRY_URL", "registry:8081", "a URL, such as https://registry:8081"),
         ("APPLICATION_SERVER", "x", "a URL without a path, such as http://10.0.0.7:8080"),
     ],
 )
@@ -104,6 +105,13 @@ def test_no_error_shows_a_password(monkeypatch: pytest.MonkeyPatch, name: str) -
     monkeypatch.setenv(f"LOYALTY_{name}", "other=http://me:s3cret@host/path")
 
     with pytest.raises(SettingsError, match="'other=http://me:…@host/path' is not possible"):
+        read_settings()
+
+
+def test_no_error_shows_a_password_of_a_url_without_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOYALTY_SCHEMA_REGISTRY_URL", "user:s3cret@registry:8081")
+
+    with pytest.raises(SettingsError, match="'user:…@registry:8081' is not possible"):
         read_settings()
 
 
