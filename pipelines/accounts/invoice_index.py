@@ -94,8 +94,7 @@ class InvoiceIndex:
         traces = {}
         for each in news:
             by_number[each.number].append(_decoded(each))
-            if each.traceparent:
-                traces[bytes(each.event or b"")] = each.traceparent
+            traces[bytes(each.event or b"")] = each.traceparent
         numbers = sorted(by_number)
         changed, removed, waiting = {}, [], []
         counts: Counter[str] = Counter()

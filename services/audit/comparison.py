@@ -248,7 +248,7 @@ def _comparable(
     """
     names = (found.actor, found.counterparty)
     expected = replace(expected, total_amount=Decimal(repr(float(expected.total_amount))))
-    if expected.counterparty or found.counterparty:
+    if found.counterparty:
         expected, found = (
             replace(entry, counterparty=entry.counterparty and pseudonym(entry.counterparty))
             for entry in (expected, found)

@@ -23,8 +23,7 @@ def counts(purchase: Purchase, account: Account | None, programmes: Programmes) 
     """Whether an invoice changes the account: the customer type is eligible, or a member returns something."""
     if is_eligible(purchase, programmes):
         return True
-    is_sale = purchase.invoice_kind is InvoiceKind.SALE
-    return account is not None and not is_sale and purchase.original_invoice_number is not None
+    return account is not None and purchase.original_invoice_number is not None
 
 
 def lacks_its_sale(account: Account, event: Purchase, programmes: Programmes) -> bool:

@@ -29,7 +29,7 @@ from pipelines.reconciliation.reconstruction import (
 )
 from pipelines.reconciliation.refusals import RebuildError, check_ledger
 from pipelines.runtime.query import Query
-from schemas.topics import LOYALTY_BALANCES
+from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_DECISIONS
 from services.audit.comparison import Coverage, compare
 from services.audit.facts import Facts, Source
 from services.codecs.records import balance_record
@@ -37,7 +37,7 @@ from services.codecs.state import decode_account
 from services.domain.account.model import Account, Outcome
 from services.domain.account.processor import process
 from services.domain.entries import Entry
-from services.domain.events import Erase, Event, Import, Purchase, Replace, Reserve, SentLot, Transfer
+from services.domain.events import Adjust, Erase, Event, Import, Purchase, Replace, Reserve, SentLot, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import record_encoder
 from services.pseudonyms import KEY_BYTES, Pseudonyms
@@ -359,3 +359,77 @@ def test_a_rebuild_gives_up_after_some_attempts(monkeypatch: pytest.MonkeyPatch)
         rebuild._start(MagicMock(), checkpoint, Seed(MagicMock(), MagicMock(), {}, MagicMock()))  # type: ignore[arg-type]
 
     assert rebuild._ATTEMPTS == checkpoint.discarded
+
+
+def customer_of(events: list[Event], recorded: int, card: str | None = CARD) -> Customer:
+    """A customer whose first events have entries."""
+    facts = Facts(
+        events=events, recorded={Source.LOYALTY: process(None, events[:recorded], Programmes(), CARD).entries}
+    )
+    coverage = Coverage(frozenset({Source.LOYALTY}), 0, 0, 0, NOW)
+    result = compare(card or f"p-{CARD}", facts, Programmes(), coverage, lambda name: f"p-{name.removeprefix('p-')}")
+    return Customer(f"p-{CARD}", card, facts, *result)
+
+
+@pytest.mark.parametrize(("recorded", "topics"), [(2, []), (1, [LOYALTY.name])])
+def test_a_rebuild_sends_only_new_entries_and_one_balance(recorded: int, topics: list[str]) -> None:
+    customer = customer_of([BOUGHT, LATE], recorded)
+
+    sent = [each["topic"] for each in records_of(CARD, customer.recomputed, NOW, writer_ids(IDS))]
+
+    assert [*topics, LOYALTY_BALANCES.name] == sent
+
+
+def test_only_a_balance_gets_a_tombstone() -> None:
+    """A decision and an entry stay, and a balance that is deleted anyway is deleted once."""
+    entry, balance, erased = (
+        {"topic": topic, "value": value}
+        for topic, value in ((LOYALTY.name, b"1"), (LOYALTY_BALANCES.name, b"2"), (LOYALTY_BALANCES.name, None))
+    )
+
+    assert [entry, balance | {"value": None}, balance, erased] == [*with_tombstone([entry, balance, erased])]
+
+
+@pytest.mark.parametrize("is_erased", [True, False])
+def test_an_account_needs_its_card_unless_it_is_erased(*, is_erased: bool) -> None:
+    """After an erasure an archive has only the pseudonym of the card. This does not stop a rebuild."""
+    events: list[Event] = [BOUGHT, *([Erase(append_time=START + 2 * DAY, command_id="erase")] if is_erased else [])]
+    customer = customer_of(events, len(events), card=None)
+
+    rebuilt = dict(zip(REBUILT.names, reconstruction(IDS, Programmes(), NOW)(customer), strict=True))
+
+    assert is_erased == (rebuilt["problem"] is None)
+    assert (None, None, []) == (rebuilt["CustomerCardNo"], rebuilt["account"], rebuilt["purchases"])
+
+
+def test_a_rebuild_writes_the_decisions_of_the_last_days_except_those_of_an_erased_customer() -> None:
+    adjust = Adjust(append_time=START + DAY, command_id="adjust", points=100, request_hash="hash")
+    erase = Erase(append_time=START + 2 * DAY, command_id="erase")
+
+    def written(events: list[Event], now: int) -> list[object]:
+        customer = customer_of(events, len(events))
+        records = records_of(CARD, customer.recomputed, now, writer_ids(IDS))
+        return [each["id"] for each in records if each["topic"] == LOYALTY_DECISIONS.name]
+
+    assert ["adjust"] == written([adjust], START + 11 * DAY - 1)
+    assert [] == written([adjust], START + 11 * DAY)
+    assert ["erase", "adjust"] == written([adjust, erase], START + 3 * DAY)
+
+
+def test_a_rebuilt_account_continues_after_its_last_entry() -> None:
+    """A wrong balance had a higher sequence number. If the account had it too, entries would be missing for ever."""
+    entries = process(None, [BOUGHT, LATE], Programmes(), CARD).entries
+    served = replace(entries[-1], sequence=9)
+    facts = Facts(
+        events=[BOUGHT, LATE],
+        recorded={Source.LOYALTY: entries},
+        balance=orjson.loads(balance_body(balance_record(CARD, served))),
+    )
+    coverage = Coverage(frozenset({Source.LOYALTY, Source.BALANCE}), 0, 0, 0, NOW)
+    result = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
+
+    row = reconstruction(IDS, Programmes(), NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
+
+    account = decode_account(dict(zip(REBUILT.names, row, strict=True))["account"])  # type: ignore[arg-type]
+    assert isinstance(account, Account)
+    assert entries[-1].version == (account.opened_time, account.sequence)

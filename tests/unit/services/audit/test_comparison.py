@@ -548,3 +548,36 @@ def test_a_source_that_could_not_be_read_is_not_compared(source):
     facts.recorded[source] = []
 
     assert [] == found(facts, coverage=replace(EVERYTHING, compared=EVERYTHING.compared - {source}))
+
+
+def test_an_account_that_only_one_side_has_is_found():
+    """Entries without an account in Spark's state, and an account without entries, are differences that may settle."""
+    facts = facts_of(three())
+    state, facts.state = facts.state, None
+    assert [(Source.STATE, "there is no account", True)] == found(facts)
+    assert [(Source.STATE, "there is an account, of sequence 3", True)] == found(Facts(state=state))
+
+
+def test_without_a_ledger_a_lost_first_entry_is_found():
+    """The sources have all events, so no retention explains the loss."""
+    facts = facts_of(three())
+    facts.recorded = {Source.LOYALTY: facts.recorded[Source.LOYALTY][1:]}
+    coverage = replace(EVERYTHING, compared=frozenset(Source) - {Source.LEDGER})
+    assert (Source.EVENT, "not processed: I1", False) in found(facts, coverage=coverage)
+
+
+@pytest.mark.parametrize(
+    ("where", "actor", "field", "forged"),
+    [
+        (Source.LOYALTY, "token:clerk", "reason", ""),
+        (Source.LOYALTY, "token:clerk", "actor", "token:"),
+        (Source.LEDGER, "token:clerk", "actor", "token:other"),
+        (Source.LEDGER, "clerk", "actor", "token:"),
+    ],
+)
+def test_other_changes_of_the_entries_of_an_erased_customer_are_found(where, actor, field, forged):
+    """Only the ledger lacks texts, and only the subject of a token is removed."""
+    adjusted = Adjust(append_time=START + 1, command_id="C1", points=50, reason="gift", actor=actor)
+    facts = facts_of(processed([[adjusted, Erase(append_time=START + 2, command_id="C2")]], PROGRAMMES))
+    facts.recorded[where][0] = replace(facts.recorded[where][0], **{field: forged})
+    assert [(where, f"entry 1: {field} differs", False)] == found(facts)

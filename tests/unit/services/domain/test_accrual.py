@@ -225,3 +225,18 @@ def test_a_multiplier_of_0_earns_nothing(combining, items, lost):
 
     assert {"base": 2_00, "none": -lost} == earned(rules)
     assert 2_00 - lost == accrual(BASKET, rules).points
+
+
+@pytest.mark.parametrize(
+    "purchase",
+    [
+        replace(BASKET, total_amount=Decimal(0), taxable_amount=Decimal(5)),
+        replace(BASKET, total_amount=Decimal(0), lines=(Line("milk", Decimal(-40)), Line("bread", Decimal(40)))),
+    ],
+    ids=["taxable amount", "excluded discount"],
+)
+def test_an_invoice_with_the_total_0_earns_nothing(purchase):
+    """Also if something is left of it by its taxable amount, or without an excluded item."""
+    rules = programme(Campaign("bonus", bonus=5_00), tax_basis=TaxBasis.TAXABLE, excluded_items=frozenset({"milk"}))
+
+    assert 0 == accrual(purchase, rules).points

@@ -380,3 +380,35 @@ def test_the_largest_credit_fits_into_its_topic():
     )
     record = command_record(longest, command) | {"Points": Decimal("9999999999.99"), "RedemptionID": longest}
     assert len(encode(record)) < LOYALTY_COMMANDS.largest_batch / 2
+
+
+def test_an_adjustment_with_a_debt_takes_spendable_points_first():
+    """The pending points expire sooner, but the customer cannot spend them yet."""
+    pending, spendable = Terms(expires_time=50, available_time=40), Terms(expires_time=90)
+    account = Account(1, lots={pending: 5_00, spendable: 5_00})
+    taken = Adjust(append_time=2, command_id="A", points=-3_00, allow_negative=True)
+
+    assert {pending: 5_00, spendable: 2_00} == process(account, [taken], Programmes(), "card").account.lots
+
+
+def test_a_capture_cancels_only_the_debt_of_reserved_points():
+    """The purchase pays 1.00 of the debt. Of the other 4.00, a return took 2.00 from the reserved points."""
+    reserved = {"redemption": Reservation(99, {Terms(): 10_00})}
+    account = Account(1, debt=5_00, reserved_debt=2_00, reservations=reserved)
+
+    ended = process(
+        account, [replace(BOUGHT, append_time=2, total_amount=Decimal(50)), capture()], Programmes(), "card"
+    )
+
+    assert (2_00, 0) == (ended.account.debt, ended.account.reserved_debt)
+
+
+def test_a_paid_debt_of_reserved_points_is_not_cancelled_later():
+    """The purchase pays the debt of the return. A capture does not cancel the debt of a later adjustment."""
+    reserved = {"redemption": Reservation(99, {Terms(): 10_00})}
+    account = Account(1, debt=2_00, reserved_debt=2_00, reservations=reserved)
+    taken = Adjust(append_time=3, command_id="A", points=-11_00, allow_negative=True)
+
+    ended = process(account, [replace(BOUGHT, append_time=2), taken, capture(time=4)], Programmes(), "card")
+
+    assert (3_00, -3_00) == (ended.account.debt, ended.account.total)

@@ -439,3 +439,13 @@ def assert_nothing_is_late(*batches):
 
     assert [] == recomputed.not_processed
     assert [] == recomputed.late.entries
+
+
+def test_an_account_after_an_erasure_opens_after_it_although_an_event_is_lost():
+    """The lost event is older than the erasure, and the late one too."""
+    history = processed([[bought(1, 1)], [bought(2, 2)], [ERASURE]], PROGRAMMES)
+
+    recomputed = recompute(CARD, [*history.events[1:], bought(3, 3)], history.entries, PROGRAMMES)
+
+    assert ["I1"] == [entry.event_id for entry in recomputed.without_event]
+    assert START + 6 == recomputed.late.account.opened_time

@@ -11,7 +11,7 @@ from services.domain.account.lots import Terms
 from services.domain.account.model import Account, PastPurchase
 from services.domain.account.processor import process
 from services.domain.entries import Kind
-from services.domain.events import Adjust, Capture, Reserve, Void
+from services.domain.events import Adjust, Capture, Line, Purchase, Reserve, Void
 from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, SpentReturns, Tier, TimeBasis
 from tests.support.examples import examples
 from tests.support.oracles import earned_points
@@ -469,3 +469,13 @@ def test_the_cap_of_a_day_counts_what_was_not_returned():
     outcome = after(*events, programme=programme)
 
     assert [2_00, 1_00, -2_00, 2_00, 0, 3_00] == [entry.points for entry in outcome.entries]
+
+
+def test_an_exchange_with_the_number_of_a_known_return_changes_nothing():
+    """The account remembers the number for longer than the query drops duplicates. No replaced card has sent it."""
+    returned = Purchase(2, "R", Decimal(-50), original_invoice_number="bought")
+    lines = (Line("A", Decimal(-50)), Line("B", Decimal(100)))
+    exchange = replace(returned, append_time=3, total_amount=Decimal(50), lines=lines)
+    account = process(None, [Purchase(1, "bought", Decimal(500)), returned], Programmes(), "card").account
+
+    assert [] == process(account, [exchange], Programmes(), "card").entries

@@ -26,6 +26,7 @@ def test_no_byte_of_a_card_stays(tmp_path: Path) -> None:
         ledger.append((CARD, entry(200, kind=Kind.ERASED, points=0)))
         ledger.appender.checkpoint_after_erasure()
         assert CARD.encode() in bytes_of(ledger.url)
+        ledger.append(("C", entry(1)))  # the next batch erases nobody
     ledger.appender.checkpoint_after_erasure()
     assert CARD.encode() not in bytes_of(ledger.url)
     ledger.close()

@@ -320,3 +320,10 @@ def test_any_shape_gives_a_programme_or_problems(file: dict[str, object]) -> Non
     found = problems_or_none(text)
     assert found != []
     assert all(1 <= problem.line <= max(1, len(file)) for problem in found or ())
+
+
+def test_a_campaign_can_last_one_day() -> None:
+    parsed = parse_programme(LEAST + "campaigns: [{name: a, bonus: 1, first-day: 2026-02-02, last-day: 2026-02-02}]")
+
+    (campaign,) = parsed.campaigns
+    assert date(2026, 2, 2) == campaign.first_day == campaign.last_day
