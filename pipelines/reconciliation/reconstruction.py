@@ -15,7 +15,7 @@ from schemas.topics import Topic
 from services.audit.comparison import Verdict, latest_version
 from services.audit.facts import Facts, Source
 from services.codecs.state import encode_account
-from services.domain.account.model import EVENT_MEMORY
+from services.domain.account.model import EVENT_MEMORY, Account, AccountState
 from services.domain.account.processor import process
 from services.domain.events import Absorb, Purchase
 from services.domain.programme import Programmes
@@ -68,7 +68,7 @@ def reconstruction(
 
     def row_of(customer: Customer) -> tuple[object, ...]:
         pseudonym, card, facts, verdict, recomputed = customer
-        state = recomputed.late.state
+        state = _with_newest_version(recomputed.late.state, facts)
         is_known = all(entry.programme_version in versions for entry in facts.record)
         problem = _problem(card, recomputed, verdict) if is_known else VERSIONS_MISSING
         if problem is None and recomputed.without_event and not accept_lost_events:
@@ -127,6 +127,17 @@ def _nameless(records: Iterable[dict[str, Any]]) -> Iterator[str]:
     for record in records:
         if record["topic"] == topics.LOYALTY_COMMANDS.name and is_pseudonym(record["key"].decode()):
             yield record["id"]
+
+
+def _with_newest_version(state: AccountState | None, of_customer: Facts) -> AccountState | None:
+    """Make the version at least as high as that of each recorded entry. Otherwise the ledger would ignore new entries.
+
+    Two runs of one micro-batch with different records can have opened an account at two times.
+    """
+    last = max((entry.version for entry in of_customer.record), default=None)
+    if not isinstance(state, Account) or last is None or last <= (state.opened_time, state.sequence):
+        return state
+    return replace(state, opened_time=last.opened_time, sequence=last.sequence)
 
 
 def records_of(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, int]) -> Iterator[dict[str, object]]:

@@ -36,7 +36,7 @@ from services.codecs.records import balance_record
 from services.codecs.state import decode_account
 from services.domain.account.model import Account, Outcome
 from services.domain.account.processor import process
-from services.domain.entries import Entry
+from services.domain.entries import AccountVersion, Entry
 from services.domain.events import Adjust, Erase, Event, Import, Purchase, Replace, Reserve, SentLot, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import record_encoder
@@ -416,20 +416,30 @@ def test_a_rebuild_writes_the_decisions_of_the_last_days_except_those_of_an_eras
     assert ["erase", "adjust"] == written([adjust, erase], START + 3 * DAY)
 
 
-def test_a_rebuilt_account_continues_after_its_last_entry() -> None:
-    """A wrong balance had a higher sequence number. If the account had it too, entries would be missing for ever."""
-    entries = process(None, [BOUGHT, LATE], Programmes(), CARD).entries
-    served = replace(entries[-1], sequence=9)
+def rebuilt_version(events: list[Event], entries: list[Entry], served: Entry) -> AccountVersion:
     facts = Facts(
-        events=[BOUGHT, LATE],
+        events=events,
         recorded={Source.LOYALTY: entries},
         balance=orjson.loads(balance_body(balance_record(CARD, served))),
     )
     coverage = Coverage(frozenset({Source.LOYALTY, Source.BALANCE}), 0, 0, 0, NOW)
     result = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
-
     row = reconstruction(IDS, Programmes(), NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
-
     account = decode_account(dict(zip(REBUILT.names, row, strict=True))["account"])  # type: ignore[arg-type]
     assert isinstance(account, Account)
-    assert entries[-1].version == (account.opened_time, account.sequence)
+    return AccountVersion(account.opened_time, account.sequence)
+
+
+def test_a_rebuilt_account_continues_after_its_last_entry() -> None:
+    """A wrong balance had a higher sequence number. If the account had it too, entries would be missing for ever."""
+    entries = process(None, [BOUGHT, LATE], Programmes(), CARD).entries
+
+    assert entries[-1].version == rebuilt_version([BOUGHT, LATE], entries, replace(entries[-1], sequence=9))
+
+
+def test_a_rebuilt_account_does_not_open_before_its_entries() -> None:
+    """Two runs of a micro-batch have opened it twice. The ledger ignores entries of an earlier account."""
+    (late,) = process(None, [LATE], Programmes(), CARD).entries
+    entries = [late, *process(None, [BOUGHT, LATE], Programmes(), CARD).entries]
+
+    assert late.version == rebuilt_version([BOUGHT, LATE], entries, late)
