@@ -77,8 +77,8 @@ class Statement:
     """A customer's entries of a period, the oldest first, and the totals before and after the period in hundredths.
 
     If an entry has an earlier time than the previous entry, it belongs to the day of the previous entry. So each
-    balance is a total that the account had. ``closing`` is ``opening`` plus the points of the entries, even if the
-    ledger lacks some.
+    balance is a total that the account had. ``closing`` is ``opening`` plus the points of the entries, unless an entry
+    between them is missing.
     """
 
     opening: int
@@ -118,8 +118,7 @@ class LedgerQueries:
             first = _first_since(connection, account, entry_filter.start)
             after = account.last_sequence + 1
             end = after if entry_filter.end is None else _first_since(connection, account, entry_filter.end)
-            total = _total(connection, account)
-            opening, closing = (total - _points_from(connection, account, number) for number in (first, end))
+            opening, closing = (_total_before(connection, account, number) for number in (first, end))
         return Statement(opening, closing, self._entries(account, first, end))
 
     def customers_of_invoice(self, number: str, only: str | None = None) -> list[str]:
@@ -179,12 +178,6 @@ def _account_of(connection: Connection, card: str) -> Row[Any]:
     return account
 
 
-def _total(connection: Connection, account: Row[Any]) -> int:
-    """The total after the latest entry. A sum of the entries would lack entries from before the start of the ledger."""
-    latest = (ENTRY.c.account_id == account.id, ENTRY.c.sequence == account.last_sequence)
-    return int(connection.execute(select(ENTRY.c.total).where(*latest)).scalar_one())
-
-
 def _first_since(connection: Connection, account: Row[Any], time: int | None) -> int:
     """The sequence number of the first entry at or after this time; the next sequence number if there is none."""
     wanted = [ENTRY.c.account_id == account.id, ENTRY.c.sequence <= account.last_sequence]
@@ -194,10 +187,14 @@ def _first_since(connection: Connection, account: Row[Any], time: int | None) ->
     return int(connection.execute(select(first).where(*wanted)).scalar_one())
 
 
-def _points_from(connection: Connection, account: Row[Any], first: int) -> int:
-    """The points of the entries from this sequence number on."""
-    wanted = (ENTRY.c.account_id == account.id, ENTRY.c.sequence.between(first, account.last_sequence))
-    return int(connection.execute(select(func.coalesce(func.sum(ENTRY.c.points), 0)).where(*wanted)).scalar_one())
+def _total_before(connection: Connection, account: Row[Any], number: int) -> int:
+    """The total before this sequence number. A sum of points would lack the entries that the ledger does not have."""
+    entries = select(ENTRY.c.total, ENTRY.c.points).where(ENTRY.c.account_id == account.id)
+    earlier = entries.where(ENTRY.c.sequence < number).order_by(ENTRY.c.sequence.desc()).limit(1)
+    if latest := connection.execute(earlier).first():
+        return int(latest.total)
+    first = connection.execute(entries.order_by(ENTRY.c.sequence).limit(1)).one()
+    return int(first.total - first.points)
 
 
 def _start_of(day: date) -> int:

@@ -274,6 +274,14 @@ def test_a_statement_adds_up_without_the_first_entries(client: TestClient, ledge
     assert ("30.05", "21.05") == (first["TotalPoints"], last["TotalPoints"])
 
 
+def test_a_missing_entry_changes_no_statement_of_another_time(client: TestClient, ledger: Ledger) -> None:
+    """The ledger lacks the first entry of February. Both balances are totals that the account had."""
+    ledger.append(*((CARD, each) for each in ENTRIES if each.sequence != 3))
+    queries = ("?to=2026-01-31", "?from=2026-02-01&to=2026-02-28", "?from=2026-03-01")
+    statements = [[row["TotalPoints"] for row in statement(client, query)] for query in queries]
+    assert [["0.00", "10.00", "30.05", "30.05"], ["30.05", "28.05", "28.05"], ["28.05", "21.05", "21.05"]] == statements
+
+
 def test_long_statements_are_complete(client: TestClient, ledger: Ledger) -> None:
     """They contain each entry once, in order."""
     ledger.append(*((CARD, entry(number)) for number in range(1, 2_502)))
