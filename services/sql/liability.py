@@ -14,9 +14,9 @@ _OWED = """
     ), origins AS (
         SELECT DISTINCT account_id, account_id AS origin, DATE '0001-01-01' AS since, NULL::BIGINT AS moved FROM dated
         UNION
-        SELECT origins.account_id, id, greatest(since, month), points
+        SELECT origins.account_id, id, greatest(since, month), least(moved, points)
         FROM origins JOIN dated ON dated.account_id = origin AND kind = 'moved-in'
-        JOIN ledger_account ON card = counterparty AND id <> origins.account_id
+        JOIN ledger_account ON coalesce(card, pseudonym) = counterparty AND id <> origins.account_id
     ), added AS (
         SELECT origins.account_id, origin, moved, greatest(month, since) AS since, expiry, max(expires) AS expires,
             sum(points) AS points
@@ -56,7 +56,7 @@ _OWED = """
 """What each account owes by month of expiry, after the last change of each month in which it changes (``month``).
 
 Customers spend the points that expire soonest. So the points that are left are those that expire last. Points that
-moved from another account have the lots of that account (``origins``), at most the number that it moved. The lot with
+moved from another account have the lots of that account (``origins``), at most the number of each move. The lot with
 the expiry ``-infinity`` takes the points that no other lot explains. An account has one row for each month and expiry.
 ``next_month`` is the next month with a change, null in the newest row.
 """

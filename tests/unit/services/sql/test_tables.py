@@ -305,6 +305,27 @@ def test_spent_points_of_a_replaced_card_are_not_owed(opened: Callable[..., Data
     assert expected == rows(opened(), "SELECT Expiry, Points FROM liability ORDER BY Expiry")
 
 
+def test_points_that_were_spent_between_two_moves_are_not_owed(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """Past months stay the same after an erasure of all cards."""
+    ledger.append(
+        ("A", entry(1, 500, total=500, time=at(2024, 1, 2), expires_time=MAY)),
+        ("C", entry(1, 300, total=300, time=at(2024, 1, 3), expires_time=MARCH)),
+        ("A", entry(2, -500, total=0, time=at(2024, 2, 2), kind=Kind.MOVED_OUT, counterparty="B")),
+        ("B", entry(1, 500, total=500, time=at(2024, 2, 2), kind=Kind.MOVED_IN, counterparty="A")),
+        ("B", entry(2, -400, total=100, time=at(2024, 2, 3), kind=Kind.REDEEMED)),
+        ("B", entry(3, -100, total=0, time=at(2024, 2, 4), kind=Kind.MOVED_OUT, counterparty="C")),
+        ("C", entry(2, 100, total=400, time=at(2024, 2, 4), kind=Kind.MOVED_IN, counterparty="B")),
+    )
+    february = "SELECT Expiry, Points FROM liability_by_month WHERE MonthEnd = '2024-02-29' ORDER BY Expiry"
+    expected = [("2027-03", Decimal("3.00")), ("2027-05", Decimal("1.00"))]
+    assert expected == rows(opened(), february)
+    erased = {"kind": Kind.ERASED, "total": 0, "time": at(2024, 3, 2)}
+    ledger.append(
+        *((card, entry(n, points, **erased)) for card, n, points in (("C", 3, -400), ("B", 4, 0), ("A", 3, 0)))
+    )
+    assert expected == rows(opened(), february)
+
+
 def test_expired_points_are_not_owed(opened: Callable[..., Database], ledger: Ledger) -> None:
     """The ledger began later than the account, so it does not know when the other points expire."""
     ledger.append(
