@@ -30,15 +30,17 @@ QUESTIONS = (
     Question(
         "points-by-month",
         "How many points were issued and redeemed in each month, and how many expired? Imports and positive "
-        "adjustments are issued points.",
+        "adjustments are issued points. Other has all other changes, for example returns and negative adjustments.",
         """
-        SELECT strftime(Time, '%Y-%m') AS Month,
+        SELECT strftime(Moment, '%Y-%m') AS Month,
             coalesce(
                 sum(Points) FILTER (Kind IN ('earned', 'imported') OR (Kind = 'adjusted' AND Points > 0)), 0
             ) AS Issued,
             coalesce(-sum(Points) FILTER (Kind = 'redeemed'), 0) AS Redeemed,
-            coalesce(-sum(Points) FILTER (Kind = 'expired'), 0) AS Expired
-        FROM loyalty_entries GROUP BY Month ORDER BY Month
+            coalesce(-sum(Points) FILTER (Kind = 'expired'), 0) AS Expired,
+            sum(Points) - Issued + Redeemed + Expired AS Other
+        FROM (SELECT *, max(Time) OVER (PARTITION BY Account ORDER BY Sequence) AS Moment FROM loyalty_entries)
+        GROUP BY Month ORDER BY Month
         """,
     ),
     Question(
@@ -92,7 +94,8 @@ QUESTIONS = (
                 round(100 * sum(Points) / nullif(sum(Amount), 0), 2) AS PointsPer100
             FROM loyalty_entries WHERE Kind = 'earned' GROUP BY ProgrammeVersion
         )
-        SELECT *, round(100 * MeanAmount / lag(MeanAmount) OVER (ORDER BY ProgrammeVersion) - 100, 2) AS UpliftPercent
+        SELECT *, round(100 * MeanAmount / nullif(lag(MeanAmount) OVER (ORDER BY ProgrammeVersion), 0) - 100, 2)
+            AS UpliftPercent
         FROM versions ORDER BY ProgrammeVersion
         """,
     ),

@@ -559,7 +559,7 @@ def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: L
     database = opened()
     answers = {name: rows(database, each.sql) for name, each in BY_NAME.items() if name != "dead-letters"}
     assert all(answers.values()), answers
-    assert [("1970-01", Decimal("1.00"), Decimal("0.40"), Decimal(0))] == answers["points-by-month"]
+    assert [("1970-01", Decimal("1.00"), Decimal("0.40"), Decimal(0), Decimal(0))] == answers["points-by-month"]
     assert [("Pune", 1, Decimal("50.50"))] == answers["sales-by-city"]
     assert [("S1", 1, 0, 0.0)] == answers["repeat-rate"]
     assert [(0, 1, 50.5, 1.98, None)] == answers["campaign-uplift"]
@@ -567,7 +567,9 @@ def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: L
 
 
 def test_imported_and_added_points_are_issued_too(opened: Callable[..., Database], ledger: Ledger) -> None:
-    """They can expire and be spent like earned points. An adjustment that takes points does not count."""
+    """They can expire and be spent like earned points. An adjustment that takes points does not count. A late change
+    belongs to the month of the change before it. So the changes are those of the liability.
+    """
     january = entry(1, 900, time=at(2026, 1, 31, 23), total=900)
     february = [
         entry(2, 500, time=at(2026, 2, 1, 0), total=1400),
@@ -575,11 +577,21 @@ def test_imported_and_added_points_are_issued_too(opened: Callable[..., Database
         entry(4, 9_500, time=at(2026, 2, 3), kind=Kind.ADJUSTED, total=40_900),
         entry(5, -300, time=at(2026, 2, 4), kind=Kind.ADJUSTED, total=40_600),
         entry(6, -20_000, time=at(2026, 2, 5), kind=Kind.EXPIRED, total=20_600),
-        entry(7, -10_000, time=at(2026, 2, 6), kind=Kind.REDEEMED, total=10_600),
+        entry(7, -10_000, time=at(2026, 1, 31), kind=Kind.REDEEMED, total=10_600),
     ]
     ledger.append(*((CARD, each) for each in [january, *february]))
-    months = [("2026-01", Decimal(9), Decimal(0), Decimal(0)), ("2026-02", Decimal(400), Decimal(100), Decimal(200))]
+    months = [("2026-01", *map(Decimal, (9, 0, 0, 0))), ("2026-02", *map(Decimal, (400, 100, 200, -3)))]
     assert months == rows(opened(), BY_NAME["points-by-month"].sql)
+    ends = (
+        "SELECT sum(Points) FROM liability_by_month WHERE MonthEnd < '2026-03-01' GROUP BY MonthEnd ORDER BY MonthEnd"
+    )
+    assert [(Decimal(9),), (Decimal(106),)] == rows(opened(), ends)
+
+
+def test_an_uplift_from_nothing_has_no_percentage(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """All purchases of the first version cost nothing."""
+    ledger.append((CARD, entry(1, total_amount=Decimal(0))), (CARD, entry(2, programme_version=1)))
+    assert [None, None] == [uplift for *_, uplift in rows(opened(), BY_NAME["campaign-uplift"].sql)]
 
 
 def test_debts_take_no_points_from_those_that_expire(opened: Callable[..., Database], ledger: Ledger) -> None:
