@@ -145,7 +145,9 @@ LOYALTY_ENTRIES = Table(
         Column(
             "Expires",
             "TIMESTAMP",
-            "Time in UTC at which the points expire. For `reserved`: at which the reservation lapses. Null: never.",
+            "Time in UTC at which the points expire. For received: at which the first of them expire. For "
+            "reserved: at which the reservation lapses. For earned, released, received, adjusted and imported, null "
+            "means never. For other kinds, null says nothing.",
         ),
         Column("ProgrammeVersion", "BIGINT", "Version of the programme that decided."),
     ),
