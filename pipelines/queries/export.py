@@ -97,16 +97,19 @@ def _line_identity() -> Column:
 def _write(context: QueryContext, write_rows: WriteRows, batch: DataFrame, batch_id: int) -> None:
     """Write the lines of a micro-batch to the files and its invalid records to the dead letters."""
     batch.persist()
-    invalid = batch.where(F.col("reason").isNotNull())
-    kafka.write_batch(dead_letters(invalid, context.settings), context.settings)
-    rows = batch.where(F.col("reason").isNull()).select(
-        *(F.col(f"record.{name}") for name in schemas.field_names("HadoopRecord")),
-        *_date(F.col("record.CreatedTime")),
-        "timestamp",
-        _KEY,
-    )
-    write_rows(rows, batch_id)
-    batch.unpersist()
+    try:
+        invalid = batch.where(F.col("reason").isNotNull())
+        kafka.write_batch(dead_letters(invalid, context.settings), context.settings)
+        rows = batch.where(F.col("reason").isNull()).select(
+            *(F.col(f"record.{name}") for name in schemas.field_names("HadoopRecord")),
+            *_date(F.col("record.CreatedTime")),
+            "timestamp",
+            _KEY,
+        )
+        write_rows(rows, batch_id)
+    finally:
+        # A query can start again in the same process.
+        batch.unpersist()
 
 
 def _date(created_time: Column) -> tuple[Column, Column]:

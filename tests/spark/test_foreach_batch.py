@@ -1,10 +1,21 @@
-"""The error of a batch that failed in Java, and how Spark treats it."""
+"""A batch that failed: its error in Java, how Spark treats it, and what stays in memory."""
+
+from datetime import timedelta
 
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from pipelines.columns.decoding import judge, read_bodies
+from pipelines.queries.export import _write
+from pipelines.runtime.query import QueryContext
 from pipelines.sinks.foreach_batch import BatchFailedError, shorten_java_errors, summarize_java_error
+from schemas.topics import HADOOP
+from services.settings import Settings
+from tests.spark.test_parity import as_records
+from tests.support.builders import IDS
 
 INTERRUPTED = f"""An error occurred while calling o79.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: {"Driver stacktrace: " * 20}
@@ -41,3 +52,17 @@ def test_an_error_of_java_keeps_its_causes(spark: SparkSession) -> None:
     assert "\n" not in str(e.value)
     with pytest.raises(ValueError, match="not of Java"):
         shorten_java_errors(failing)(spark.range(1), 0)
+
+
+def test_a_failed_export_frees_its_micro_batch(spark: SparkSession) -> None:
+    """The query can start again in the same process. It would keep one more copy of the rows after each failure."""
+
+    def failing(rows: DataFrame, _: int) -> None:
+        rows.count()
+        raise OSError("no space left")
+
+    lines = read_bodies(judge(as_records(spark, []), HADOOP, IDS), HADOOP, IDS, into="record")
+    batch = lines.withColumn("LineID", F.lit(""))
+    with pytest.raises(OSError, match="no space left"):
+        _write(QueryContext("export", spark, IDS, Settings(), timedelta(0), {}), failing, batch, 0)
+    assert StorageLevel.NONE == batch.storageLevel
