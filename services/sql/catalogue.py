@@ -104,17 +104,18 @@ CUSTOMER_LINE_ITEMS = Table(
         SELECT InvoiceNumber, StoreID, CreatedTime, min(date) AS day
         FROM line_items GROUP BY InvoiceNumber, StoreID, CreatedTime
     ), entries AS (
-        SELECT InvoiceNumber, StoreID, CreatedTime, account_id, kind, reason
+        SELECT InvoiceNumber, StoreID, CreatedTime, account_id, kind, reason,
+            apart(time_of(time), day, time_of(CreatedTime)) AS distance
         FROM ledger_entry JOIN sold ON InvoiceNumber = invoice_number
         WHERE kind IN ('earned', 'returned') AND invoice_number <> ''
         QUALIFY 1 = row_number() OVER (
-            PARTITION BY account_id, sequence
-            ORDER BY apart(time_of(time), day, time_of(CreatedTime)), StoreID, CreatedTime
+            PARTITION BY account_id, sequence ORDER BY distance, StoreID, CreatedTime
         )
     ), owners AS (
-        -- An exchange can have entries of two customers: of the buyer, and of the buyer of the returned items.
+        -- An exchange can have entries of two customers: of the buyer, and of the buyer of the returned items. An entry
+        -- whose own invoice is not in the files has another invoice with its number, at a larger distance.
         SELECT InvoiceNumber, StoreID, CreatedTime,
-            arg_min(account_id, (kind <> 'earned', reason = 'purchase-unknown', account_id)) AS account_id
+            arg_min(account_id, (kind <> 'earned', reason = 'purchase-unknown', distance, account_id)) AS account_id
         FROM entries GROUP BY InvoiceNumber, StoreID, CreatedTime
     )
     SELECT customer_key AS CustomerKey, line_items.*

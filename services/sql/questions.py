@@ -72,12 +72,15 @@ QUESTIONS = (
         "A replaced card counts as another member.",
         """
         WITH nearest AS (
-            SELECT Account, StoreID FROM loyalty_entries JOIN invoices USING (InvoiceNumber) WHERE Kind = 'earned'
-            QUALIFY 1 = row_number() OVER (
-                PARTITION BY Account, Sequence ORDER BY apart(Time, date, CreatedTime), StoreID, CreatedTime
+            SELECT Account, InvoiceNumber, StoreID, CreatedTime, apart(Time, date, CreatedTime) AS Distance
+            FROM loyalty_entries JOIN invoices USING (InvoiceNumber) WHERE Kind = 'earned'
+            QUALIFY 1 = row_number() OVER (PARTITION BY Account, Sequence ORDER BY Distance, StoreID, CreatedTime)
+        ), buyers AS (
+            SELECT * FROM nearest QUALIFY Account = arg_min(Account, (Distance, Account)) OVER (
+                PARTITION BY InvoiceNumber, StoreID, CreatedTime
             )
         ), visits AS (
-            SELECT StoreID, Account, count(*) AS Visits FROM nearest GROUP BY StoreID, Account
+            SELECT StoreID, Account, count(*) AS Visits FROM buyers GROUP BY StoreID, Account
         )
         SELECT StoreID, count(*) AS Members, count(*) FILTER (Visits > 1) AS Repeating,
             round(100 * Repeating / Members, 2) AS Percent
