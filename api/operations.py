@@ -183,7 +183,7 @@ class Operations:
         """
         with _broker_problems():
             letters = dead_letters.DeadLetters(self.settings, DeadLetterFilter(None, positions))
-            found, missing, left_out = dead_letters.topics_of(letters, positions, since)
+            found, missing, left_out = dead_letters.topics_of(self.settings, letters, positions, since)
         if missing:
             raise UnknownDeadLetter(positions=[str(each) for each in missing])
         return letters, found, left_out

@@ -89,7 +89,7 @@ def replay(
     with clear_errors():
         since = dead_letters.replayed_since(settings, older=older)
         letters = DeadLetters(settings, letter_filter, since)
-        found, missing, left_out = dead_letters.topics_of(letters, positions, since)
+        found, missing, left_out = dead_letters.topics_of(settings, letters, positions, since)
         if missing:
             stop(f"there is no dead letter at {', '.join(map(str, missing))}: nothing was published")
         published = 0

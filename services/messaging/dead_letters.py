@@ -33,6 +33,9 @@ from services.yaml_files.scalars import in_iso
 
 CLIENT_ID = "loyalty-dead-letters"
 
+SOURCES = (topics.POS_INVOICES, topics.LOYALTY_COMMANDS, topics.HADOOP, topics.LOYALTY)
+"""The topics whose records can become dead letters."""
+
 _POLL_SECONDS = 0.1
 
 
@@ -250,7 +253,7 @@ def replayed_since(settings: Settings, *, older: bool) -> int:
 
 
 def topics_of(
-    letters: Iterable[DeadLetter], positions: Collection[RecordPosition], since: int
+    settings: Settings, letters: Iterable[DeadLetter], positions: Collection[RecordPosition], since: int
 ) -> tuple[Counter[str], list[RecordPosition], int]:
     """The number of dead letters for each topic, the sorted positions that have none, and the number of those left out.
 
@@ -265,7 +268,7 @@ def topics_of(
         if letter.first_time < since:
             left_out += 1
         else:
-            found[_destination(letter)] += 1
+            found[_destination(settings, letter)] += 1
     return found, sorted(missing), left_out
 
 
@@ -313,7 +316,7 @@ def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iter
                 others = (each for each in letter.headers if each[0] != headers.DEAD_LETTER_FIRST_TIME)
                 first_time = headers.DEAD_LETTER_FIRST_TIME, str(letter.first_time)
                 pairs, name = [*others, first_time], f"dead letter {letter.position}"
-                publisher.publish(_destination(letter), letter.key, letter.value, pairs, name)
+                publisher.publish(_destination(settings, letter), letter.key, letter.value, pairs, name)
                 published += 1
         except DeadLettersError as error:
             raise DeadLettersError(
@@ -323,12 +326,18 @@ def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iter
     return published
 
 
-def _destination(letter: DeadLetter) -> str:
+def _destination(settings: Settings, letter: DeadLetter) -> str:
     """The topic to which the original record belongs. Raises PublishError if the record cannot be published."""
     if letter.topic is None:
         raise PublishError(
             f"dead letter {letter.position} has no header {headers.DEAD_LETTER_TOPIC}, so its topic is not known; "
             "nothing was published: select other dead letters"
+        )
+    # Another program can write any topic into the header, for example the one with the API keys.
+    if letter.topic not in map(settings.name_of, SOURCES):
+        raise PublishError(
+            f"dead letter {letter.position} names {letter.topic}, which is no topic of this deployment whose records "
+            "become dead letters; nothing was published: select other dead letters"
         )
     if any(text in letter.reason for text in (headers.TOO_LARGE, INVOICE_TOO_LARGE)):
         raise PublishError(

@@ -62,7 +62,7 @@ def test_all_reasons_are_counted_and_only_the_newest_letters_are_kept() -> None:
 def test_a_selection_is_counted_by_topic_and_its_unknown_positions_are_listed() -> None:
     wanted = [RecordPosition(1, 0), LETTER.position, RecordPosition(0, 9)]
 
-    found = topics_of([LETTER, replace(LETTER, topic="loyalty")], wanted, since=0)
+    found = topics_of(Settings(), [LETTER, replace(LETTER, topic="loyalty")], wanted, since=0)
 
     assert ({"pos-invoices": 1, "loyalty": 1}, [RecordPosition(0, 9), RecordPosition(1, 0)], 0) == found
 
@@ -93,9 +93,19 @@ def test_a_record_whose_value_was_too_large_is_not_replayed(reason: str) -> None
     without_value = replace(LETTER, position=RecordPosition(0, 5), value=None, reason=reason)
 
     with pytest.raises(PublishError, match="dead letter 0:5 has no value, because the value of the record at 1:7"):
-        topics_of([LETTER, without_value], [], since=0)
+        topics_of(Settings(), [LETTER, without_value], [], since=0)
     with pytest.raises(PublishError, match="0:4 has no header dead_letter_topic"):
-        topics_of([replace(LETTER, topic=None)], [], since=0)
+        topics_of(Settings(), [replace(LETTER, topic=None)], [], since=0)
+
+
+@pytest.mark.parametrize("topic", ["api-keys", "staging-pos-invoices"])
+def test_a_record_is_only_replayed_to_a_topic_whose_records_become_dead_letters(topic: str) -> None:
+    """Everybody who can write dead letters can write any topic into their header, also that of the API keys."""
+    with pytest.raises(PublishError, match=f"0:4 names {topic}, which is no topic of this deployment"):
+        topics_of(Settings(), [LETTER, replace(LETTER, topic=topic)], [], since=0)
+    assert {"staging-pos-invoices": 1} == topics_of(
+        Settings(topic_prefix="staging-"), [replace(LETTER, topic="staging-pos-invoices")], [], since=0
+    )[0]
 
 
 @pytest.fixture
@@ -134,7 +144,7 @@ def test_a_replay_leaves_out_what_the_pipeline_may_have_forgotten(broker: tuple[
     strange = replace(young, origin=RecordPosition(2, 7), headers=(("dead_letter_first_time", b"yesterday"),))
     letters = [young, old, again, strange]
 
-    assert ({"pos-invoices": 2}, [], 2) == topics_of(letters, [young.position, old.position], since)
+    assert ({"pos-invoices": 2}, [], 2) == topics_of(settings, letters, [young.position, old.position], since)
     assert 2 == replay(settings, letters, ["pos-invoices"], since)
     assert 4 == replay(settings, letters, ["pos-invoices"], replayed_since(settings, older=True))
     horizon = settings.repeat_horizon // timedelta(milliseconds=1)
@@ -148,7 +158,7 @@ def test_a_replay_publishes_a_young_letter_of_a_record_that_also_has_an_old_one(
     published = published_by(monkeypatch)
     young = replace(LETTER, time=1_000, position=RecordPosition(0, 5))
 
-    assert ({"pos-invoices": 1}, [], 1) == topics_of([LETTER, young], [], since=500)
+    assert ({"pos-invoices": 1}, [], 1) == topics_of(Settings(), [LETTER, young], [], since=500)
     assert 1 == replay(Settings(), [LETTER, young], ["pos-invoices"], since=500)
     assert [[("dead_letter_first_time", "1000")]] == published
 
@@ -251,7 +261,7 @@ def test_a_dead_letter_has_no_parts_that_are_too_large(
     settings, producer = broker
     producer.list_topics("dead-letters", timeout=10)  # creates it
     record = SimpleNamespace(
-        topic=lambda: "topic", partition=int, offset=int, key=lambda: b"k", value=lambda: value,
+        topic=lambda: "loyalty", partition=int, offset=int, key=lambda: b"k", value=lambda: value,
         headers=lambda: headers_of_record,
     )  # fmt: skip
     asyncio.run(DeadLetterWriter(settings, "test").write(cast(Message, record), "a reason"))
@@ -262,7 +272,7 @@ def test_a_dead_letter_has_no_parts_that_are_too_large(
     assert letter.reason.startswith("a reason")
     assert letter.reason.endswith(end)
     with pytest.raises(PublishError, match="no value") if kept[1] is None else nullcontext():
-        topics_of([letter], [], since=0)
+        topics_of(Settings(), [letter], [], since=0)
 
 
 def test_a_cancelled_write_does_not_wait_for_the_broker(broker: tuple[Settings, Producer]) -> None:
