@@ -6,7 +6,7 @@ Python finds them (``services.account_events``). Spark never reads the invoices 
 from collections.abc import Callable
 from functools import cache, partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.columns.batch_reader import batch_reader
@@ -38,17 +38,23 @@ _POSITION = ("topic", "partition", "offset")
 _FOUND = struct(**{name: "binary" if name == "event" else "string" for name in Found._fields})
 
 
-def invoice_events(records: DataFrame, programmes: Programmes, ids: SchemaIds) -> DataFrame:
-    """Add the columns of ``Found`` to records of pos-invoices from ``sources.kafka``."""
+def invoice_events(
+    records: DataFrame, programmes: Programmes, ids: SchemaIds, refused: Column | None = None
+) -> DataFrame:
+    """Add the columns of ``Found`` to records of pos-invoices from ``sources.kafka``.
+
+    Args:
+        refused: the reason of a record that is not valid, whatever its value says. Null for other records.
+    """
     types = frozenset(each for version in programmes.versions for each in version.customer_types)
     known = tuple(ids.known(POS_INVOICES).items())
-    return _with_found(records, POS_INVOICES, known, partial(_find_in_invoices, known, types))
+    return _with_found(records, POS_INVOICES, known, partial(_find_in_invoices, known, types), refused)
 
 
-def command_events(records: DataFrame, ids: SchemaIds) -> DataFrame:
-    """Add the columns of ``Found`` to records of loyalty-commands from ``sources.kafka``."""
+def command_events(records: DataFrame, ids: SchemaIds, refused: Column | None = None) -> DataFrame:
+    """Add the columns of ``Found`` to records of loyalty-commands. For ``refused`` see ``invoice_events``."""
     known = tuple(ids.known(LOYALTY_COMMANDS).items())
-    return _with_found(records, LOYALTY_COMMANDS, known, partial(_find_in_commands, known))
+    return _with_found(records, LOYALTY_COMMANDS, known, partial(_find_in_commands, known), refused)
 
 
 # The cache lets a worker make each of these functions only once.
@@ -63,11 +69,17 @@ def _find_in_commands(known: tuple[tuple[int, str], ...]) -> Find:
 
 
 def _with_found(
-    records: DataFrame, topic: Topic, known: tuple[tuple[int, str], ...], make: Callable[[], Find]
+    records: DataFrame,
+    topic: Topic,
+    known: tuple[tuple[int, str], ...],
+    make: Callable[[], Find],
+    refused: Column | None,
 ) -> DataFrame:
     reader = partial(batch_reader, topic.value, known)
-    found = call_for_each(F.col("value"), F.col("key"), reader, make, _FOUND)
-    return records.withColumn("found", found).select("*", "found.*").drop("found")
+    value = F.col("value") if refused is None else F.when(refused.isNull(), F.col("value"))
+    found = call_for_each(value, F.col("key"), reader, make, _FOUND)
+    rows = records.withColumn("found", found).select("*", "found.*").drop("found")
+    return rows if refused is None else rows.withColumn("reason", F.coalesce(refused, "reason"))
 
 
 def unique_events(

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
 
 from pipelines.checkpoints.files import Files
 from pipelines.sources.clock import READ_UNTIL
@@ -76,6 +77,16 @@ class CheckpointReader:
         """The JSON lines of an offset file: the metadata of a micro-batch, and the offsets of each source."""
         text = self._files.read(file) if self._files.exists(file) else ""
         return [json.loads(line[line.index("{") :]) for line in text.splitlines() if "{" in line]
+
+
+def is_before(positions: Positions) -> Column:
+    """Whether a record is before the position of its partition. A partition without a position has no such record."""
+    result = F.lit(False)
+    for topic, partitions in positions.items():
+        for partition, position in partitions.items():
+            same_partition = (F.col("topic") == topic) & (F.col("partition") == partition)
+            result |= same_partition & (F.col("offset") < position)
+    return result
 
 
 def _offsets(lines: list[dict[str, Any]]) -> Positions:

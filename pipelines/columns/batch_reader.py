@@ -42,10 +42,9 @@ class BatchReader:
             fewest: the smallest number of values that are read at once.
         """
         self._fewest = fewest
-        newest = schemas.current(name)
-        self._schema = json.dumps(newest)
+        self._schema = json.dumps(schemas.current(name))
         self._ids = frozenset(
-            schema_id for schema_id, text in known.items() if name in BATCHED and same_schema(text, newest)
+            schema_id for schema_id, text in known.items() if name in BATCHED and same_schema(text, self._schema)
         )
 
     def read(self, values: Sequence[bytes | None]) -> Iterator[Record | None]:

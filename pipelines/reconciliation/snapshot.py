@@ -9,12 +9,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.checkpoints.reader import Positions
+from pipelines.checkpoints.reader import Positions, is_before
 from pipelines.columns.deduplication import event_id
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, one_line
-from pipelines.reconciliation.events import Events, format_time, is_before, read_events
+from pipelines.reconciliation.events import Events, format_time, read_events
 from pipelines.reconciliation.repeats import counted_twice, effective_events, repeated_identities
 from schemas import topics
 from services.audit.comparison import Coverage
@@ -81,10 +81,10 @@ def take_snapshot(
     Raises:
         NoTopicError, PublishError: a topic cannot be read.
         ProgrammeError: the programme has changed.
-        CheckpointMismatchError: a setting differs from the manifest of the checkpoint, so points would differ, too.
+        CheckpointMismatchError: a setting or a schema differs from the checkpoint, so points would differ, too.
     """
     settings = context.settings
-    LOYALTY.check_settings(context.spark, settings)
+    LOYALTY.check_settings(context.spark, context.ids, settings)
     found: dict[Source, DataFrame] = {}
     unreadable = []
     for source, read in reads.items():

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.checkpoints import manifest, retention
+from pipelines.checkpoints.learned_ids import LearnedIds
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns import traces
 from pipelines.runtime import query_metrics
@@ -46,6 +47,7 @@ class QueryContext:
         name: of the query.
         longest_wait: how long records may wait for a full micro-batch.
         formats: by name, the formats that the checkpoint has. An older checkpoint lacks later names.
+        learned: the schema ids that the checkpoint names.
     """
 
     name: str
@@ -54,6 +56,7 @@ class QueryContext:
     settings: Settings
     longest_wait: timedelta
     formats: Mapping[str, str]
+    learned: LearnedIds
 
     def read(self, topic: Topic, start: Offsets | None = None) -> DataFrame:
         """Stream the records of a topic, see ``sources.kafka.read_stream``."""
@@ -92,7 +95,7 @@ class Query:
         """Start the query where its checkpoint ends. With ``available_now`` it ends after the records that exist now.
 
         Raises:
-            CheckpointMismatchError: the settings do not fit the checkpoint.
+            CheckpointMismatchError: the settings or the schema ids do not fit the checkpoint.
             RepeatHorizonError, TimestampTypeError: the query would forget repeats too early.
             RecordsLostError: retention has deleted records that the query had not read, or a topic was created again.
         """
@@ -112,7 +115,9 @@ class Query:
         retention.check(spark, checkpoint, [*self.sources, *programme], settings)
         query_metrics.announce(self.name, CheckpointReader(spark, checkpoint).positions())
         longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
-        writer = self.build(QueryContext(self.name, spark, ids, settings, longest_wait, formats))
+        learned = LearnedIds(spark, checkpoint, self.sources, ids, settings)
+        writer = self.build(QueryContext(self.name, spark, ids, settings, longest_wait, formats, learned))
+        learned.save()
         writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)
         if available_now:
             return writer.trigger(availableNow=True).start()
@@ -120,12 +125,16 @@ class Query:
         interval = max(settings.trigger_interval, min(longest_wait / 2, timedelta(seconds=2)))
         return writer.trigger(processingTime=f"{interval.total_seconds():.3f} seconds").start()
 
-    def check_settings(self, spark: SparkSession, settings: Settings) -> None:
-        """Raise CheckpointMismatchError if a setting that a new checkpoint must keep differs from the manifest."""
+    def check_settings(self, spark: SparkSession, ids: SchemaIds, settings: Settings) -> None:
+        """Raise CheckpointMismatchError if the checkpoint has another value of a setting that a new one must keep.
+
+        Also raise it if a schema id is gone or has another schema.
+        """
         before = manifest.read(spark, self.checkpoint(settings))
         kept = before.keys() - self.remedies.keys()
         same = {name: value for name, value in self._made_with(settings).items() if name in kept}
         manifest.require_same(self.checkpoint(settings), before, before | same)
+        LearnedIds(spark, self.checkpoint(settings), self.sources, ids, settings)
 
     def _made_with(self, settings: Settings) -> dict[str, str]:
         sources = ", ".join(settings.name_of(source) for source in self.sources)

@@ -202,14 +202,14 @@ def _read(body: io.BytesIO, writer: Any, resolve_into: Any, name: str, schema_id
         raise UndecodableError(message, not_of_its_schema(name)) from error
 
 
-def same_schema(text: str, newest: Any) -> bool:
+def same_schema(one: str, other: str) -> bool:
     """Whether both schemas encode a record to the same bytes: they have the same fields and types in the same order.
 
     Comments, aliases and defaults do not change the bytes, so they can differ.
     """
     try:
-        found, expected = map(fastavro.parse_schema, (json.loads(text), newest))
-        return bool(_canonical_form(found) == _canonical_form(expected))
+        first, second = (fastavro.parse_schema(json.loads(text)) for text in (one, other))
+        return bool(_canonical_form(first) == _canonical_form(second))
     except AVRO_ERRORS:
         return False
 

@@ -253,11 +253,16 @@ class LaterIds(FolderSchemaIds):
 
 @pytest.mark.usefixtures("topics_created")
 def test_an_invoice_that_only_the_loyalty_query_has_skipped_can_be_replayed(spark, settings):
-    """The loyalty query reads the invoice before it knows the schema id. The fan-out knows the id, and accepts it."""
+    """The loyalty query reads the invoice before it knows the schema id. The fan-out knows the id, and accepts it.
+
+    The loyalty query crashes before it has committed the micro-batch. The replay skips the invoice again.
+    """
     encode = record_encoder("PosInvoice", LaterIds.newest)
-    publish(settings, topics.POS_INVOICES, [(b"STR1", encode(invoice("I1", A, 1000.0)))])
+    known = encoder(topics.POS_INVOICES, IDS)(invoice("I2", A, 50.0))
+    publish(settings, topics.POS_INVOICES, [(b"STR1", encode(invoice("I1", A, 1000.0))), (b"STR1", known)])
     run(spark, settings)
-    assert {} == latest(settings, topics.LOYALTY_BALANCES)
+    assert Decimal("1.00") == latest(settings, topics.LOYALTY_BALANCES)[A]["TotalLoyaltyPoints"]
+    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
 
     for _ in range(2):  # the second start finds nothing new
         for query in (FAN_OUT, LOYALTY):
@@ -267,11 +272,11 @@ def test_an_invoice_that_only_the_loyalty_query_has_skipped_can_be_replayed(spar
     assert 1 == len(read_all(settings, topics.DEAD_LETTERS))
     assert 1 == replay(settings, DeadLetters(settings), [settings.name_of(topics.POS_INVOICES)], since=0)
     LOYALTY.start(spark, LaterIds(), settings, available_now=True).awaitTermination()
-    assert Decimal("20.00") == latest(settings, topics.LOYALTY_BALANCES)[A]["TotalLoyaltyPoints"]
+    assert [("earned", Decimal("1.00")), ("earned", Decimal("20.00"))] == entries(settings, A)
 
     # These ids are those of a Schema Registry that has lost its data. Each further invoice with id 4711 would become a
     # dead letter.
-    with pytest.raises(CheckpointMismatchError, match=r"schema ids \[4711\] of .*pos-invoices are gone"):
+    with pytest.raises(CheckpointMismatchError, match=r"schema ids 4711 of .*pos-invoices are gone"):
         LOYALTY.start(spark, IDS, settings, available_now=True)
 
 

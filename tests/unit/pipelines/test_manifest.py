@@ -1,6 +1,7 @@
-"""The manifest of a checkpoint and its list of lost records, on a file system in memory."""
+"""The manifest of a checkpoint, its schema ids and its list of lost records, on a file system in memory."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
@@ -9,15 +10,18 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+import schemas
 from pipelines.accounts.state_layout import STATE_VERSION
-from pipelines.checkpoints import manifest, programme_versions, retention
+from pipelines.checkpoints import learned_ids, manifest, programme_versions, retention
+from pipelines.checkpoints.learned_ids import LearnedIds
 from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError, claim
 from pipelines.checkpoints.programme_versions import require_versions
 from pipelines.checkpoints.retention import LostRecords, RecordsLostError, accepted_losses, check
 from pipelines.queries.loyalty import LOYALTY, LOYALTY_FACTOR
 from pipelines.reconciliation.events import has_gap
-from schemas.topics import POS_INVOICES
+from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.domain.programme import Programme, Programmes
+from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 
 SPARK = object()
@@ -49,7 +53,7 @@ class MemoryFiles:
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(MemoryFiles, "contents", {}, raising=False)
-    for module in (manifest, retention, programme_versions):
+    for module in (learned_ids, manifest, retention, programme_versions):
         monkeypatch.setattr(module, "Files", MemoryFiles)
     return MemoryFiles.contents
 
@@ -95,12 +99,40 @@ def test_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_adopts_it(
         claim_loyalty("0.01")
 
 
-def test_an_audit_and_a_rebuild_refuse_other_settings_than_the_checkpoint_has(files: dict[str, str]) -> None:
+class Registry(FolderSchemaIds):
+    """A Schema Registry with these schemas of pos-invoices, and the checkpoint of a query that uses it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, texts: dict[int, str]) -> None:
+        self.texts = texts
+        self.planned: list[int] = []
+        log = SimpleNamespace(batches=lambda _: self.planned, positions=lambda _: {})
+        monkeypatch.setattr(learned_ids, "CheckpointReader", lambda *_: log)
+
+    def known(self, topic: Topic) -> dict[int, str]:
+        return self.texts if topic == POS_INVOICES else super().known(topic)
+
+    def start(self, *, crashes: bool = False) -> tuple[list[int], list[int]]:
+        """Start the query. Returns the new ids, and those that do not count in the planned micro-batches."""
+        topics = (POS_INVOICES, LOYALTY_COMMANDS)
+        learned = LearnedIds(SPARK, "checkpoint", topics, self, Settings())  # type: ignore[arg-type]  # no Spark
+        assert ([], []) == (learned.new[LOYALTY_COMMANDS], learned.late[LOYALTY_COMMANDS])
+        if not crashes:
+            learned.save()
+        return learned.new[POS_INVOICES], learned.late[POS_INVOICES]
+
+
+INVOICE_SCHEMA = schemas.schema_text("PosInvoice.avsc")
+
+
+def test_an_audit_and_a_rebuild_refuse_other_settings_than_the_checkpoint_has(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rebuild can change the state. A checkpoint of release 0.1 has no factor. A lost one has no manifest."""
     query = replace(LOYALTY, checkpoint=lambda _: "checkpoint")
+    registry = Registry(monkeypatch, {1: INVOICE_SCHEMA})
 
     def check_loyalty(**settings: Any) -> None:
-        query.check_settings(SPARK, Settings(**settings))  # type: ignore[arg-type]  # no Spark
+        query.check_settings(SPARK, registry, Settings(**settings))  # type: ignore[arg-type]  # no Spark
 
     check_loyalty()
     release_0_1 = {"query": "loyalty", "source": "pos-invoices, loyalty-commands", "state": "1"}
@@ -113,6 +145,10 @@ def test_an_audit_and_a_rebuild_refuse_other_settings_than_the_checkpoint_has(fi
     check_loyalty(loyalty_factor=Decimal("0.050"))
     with pytest.raises(CheckpointMismatchError, match=r"LOYALTY_LOYALTY_FACTOR: '0.05' before, '0.02' now"):
         check_loyalty()
+    registry.start()
+    registry.texts = {2: INVOICE_SCHEMA}
+    with pytest.raises(CheckpointMismatchError, match="schema ids 1 of pos-invoices are gone"):
+        check_loyalty(loyalty_factor=Decimal("0.05"))
 
 
 @pytest.mark.usefixtures("files")
@@ -129,6 +165,70 @@ def test_a_lost_version_of_the_programme_is_refused(found: list[int]) -> None:
     with pytest.raises(CheckpointMismatchError, match=r"version [12] of the programme .*restore the records"):
         require(*found)
     require(1_000, 2_000, 3_000)
+
+
+@pytest.mark.usefixtures("files")
+def test_an_id_counts_after_the_micro_batches_that_were_planned_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark can run them again. Their records then are the same, also if the next start crashes."""
+    registry = Registry(monkeypatch, {1: INVOICE_SCHEMA})
+    assert ([], []) == registry.start()
+    registry.planned = [3, 4]
+    registry.texts = {1: INVOICE_SCHEMA, 7: INVOICE_SCHEMA}
+    assert ([7], [7]) == registry.start(crashes=True)
+    assert ([7], [7]) == registry.start()
+    assert ([], [7]) == registry.start(), "micro-batch 4 can run again"
+    registry.planned = [4, 5]
+    assert ([], []) == registry.start()
+
+
+@pytest.mark.parametrize("before", [None, "[1]"], ids=["release 0.1", "pre-release"])
+def test_a_checkpoint_of_an_older_release_learns_the_schemas(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    """The ids count in its micro-batches."""
+    registry = Registry(monkeypatch, {1: INVOICE_SCHEMA})
+    registry.planned = [4]
+    if before:
+        files["schema-ids.json"] = before
+
+    assert ([], []) == registry.start()
+
+    learned = json.loads(files["schema-ids.json"])
+    assert {"1": {"schema": INVOICE_SCHEMA, "first_batch": 0}} == learned["pos-invoices"]
+    if before:
+        files["schema-ids.json"] = "[1, 2]"
+        with pytest.raises(CheckpointMismatchError, match="schema ids 2 of pos-invoices are gone"):
+            registry.start()
+
+
+def _changed(change: Callable[[Any], object]) -> str:
+    schema = schemas.current("PosInvoice")
+    change(schema)
+    return json.dumps(schema)
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("now", "is_refused"),
+    [
+        ({2: "{}"}, True),
+        ({1: _changed(lambda schema: schema["fields"].reverse())}, True),
+        ({1: "{}"}, True),
+        ({1: _changed(lambda schema: schema.update(doc="Changed"))}, False),
+    ],
+    ids=["gone", "other order", "not Avro", "other documentation"],
+)
+def test_an_id_must_keep_its_schema(monkeypatch: pytest.MonkeyPatch, now: dict[int, str], *, is_refused: bool) -> None:
+    """The Schema Registry has lost its data, and gives the same ids to other schemas. Amounts could be swapped."""
+    registry = Registry(monkeypatch, {1: INVOICE_SCHEMA, 3: "a schema of Protobuf"})
+    registry.start()
+    registry.texts = {3: "a schema of Protobuf"} | now
+
+    if is_refused:
+        with pytest.raises(CheckpointMismatchError, match="schema ids 1 of pos-invoices are gone or have other"):
+            registry.start()
+    else:
+        assert ([], []) == registry.start()
 
 
 def test_files_of_others_are_refused(files: dict[str, str]) -> None:
