@@ -29,6 +29,7 @@ class RegistrySchemaIds:
     def __init__(self, client: SchemaRegistryClient, settings: Settings) -> None:
         self._client = client
         self._settings = settings
+        self._known: dict[Topic, dict[int, str]] = {}
         weakref.finalize(self, client.close)
 
     def _subject(self, topic: Topic) -> str:
@@ -37,7 +38,7 @@ class RegistrySchemaIds:
     def writer_id(self, topic: Topic) -> int:
         schema = RegisteredSchema(json.dumps(schemas.current(topic.value)), "AVRO")
         with _usable_answer(f"give an id for {topic.value}"):
-            return self._client.register_schema(self._subject(topic), schema)
+            return int(self._client.register_schema(self._subject(topic), schema))  # an answer can lack the id
 
     def writer_schema(self, schema_id: int) -> str:
         with _usable_answer(f"return the schema of id {schema_id}"):
@@ -52,18 +53,32 @@ class RegistrySchemaIds:
         return _without_logical_types(text)
 
     def known(self, topic: Topic) -> dict[int, str]:
-        self.writer_id(topic)  # creates the subject if it does not exist
+        # The parts of a query ask at different times, and all must know the same ids. A query that starts again must
+        # not depend on the registry.
+        if topic not in self._known:
+            self._known[topic] = self._list(topic)
+        return self._known[topic]
+
+    def _list(self, topic: Topic) -> dict[int, str]:
+        own_id = self.writer_id(topic)  # creates the subject if it does not exist
         subject = self._subject(topic)
         with _usable_answer(f"list the schemas of {subject}"):
-            versions = [self._client.get_version(subject, version) for version in self._client.get_versions(subject)]
-        return {
+            # Records can still have the id of a deleted schema. The registry keeps it, unless somebody deletes it
+            # permanently.
+            numbers = self._client.get_versions(subject, deleted=True)
+            versions = [self._client.get_version(subject, number, deleted=True) for number in numbers]
+        # Another node of the registry may not list a schema that was registered a moment ago.
+        return {own_id: json.dumps(schemas.current(topic.value))} | {
             int(str(version.schema_id)): _without_logical_types(str(version.schema.schema_str)) for version in versions
         }
 
     def accepts(self, topic: Topic, schema_text: str) -> bool:
         with _usable_answer("say whether it accepts a schema"):
             try:
-                return self._client.test_compatibility(self._subject(topic), RegisteredSchema(schema_text, "AVRO"))
+                # The other request compares the schema with the newest version only.
+                return self._client.test_compatibility_all_versions(
+                    self._subject(topic), RegisteredSchema(schema_text, "AVRO")
+                )
             except SchemaRegistryError as error:
                 if _is_not_found(error):
                     return True  # the subject has no schema yet
@@ -85,10 +100,9 @@ def _without_logical_types(schema_text: str) -> str:
     current schema says. The registry accepts such schemas, because Avro's check of compatibility ignores logical types.
     """
     try:
-        schema = json.loads(schema_text)
-    except ValueError:
+        return json.dumps(schemas.with_types(json.loads(schema_text), _without_logical_type))
+    except (ValueError, RecursionError):
         return schema_text  # the caller parses it and reports the error
-    return json.dumps(schemas.with_types(schema, _without_logical_type))
 
 
 def _without_logical_type(schema: Any) -> Any:
@@ -105,7 +119,7 @@ def _usable_answer(request: str) -> Iterator[None]:
     except UnknownSchemaIdError:
         raise
     except Exception as error:
-        has_answered = isinstance(error, SchemaRegistryError)
+        has_answered = isinstance(error, SchemaRegistryError) and error.error_code not in (None, error.UNKNOWN)
         advice = "" if has_answered else ": start it, or set LOYALTY_SCHEMA_REGISTRY_URL to its address"
         raise SchemaRegistryUnavailableError(
             f"the Schema Registry did not {request}: {type(error).__name__} {error}{advice}"

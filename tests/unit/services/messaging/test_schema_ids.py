@@ -3,7 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -14,6 +14,7 @@ from services.messaging.avro import body_encoder, decoder, encoder, header
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.messaging.schema_registry import RegistrySchemaIds
 from services.settings import Settings
+from services.verdicts import judge_of_invoices
 from tests.support.builders import IDS
 from tests.support.http_server import QuietHandler, serving
 from tests.support.unreadable import INVOICE
@@ -47,6 +48,39 @@ class Registry(QuietHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+DEEP: Any = "string"
+for number in range(300):
+    DEEP = {"type": "record", "name": f"R{number}", "fields": [{"name": "a", "type": DEEP}]}
+VERSION_2 = {"subject": "pos-invoices-value", "version": 2, "id": 7, "schema": json.dumps(DEEP)}
+
+
+class Subject(QuietHandler):
+    """The subject of pos-invoices. Its schemas have the ids 1 and 7."""
+
+    answers: ClassVar[dict[str, Any]] = {
+        "POST /subjects/pos-invoices-value/versions": {"id": 1},
+        "GET /subjects/pos-invoices-value/versions?deleted=true": [2],
+        "GET /subjects/pos-invoices-value/versions/2?deleted=true": VERSION_2,
+        "POST /compatibility/subjects/pos-invoices-value/versions": {"is_compatible": False},
+        "POST /compatibility/subjects/pos-invoices-value/versions/latest": {"is_compatible": True},
+        "POST /subjects/shipment-value/versions": {},
+    }
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path, _, query = self.path.partition("?")
+        deleted = "?deleted=true" if "deleted=true" in query else ""
+        found = self.answers.get(f"{self.command} {path}{deleted}")
+        body = json.dumps({"error_code": 40401, "message": "none"} if found is None else found).encode()
+        self.send_response(404 if found is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = answer
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +119,34 @@ def test_any_other_answer_means_that_the_registry_is_unavailable(registry: str, 
     """
     with pytest.raises(SchemaRegistryUnavailableError, match=f"id {schema_id}"):
         ids_at(registry).writer_schema(schema_id)
+
+
+def test_all_ids_that_records_can_have_are_known() -> None:
+    """The node lags behind: it does not list the schema 1, which it has just registered. Somebody has deleted the
+    schema 7, but its records remain. It is too deep to be read, which affects only its records.
+
+    A query that starts again gets the same ids, also while the registry does not answer.
+    """
+    with serving(Subject) as url:
+        ids = ids_at(url)
+        known = ids.known(topics.POS_INVOICES)
+
+    assert {1: CURRENT, 7: DEEP} == {schema_id: json.loads(text) for schema_id, text in known.items()}
+    assert known == ids.known(topics.POS_INVOICES)
+    judge = judge_of_invoices(known)
+    assert None is judge(header(1) + body_encoder("PosInvoice")(INVOICE), b"STR1").reason
+    assert "schema id 7 is " in str(judge(header(7), b"STR1").reason)
+
+
+def test_a_draft_is_compared_with_all_versions() -> None:
+    """It can be compatible with the newest version only. The registry would refuse it at the next start."""
+    with serving(Subject) as url:
+        assert not ids_at(url).accepts(topics.POS_INVOICES, json.dumps(CURRENT))
+
+
+def test_an_answer_without_an_id_is_an_error() -> None:
+    with serving(Subject) as url, pytest.raises(SchemaRegistryUnavailableError, match="give an id for PosInvoice"):
+        ids_at(url).writer_id(topics.SHIPMENT)
 
 
 def test_a_registry_that_does_not_answer_accepts_nothing() -> None:
