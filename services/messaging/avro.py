@@ -156,7 +156,8 @@ def record_decoder(
         except UnknownSchemaIdError as error:
             raise UndecodableError(str(error)) from error
         except AVRO_ERRORS as error:
-            raise UndecodableError(f"schema id {schema_id} is no Avro schema: {error}") from error
+            # The text of the error can contain the whole schema, and each dead letter contains the message.
+            raise UndecodableError(f"schema id {schema_id} is no Avro schema, or refers to another one") from error
         if decimal_fields and _decimal_scales(schema).items() - decimal_fields.items():
             raise UndecodableError(f"schema id {schema_id} has decimals of another scale")
         # None saves time: with a reader's schema, fastavro resolves the two schemas for every record.
