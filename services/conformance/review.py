@@ -109,7 +109,7 @@ class Review:
 
     def _format_warnings(self, verdict: Verdict, sent: Sent) -> Iterator[str]:
         if verdict.schema_id is not None and verdict.schema_id != self._newest_id:
-            yield f"written in the older schema {verdict.schema_id}: the newest is {self._newest_id}"
+            yield f"written in schema {verdict.schema_id}: the newest schema of this project is {self._newest_id}"
         if verdict.schema_id is not None or sent.value is None:
             return
         names = schemas.field_names("PosInvoice")

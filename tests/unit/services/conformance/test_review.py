@@ -126,7 +126,7 @@ def test_a_return_may_come_before_its_invoice() -> None:
 
 def test_an_older_schema_is_named() -> None:
     value = header(2) + encoder(POS_INVOICES, IDS)({**invoice(), "OriginalInvoiceNumber": None})[5:-1]
-    assert "written in the older schema 2: the newest is 9" == warning(
+    assert "written in schema 2: the newest schema of this project is 9" == warning(
         Sent("1:0", value, NOW, b"STR1", (OF_STR1, PARTITIONS))
     )
 
