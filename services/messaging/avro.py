@@ -74,9 +74,14 @@ def _checked_int(number: int, *_: Any) -> int:
     return number
 
 
+def _refuse(*_: Any) -> None:
+    raise ValueError("a decimal in the place of another type")
+
+
 # fastavro calls the reader of a logical type by the name "<type>-<logical type>".
 LOGICAL_READERS["bytes-decimal"] = _with_limit(LOGICAL_READERS["bytes-decimal"])
 LOGICAL_READERS["int-bounded"] = _checked_int
+LOGICAL_READERS["bytes-misplaced"] = LOGICAL_READERS["fixed-misplaced"] = _refuse
 _BOUNDED_INT = {"type": "int", "logicalType": "bounded"}
 """Replaces ``int`` in each schema, so that fastavro calls ``_checked_int``."""
 
@@ -145,20 +150,25 @@ def record_decoder(
     name: str, writer_schema: Callable[[int], str], *, decimals_as_text: bool = False
 ) -> Callable[[bytes], Record]:
     """A function that decodes framed records of this name into their newest schema; see ``decoder``."""
-    decimal_fields = _decimal_scales(schemas.current(name)) if decimals_as_text else {}
-    reader = _prepared(schemas.current(name), decimals_as_text=decimals_as_text)
+    newest = schemas.current(name)
+    decimal_fields = _decimal_scales(newest) if decimals_as_text else {}
+    # Without decimals of its own, a record can only have misplaced ones: Avro reads a decimal of the writer as a text,
+    # and fastavro would return a Decimal.
+    has_decimals = '"decimal"' in json.dumps(newest)
+    decimals = "bytes" if decimals_as_text else "decimal" if has_decimals else "misplaced"
+    reader = _prepared(newest, decimals)
 
     @cache
     def writer_and_reader(schema_id: int) -> tuple[Any, Any]:
         try:
             schema = json.loads(writer_schema(schema_id))
-            writer = _prepared(schema, decimals_as_text=decimals_as_text)
+            writer = _prepared(schema, decimals)
         except UnknownSchemaIdError as error:
             raise UndecodableError(str(error)) from error
         except AVRO_ERRORS as error:
             # The text of the error can contain the whole schema, and each dead letter contains the message.
             raise UndecodableError(f"schema id {schema_id} is no Avro schema, or refers to another one") from error
-        if decimal_fields and _decimal_scales(schema).items() - decimal_fields.items():
+        if any(decimal_fields.get(field, scale) != scale for field, scale in _decimal_scales(schema).items()):
             raise UndecodableError(f"schema id {schema_id} has decimals of another scale")
         # None saves time: with a reader's schema, fastavro resolves the two schemas for every record.
         return writer, None if writer == reader else reader
@@ -180,13 +190,14 @@ def record_decoder(
     return decode
 
 
-def _prepared(schema: Any, *, decimals_as_text: bool) -> Any:
-    """A parsed schema with checked ints. With ``decimals_as_text``, its decimals are bytes."""
+def _prepared(schema: Any, decimals: str) -> Any:
+    """A parsed schema with checked ints. Its decimals get this logical type. fastavro ignores a type without reader."""
 
     def replaced(part: Any) -> Any:
         if part == "int":
             return _BOUNDED_INT
-        return _without_decimal(part) if decimals_as_text else part
+        is_decimal = isinstance(part, dict) and part.get("logicalType") == "decimal"
+        return part | {"logicalType": decimals} if is_decimal else part
 
     return fastavro.parse_schema(schemas.with_types(schema, replaced))
 
@@ -239,13 +250,6 @@ def _decimal_scales(schema: Any) -> dict[str, int]:
             if isinstance(each, dict) and each.get("logicalType") == "decimal":
                 found[field["name"]] = each.get("scale", 0)
     return found
-
-
-def _without_decimal(schema: Any) -> Any:
-    """Bytes instead of a decimal. The encoding is the same."""
-    if not isinstance(schema, dict) or schema.get("logicalType") != "decimal":
-        return schema
-    return {name: part for name, part in schema.items() if name not in ("logicalType", "precision", "scale")}
 
 
 @lru_cache(4096)  # many records have equal points, for example zero

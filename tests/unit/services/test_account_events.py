@@ -48,6 +48,27 @@ def test_an_invoice_of_another_customer_has_only_an_identity() -> None:
     assert Found(None, "#77") == found(number="77", card=" \u200b", CustomerType="NONPRIME")
 
 
+@pytest.mark.parametrize("name", ["CashierID", "OriginalInvoiceNumber"])
+@pytest.mark.parametrize("number", [Decimal("42.00"), None])
+def test_a_decimal_in_the_place_of_a_text_is_refused_like_in_the_fan_out(name: str, number: Decimal | None) -> None:
+    """A Schema Registry accepts the schema, because Avro can read bytes as a text. A new field does not matter."""
+    schema = schemas.current("PosInvoice")
+    decimal = ["null", {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}]
+    for field in schema["fields"]:
+        if field["name"] == name:
+            field["type"] = decimal
+    schema["fields"].append({"name": "GiftValue", "type": decimal})
+    body = io.BytesIO()
+    record = invoice(CustomerType="PRIME") | {name: number, "GiftValue": Decimal("1.00")}
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), record)
+    known, value = {9: json.dumps(schema)}, header(9) + body.getvalue()
+
+    reason = find_in_invoices(known, {"PRIME"})(value, b"STR1").reason
+
+    assert reason == judge_with_body(topics.POS_INVOICES, known)(value, b"STR1").reason
+    assert reason == (None if number is None else "not an Avro PosInvoice of its schema id")
+
+
 def test_a_worker_without_memory_does_not_refuse_a_purchase(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> bytes:
         raise MemoryError

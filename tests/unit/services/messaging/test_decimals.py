@@ -1,11 +1,13 @@
 """Decimals that are decoded as texts."""
 
 import copy
+import io
 import json
 import time
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 import schemas
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS
 from services.messaging import avro
-from services.messaging.avro import UndecodableError, decoder, encoder, record_decoder
+from services.messaging.avro import UndecodableError, decoder, encoder, header, record_decoder
 from services.verdicts import judge_of
 from tests.support.builders import IDS
 from tests.support.unreadable import zigzag
@@ -69,7 +71,7 @@ def test_a_decimal_of_many_bytes_is_refused_before_it_is_computed() -> None:
 
 
 def test_decimals_of_another_scale_are_refused() -> None:
-    """With another scale the same bytes mean other points."""
+    """With another scale the same bytes mean other points. A new field with another scale does not matter."""
     schema: Any = copy.deepcopy(schemas.current("Balance"))
     schema["fields"][1]["type"]["scale"] = 3
     value = encoder(LOYALTY_BALANCES, IDS)(
@@ -78,3 +80,12 @@ def test_decimals_of_another_scale_are_refused() -> None:
 
     with pytest.raises(UndecodableError, match="another scale"):
         record_decoder("Balance", lambda _: json.dumps(schema), decimals_as_text=True)(value)
+    schema["fields"][1] = {**schema["fields"][1], "name": "Rate"}
+    schema["fields"].append(schemas.current("Balance")["fields"][1])
+    body = io.BytesIO()
+    record = {"CustomerCardNo": "A", "Rate": Decimal("0.125"), "Sequence": 1, "UpdatedTime": 1}
+    fastavro.schemaless_writer(
+        body, fastavro.parse_schema(schema), record | {"TotalLoyaltyPoints": Decimal("1.00"), "OpenedTime": 1}
+    )
+    decode = record_decoder("Balance", lambda _: json.dumps(schema), decimals_as_text=True)
+    assert "1.00" == decode(header(9) + body.getvalue())["TotalLoyaltyPoints"]
