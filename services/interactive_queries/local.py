@@ -1,39 +1,15 @@
 """The copies of this instance, and the status of each of them at a read."""
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from services.boot_clock import boot_seconds
-from services.interactive_queries.group import GroupView, representative_topics
+from services.interactive_queries.group import representative_topics
+from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.settings import Settings
 from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.store import LocalStores, StateStore
 from services.state_stores.task import StoreTask
-
-
-class Membership(Protocol):
-    """The part of the group membership that reads use (see ``GroupMembership``).
-
-    Attributes:
-        assigned_at: when the group gave each partition to this instance for the last time, by ``boot_seconds``.
-    """
-
-    url: str
-    group: str
-    lease_seconds: float
-    view: GroupView | None
-    assigned_at: Mapping[ChangelogPartition, float]
-
-    @property
-    def owned(self) -> frozenset[ChangelogPartition]: ...
-
-    @property
-    def lease_holds(self) -> bool: ...
-
-    def on_change(self, callback: Callable[[], None]) -> None: ...
-
-    def refresh(self) -> None: ...
 
 
 class ReplicaStatus(NamedTuple):
@@ -71,7 +47,7 @@ class ReplicaStatus(NamedTuple):
 class LocalInstance:
     """The copies of this process and its membership of the group."""
 
-    def __init__(self, stores: LocalStores, membership: Membership, settings: Settings) -> None:
+    def __init__(self, stores: LocalStores, membership: GroupMembership, settings: Settings) -> None:
         self.stores = stores
         self.membership = membership
         definitions = [store.definition for store in stores.by_name.values()]

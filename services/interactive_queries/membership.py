@@ -43,6 +43,7 @@ class GroupMembership:
 
     Attributes:
         owned: the partitions that the group has given to this instance, as far as it knows.
+        assigned_at: when the group gave each partition to this instance for the last time, by ``boot_seconds``.
     """
 
     def __init__(self, settings: Settings, url: str) -> None:

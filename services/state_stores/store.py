@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from confluent_kafka import murmur2
@@ -15,6 +15,9 @@ from services.state_stores.contract import Checkpoint, StoreCorruptError, Stored
 from services.state_stores.definition import StoreDefinition, VersionedValue
 from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
+
+if TYPE_CHECKING:
+    from services.state_stores.materialiser import Materialiser  # it imports this module
 
 log = structlog.get_logger(__name__)
 
@@ -158,36 +161,12 @@ def state_stores(definitions: Iterable[StoreDefinition]) -> dict[str, StateStore
     return stores
 
 
-class MaterialiserControl(Protocol):
-    """The part of the materialiser that the API uses (see ``Materialiser``).
-
-    Attributes:
-        kafka_error: why the stores cannot follow their changelogs now; None if they can.
-    """
-
-    @property
-    def kafka_error(self) -> str | None: ...
-
-    @property
-    def alive(self) -> bool: ...
-
-    @property
-    def restored(self) -> bool: ...
-
-    @property
-    def ready(self) -> bool: ...
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class LocalStores:
     """The stores of this process by name, the materialiser that updates them, and the requests that wait for them."""
 
     by_name: Mapping[str, StateStore]
-    materialiser: MaterialiserControl
+    materialiser: "Materialiser"
     waiters: SequenceWaiters
 
 

@@ -154,8 +154,8 @@ class Instance:
         self.reports = PeerReports()
         self.waiters = SequenceWaiters()
         self.command_log = FakeCommandLog()
-        stores = LocalStores(self.stores, self.feed, self.waiters)
-        self.local = LocalInstance(stores, self.membership, _SETTINGS)
+        stores = LocalStores(self.stores, self.feed, self.waiters)  # type: ignore[arg-type]  # a fake
+        self.local = LocalInstance(stores, self.membership, _SETTINGS)  # type: ignore[arg-type]  # a fake
         self.app = app_of(self.local, self.reports, self.command_log, security)
 
     def own_everything(self, target: int = 0) -> None:
@@ -402,4 +402,4 @@ def alone(stores: LocalStores) -> LocalInstance:
     topics = {store.definition.changelog for store in stores.by_name.values()}
     places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
     membership = FixedMembership(places, view({URL: places}, boot_seconds()))
-    return LocalInstance(stores, membership, _SETTINGS)
+    return LocalInstance(stores, membership, _SETTINGS)  # type: ignore[arg-type]  # a fake
