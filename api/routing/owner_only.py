@@ -60,7 +60,7 @@ class OwnerOnly:
             is_forwarded = FORWARDED_TO in request.headers
             raise (NotTheOwner if is_forwarded else Rebalancing)(partition=partition)
         try:
-            status = self._local.status(store, partition)
+            status = self._local.status_of(store, store.serving(partition))
         except NotServingError as error:
             raise from_store_error(error, partition) from error
         if status.stale:

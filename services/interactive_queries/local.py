@@ -84,15 +84,8 @@ class LocalInstance:
             return task is not None and task.progress.lag == 0 and self._end_is_known(task)
         return self.owns(store, partition) and self.membership.lease_holds
 
-    def status(self, store: StateStore, partition: int) -> ReplicaStatus:
-        """The status of a copy. Call it before the read, so that it does not promise more than the read returns.
-
-        Raises NotServingError for a partition that is restoring or not on this instance.
-        """
-        return self.status_of(store, store.serving(partition))
-
     def status_of(self, store: StateStore, task: StoreTask) -> ReplicaStatus:
-        """The status of the copy of a task."""
+        """The status of a copy. Call it before the read, so that it does not promise more than the read returns."""
         progress, partition = task.progress, task.partition
         role = Role.STANDBY
         # Check the ownership before reading its time. An older time would accept the target of an earlier ownership.

@@ -28,10 +28,9 @@ class ClosedPartitions:
         _, earlier = self._stores.get(partition, (0.0, []))
         self._stores[partition] = (time.monotonic(), [*earlier, *stores])
 
-    def discard(self, partitions: Collection[ChangelogPartition]) -> None:
-        """Keep the data of these partitions, because they are opened again."""
-        for partition in partitions:
-            self._stores.pop(partition, None)
+    def discard(self, partition: ChangelogPartition) -> None:
+        """Keep the data of this partition, because it is opened again."""
+        self._stores.pop(partition, None)
 
     def delete_old(self, held: Collection[ChangelogPartition]) -> None:
         """Delete the data of partitions that were closed ten minutes ago or earlier, and that are not held again."""

@@ -248,7 +248,7 @@ class Materialiser:
                 )
                 for store in self._stores[topic]
             ]
-            self._closed.discard([(topic, number)])
+            self._closed.discard((topic, number))
             for task in tasks:
                 task.progress.become(high if roles[topic, number] is Role.ACTIVE else None, asked_at)
             # Stores of one changelog can have different positions. Each skips the records that it has applied.

@@ -162,7 +162,7 @@ def test_a_global_store_is_read_locally() -> None:
 
 
 def status(scene: Scene) -> ReplicaStatus:
-    return scene.local.status(scene.store, 1)
+    return scene.local.status_of(scene.store, scene.store.serving(1))
 
 
 def test_an_owner_with_a_valid_lease_is_active() -> None:
@@ -200,17 +200,17 @@ def test_a_global_copy_is_stale_while_kafka_is_away() -> None:
     progress = TaskProgress(None, 0, 5, 5, 5, active_target=5, end_asked_at=now)
     task = StoreTask(store.definition, 0, MemoryStorePartition(), "test", progress)
     store.add(task)
-    before = scene.local.status(store, 0)
+    before = scene.local.status_of(store, store.serving(0))
     assert ReplicaStatus(ACTIVE, 0, 5, 0, lag_known=True, end_asked_at=now) == before
 
     progress.end_asked_at = now - scene.membership.lease_seconds - 1
 
-    assert scene.local.status(store, 0).stale
+    assert scene.local.status_of(store, store.serving(0)).stale
     assert scene.local.confirm(store, before).stale
     progress.end_asked_at = boot_seconds()
-    assert not scene.local.status(store, 0).stale
+    assert not scene.local.status_of(store, store.serving(0)).stale
     task.note_end_offset(6, boot_seconds(), 0)
-    assert scene.local.status(store, 0).stale
+    assert scene.local.status_of(store, store.serving(0)).stale
 
 
 def test_the_lease_is_checked_again_after_the_read() -> None:
