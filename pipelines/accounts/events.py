@@ -3,13 +3,11 @@
 Python finds them (``services.account_events``). Spark never reads the invoices themselves.
 """
 
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Callable, Hashable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.columns.batch_reader import batch_reader
 from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.columns.traces import traceparent
 from pipelines.columns.types import struct
@@ -47,37 +45,24 @@ def invoice_events(
         refused: the reason of a record that is not valid, whatever its value says. Null for other records.
     """
     types = frozenset(each for version in programmes.versions for each in version.customer_types)
-    known = tuple(ids.known(POS_INVOICES).items())
-    return _with_found(records, POS_INVOICES, known, partial(_find_in_invoices, known, types), refused)
+    return _with_found(records, POS_INVOICES, ids, refused, find_in_invoices, types)
 
 
 def command_events(records: DataFrame, ids: SchemaIds, refused: Column | None = None) -> DataFrame:
     """Add the columns of ``Found`` to records of loyalty-commands. For ``refused`` see ``invoice_events``."""
-    known = tuple(ids.known(LOYALTY_COMMANDS).items())
-    return _with_found(records, LOYALTY_COMMANDS, known, partial(_find_in_commands, known), refused)
-
-
-# The cache lets a worker make each of these functions only once.
-@cache
-def _find_in_invoices(known: tuple[tuple[int, str], ...], customer_types: frozenset[str]) -> Find:
-    return find_in_invoices(dict(known), customer_types)
-
-
-@cache
-def _find_in_commands(known: tuple[tuple[int, str], ...]) -> Find:
-    return find_in_commands(dict(known))
+    return _with_found(records, LOYALTY_COMMANDS, ids, refused, find_in_commands)
 
 
 def _with_found(
     records: DataFrame,
     topic: Topic,
-    known: tuple[tuple[int, str], ...],
-    make: Callable[[], Find],
+    ids: SchemaIds,
     refused: Column | None,
+    find: Callable[..., Find],
+    *arguments: Hashable,
 ) -> DataFrame:
-    reader = partial(batch_reader, topic.value, known)
     value = F.col("value") if refused is None else F.when(refused.isNull(), F.col("value"))
-    found = call_for_each(value, F.col("key"), reader, make, _FOUND)
+    found = call_for_each(value, F.col("key"), topic.value, ids.known(topic), find, _FOUND, *arguments)
     rows = records.withColumn("found", found).select("*", "found.*").drop("found")
     return rows if refused is None else rows.withColumn("reason", F.coalesce(refused, "reason"))
 

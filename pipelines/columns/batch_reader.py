@@ -10,7 +10,6 @@ Do not read values before a fork: the threads of pyruhvro do not exist in the ch
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 
 import pyruhvro
 
@@ -95,9 +94,3 @@ def _parts(values: Sequence[bytes | None]) -> Iterator[list[bytes | None]]:
             yield part
             part, size = [], 0
     yield part
-
-
-@cache
-def batch_reader(name: str, known: tuple[tuple[int, str], ...]) -> BatchReader:
-    """The reader of these records. The cache lets a worker make each reader only once."""
-    return BatchReader(name, dict(known))

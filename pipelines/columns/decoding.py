@@ -7,20 +7,18 @@ That took longer than the work itself (docs/explanation/decisions/0053-python-de
 
 import json
 from collections.abc import Mapping
-from functools import cache, partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 import schemas
-from pipelines.columns.batch_reader import batch_reader
 from pipelines.columns.types import struct
 from pipelines.columns.value_functions import call_for_each
 from schemas.topics import POS_INVOICES, Topic
 from services.messaging.avro import header, not_of_its_schema
 from services.messaging.schema_ids import SchemaIds
-from services.verdicts import Judge, judge_of_plain, judge_with_body
+from services.verdicts import Judge, KnownSchemas, judge_of_plain, judge_with_body
 
 _VERDICT = struct(reason="string", invoice_number="string", body="binary")
 
@@ -78,15 +76,12 @@ def _verdict(value: Column, key: Column, of: Topic | str, known: Mapping[int, st
 
     ``of`` is a topic, or the name of plain Avro records.
     """
-    ids = tuple(known.items())
     name = of if isinstance(of, str) else of.value
-    return call_for_each(value, key, partial(batch_reader, name, ids), partial(_judge, of, ids), _VERDICT)
+    return call_for_each(value, key, name, known, _judge, _VERDICT, of)
 
 
-@cache
-def _judge(of: Topic | str, known: tuple[tuple[int, str], ...]) -> Judge:
-    """The judge of a topic, or of plain Avro records. The cache lets a worker make each judge only once."""
-    return judge_of_plain(of, dict(known)) if isinstance(of, str) else judge_with_body(of, dict(known))
+def _judge(known: KnownSchemas, of: Topic | str) -> Judge:
+    return judge_of_plain(of, known) if isinstance(of, str) else judge_with_body(of, known)
 
 
 def _as_struct(body: Column, name: str) -> Column:
