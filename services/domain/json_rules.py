@@ -11,7 +11,7 @@ from math import isinf
 from typing import Any
 
 from services.domain.json_parser import DECODER, DEEPEST, Number, depth, parse
-from services.domain.validation import MOST_LINE_ITEMS, Requirement, Rule
+from services.domain.validation import FEW, MOST_LINE_ITEMS, Rule
 
 Schema = dict[str, Any]
 """A parsed Avro schema of type record."""
@@ -177,7 +177,7 @@ def _misfits_of(value: Any, avro_type: Any, name: str) -> Iterator[str]:
     elif type_name == "record":
         yield from _misfits(value, avro_type, f"{name}.")
     elif type_name == "array" and len(value) > MOST_LINE_ITEMS:
-        yield Rule(name, Requirement.FEW).reason
+        yield Rule(name, FEW).reason
     elif type_name == "array":
         for element in value:
             yield from _misfits_of(element, avro_type["items"], f"{name}[]")

@@ -4,8 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 from unicodedata import category
 
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
@@ -57,29 +56,27 @@ def is_pseudonym(name: str) -> bool:
     return _PSEUDONYM.fullmatch(name) is not None
 
 
-class Requirement(Enum):
-    """The requirement of a rule on a field."""
+class Requirement(NamedTuple):
+    """A requirement of a field: the text of a dead letter that breaks it, and whether a value meets it.
 
-    GIVEN = auto()
-    NOT_BLANK = auto()
-    SHORT = auto()
-    NO_BLANKS_AROUND = auto()
-    NO_PSEUDONYM = auto()
-    FEW = auto()
-    FINITE = auto()
-    BOUNDED = auto()
+    A missing value breaks only ``GIVEN``.
+    """
+
+    broken: str
+    meets: Callable[[Any], bool]
 
 
-_BROKEN = {
-    Requirement.GIVEN: "is missing",
-    Requirement.NOT_BLANK: "is blank",
-    Requirement.SHORT: f"is longer than {LONGEST_TEXT} characters",
-    Requirement.NO_BLANKS_AROUND: "has blanks at its start or end",
-    Requirement.NO_PSEUDONYM: "is a pseudonym: send the card of the customer",
-    Requirement.FEW: f"has more than {MOST_LINE_ITEMS} elements",
-    Requirement.FINITE: "is not a number: it is NaN or infinite",
-    Requirement.BOUNDED: f"is too large: it must be between -{LARGEST_AMOUNT:,.0f} and {LARGEST_AMOUNT:,.0f}",
-}
+GIVEN = Requirement("is missing", lambda value: value is not None)
+NOT_BLANK = Requirement("is blank", lambda text: text.strip(BLANKS) != "")
+SHORT = Requirement(f"is longer than {LONGEST_TEXT} characters", lambda text: len(text) <= LONGEST_TEXT)
+NO_BLANKS_AROUND = Requirement("has blanks at its start or end", lambda text: text.strip(BLANKS) == text)
+NO_PSEUDONYM = Requirement("is a pseudonym: send the card of the customer", lambda text: not is_pseudonym(text))
+FEW = Requirement(f"has more than {MOST_LINE_ITEMS} elements", lambda elements: len(elements) <= MOST_LINE_ITEMS)
+FINITE = Requirement("is not a number: it is NaN or infinite", math.isfinite)
+BOUNDED = Requirement(
+    f"is too large: it must be between -{LARGEST_AMOUNT:,.0f} and {LARGEST_AMOUNT:,.0f}",
+    lambda amount: abs(amount) < LARGEST_AMOUNT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ class Rule:
     def reason(self) -> str:
         """The reason in the dead letter of an invoice that breaks the rule."""
         condition = f" though {self.when[0]} is {self.when[1]}" if self.when else ""
-        return f"{self.field} {_BROKEN[self.requirement]}{condition}"
+        return f"{self.field} {self.requirement.broken}{condition}"
 
 
 _COPIED_TEXTS = (
@@ -114,24 +111,24 @@ _AMOUNTS = (
 
 
 def _required(field: str, when: tuple[str, str] | None = None) -> tuple[Rule, Rule]:
-    return Rule(field, Requirement.GIVEN, when), Rule(field, Requirement.NOT_BLANK, when)
+    return Rule(field, GIVEN, when), Rule(field, NOT_BLANK, when)
 
 
 RULES = (
     # First, so that nothing looks at millions of line items.
-    Rule("InvoiceLineItems", Requirement.FEW),
+    Rule("InvoiceLineItems", FEW),
     *_required("InvoiceNumber"),
     *_required("StoreID"),
-    Rule("TotalAmount", Requirement.GIVEN),
-    *(Rule(field, requirement) for field in _AMOUNTS for requirement in (Requirement.FINITE, Requirement.BOUNDED)),
+    Rule("TotalAmount", GIVEN),
+    *(Rule(field, requirement) for field in _AMOUNTS for requirement in (FINITE, BOUNDED)),
     # "PRIME " is not PRIME, so the following rules and the shipment would silently ignore it.
-    *(Rule(field, Requirement.NO_BLANKS_AROUND) for field in ("CustomerType", "DeliveryType")),
+    *(Rule(field, NO_BLANKS_AROUND) for field in ("CustomerType", "DeliveryType")),
     *_required("CustomerCardNo", when=("CustomerType", PRIME)),
-    Rule("CustomerCardNo", Requirement.NO_BLANKS_AROUND, when=("CustomerType", PRIME)),
-    Rule("CustomerCardNo", Requirement.NO_PSEUDONYM),
+    Rule("CustomerCardNo", NO_BLANKS_AROUND, when=("CustomerType", PRIME)),
+    Rule("CustomerCardNo", NO_PSEUDONYM),
     *_required("DeliveryAddress.AddressLine", when=("DeliveryType", HOME_DELIVERY)),
     *_required("DeliveryAddress.ContactNumber", when=("DeliveryType", HOME_DELIVERY)),
-    *(Rule(field, Requirement.SHORT) for field in _COPIED_TEXTS),
+    *(Rule(field, SHORT) for field in _COPIED_TEXTS),
 )
 
 
@@ -154,17 +151,6 @@ def in_milliseconds(invoice: PosInvoice) -> PosInvoice:
     return {**invoice, "CreatedTime": time * 1000} if is_in_seconds(time) else invoice
 
 
-_VALUE_CHECKS: dict[Requirement, Callable[[Any], bool]] = {
-    Requirement.NOT_BLANK: lambda text: text.strip(BLANKS) != "",
-    Requirement.SHORT: lambda text: len(text) <= LONGEST_TEXT,
-    Requirement.NO_BLANKS_AROUND: lambda text: text.strip(BLANKS) == text,
-    Requirement.NO_PSEUDONYM: lambda text: not is_pseudonym(text),
-    Requirement.FEW: lambda elements: len(elements) <= MOST_LINE_ITEMS,
-    Requirement.FINITE: math.isfinite,
-    Requirement.BOUNDED: lambda amount: abs(amount) < LARGEST_AMOUNT,
-}
-
-
 def _field_check(requirement: Requirement, field: str) -> Callable[[Any], bool]:
     """Returns a function that tells whether a record meets a requirement. A missing value fails only GIVEN."""
     head, _, rest = field.partition(".")
@@ -174,10 +160,10 @@ def _field_check(requirement: Requirement, field: str) -> Callable[[Any], bool]:
     if rest:
         check = _field_check(requirement, rest)
         return lambda record: check(record.get(head) or {})
-    if requirement is Requirement.GIVEN:
-        return lambda record: record.get(head) is not None
-    passes = _VALUE_CHECKS[requirement]
-    return lambda record: (value := record.get(head)) is None or passes(value)
+    meets = requirement.meets
+    if requirement is GIVEN:
+        return lambda record: meets(record.get(head))
+    return lambda record: (value := record.get(head)) is None or meets(value)
 
 
 def _rule_check(rule: Rule) -> Callable[[Any], bool]:

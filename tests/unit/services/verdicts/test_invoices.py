@@ -10,10 +10,10 @@ import schemas
 from schemas import topics
 from services.domain.json_rules import unknown_fields
 from services.domain.validation import (
+    FEW,
     INVOICE_TOO_LARGE,
     LARGEST_INVOICE,
     MOST_LINE_ITEMS,
-    Requirement,
     Rule,
     first_violation,
 )
@@ -67,7 +67,7 @@ def test_an_invoice_with_the_largest_number_of_line_items_fits() -> None:
 
 def test_too_many_line_items_are_not_looked_at() -> None:
     lines = [{"ItemQty": "two"}] * (MOST_LINE_ITEMS + 1)
-    few = Rule("InvoiceLineItems", Requirement.FEW)
+    few = Rule("InvoiceLineItems", FEW)
     assert few.reason == verdict(json.dumps({**invoice(), "InvoiceLineItems": lines}).encode()).reason
 
 
