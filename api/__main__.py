@@ -119,7 +119,7 @@ def serve(settings: Settings) -> None:
 
     Raises:
         StartUpError: the port is taken, or the state directory is read-only.
-        StateDirectoryInUseError: another process uses the state directory.
+        UserError: another process uses the state directory.
     """
     require_port(settings.api_host, settings.api_port, "LOYALTY_API_PORT")
     require_writable(settings.state_dir, "LOYALTY_STATE_DIR")

@@ -12,6 +12,6 @@ class UserError(RuntimeError):
 
 
 class SettingsError(UserError):
-    """Invalid settings. The message is one line that names the environment variables."""
+    """The settings of this project or of a topic are wrong, or a file that they name. The message names them."""
 
     exit_status = 2

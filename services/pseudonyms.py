@@ -10,18 +10,12 @@ import hmac
 import secrets
 from pathlib import Path
 
-from services.errors import UserError
+from services.errors import SettingsError
 from services.secret_files import create
 
 KEY_BYTES = 32
 _VERSION = "p1"
 """The prefix of all pseudonyms. Another algorithm will get another prefix."""
-
-
-class PseudonymKeyError(UserError):
-    """The key file does not contain a key, or cannot be used. The message names the file."""
-
-    exit_status = 2
 
 
 class Pseudonyms:
@@ -45,17 +39,17 @@ class Pseudonyms:
 def pseudonyms(key_file: Path) -> Pseudonyms:
     """Reads the key from a file, and creates the file if it is missing: 32 random bytes that only the owner can read.
 
-    Several processes that create it at the same time get the same key. Raises PseudonymKeyError.
+    Several processes that create it at the same time get the same key. Raises SettingsError.
     """
     try:
         key = _read_or_create(key_file)
     except OSError as error:
-        raise PseudonymKeyError(
+        raise SettingsError(
             f"cannot read or create {key_file}: {error.strerror}. Set LOYALTY_PSEUDONYM_KEY_FILE "
             "(LOYALTY_CUSTOMER_KEY_FILE for customer keys) to a file that all processes share and this user may read."
         ) from error
     if len(key) != KEY_BYTES:
-        raise PseudonymKeyError(
+        raise SettingsError(
             f"{key_file} is not a key: it has {len(key)} bytes, not {KEY_BYTES}. Restore it from a backup."
         )
     return Pseudonyms(key)

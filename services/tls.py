@@ -13,10 +13,6 @@ from services.settings import Settings
 log = structlog.get_logger(__name__)
 
 
-class CertificateError(SettingsError):
-    """A file has no usable certificate or key. The message names the file."""
-
-
 class Certificate:
     """The certificate of an instance. ``renew`` reads changed files again, so that no instance must be restarted."""
 
@@ -26,7 +22,7 @@ class Certificate:
         self._seen = self._modified()
 
     def serve(self, context: ssl.SSLContext, client_authorities: Path | None = None) -> ssl.SSLContext:
-        """Use the certificate in a context, now and after each renewal. Raises CertificateError.
+        """Use the certificate in a context, now and after each renewal. Raises SettingsError.
 
         Args:
             client_authorities: PEM file. Clients then need a certificate that one of these authorities has signed.
@@ -74,7 +70,7 @@ def _named(*files: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # ssl.SSLError is one
-        raise CertificateError(f"cannot use {' with '.join(map(str, files))} as PEM: {error}") from error
+        raise SettingsError(f"cannot use {' with '.join(map(str, files))} as PEM: {error}") from error
 
 
 def certificate_of(settings: Settings) -> Certificate | None:
@@ -85,7 +81,7 @@ def certificate_of(settings: Settings) -> Certificate | None:
 
 
 def client_context(settings: Settings, certificate: Certificate | None = None) -> ssl.SSLContext:
-    """A context that trusts the authorities of the settings, or those of the system. Raises CertificateError.
+    """A context that trusts the authorities of the settings, or those of the system. Raises SettingsError.
 
     Args:
         certificate: the certificate for servers that ask for one. None: the files of the settings, as they are now.

@@ -26,10 +26,6 @@ _TOPIC_IDS = "topic-ids.json"
 """The file with the broker's ids of the topics. A topic that is deleted and created again has another id."""
 
 
-class RecordsLostError(UserError):
-    """The query would skip records. The message names them and says why."""
-
-
 class LostRecords(NamedTuple):
     """Records of a partition that a query can have skipped, from ``start`` (inclusive) to ``end`` (exclusive).
 
@@ -49,7 +45,7 @@ class LostRecords(NamedTuple):
 
 
 def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], settings: Settings) -> None:
-    """Raise RecordsLostError if a topic begins after the offset at which the checkpoint continues, or ends before it.
+    """Raise UserError if a topic begins after the offset at which the checkpoint continues, or ends before it.
 
     Also raise it if a topic was created again: the offsets of the checkpoint then belong to other records. If the
     settings accept the loss, write the list of lost records into the checkpoint instead.
@@ -62,7 +58,7 @@ def check(spark: SparkSession, checkpoint: str, sources: Collection[Topic], sett
     replaced = [name for name, topic_id in ids.items() if ids_before.get(name, topic_id) != topic_id]
     lost = _lost_records(spark, checkpoint, sources, replaced, settings)
     if (lost or replaced) and not settings.accept_data_loss:
-        raise RecordsLostError(_explain(checkpoint, lost, replaced))
+        raise UserError(_explain(checkpoint, lost, replaced))
     files = Files(spark, checkpoint)
     if lost:
         # A restart can find the same loss again, with a later end. It can also find only a part of it.

@@ -79,7 +79,7 @@ def audit(context: Context, api: str, left_out: Collection[Source], *, archive: 
         archive: read the records that the topics have deleted from the archive.
 
     Raises:
-        NoTopicError, PublishError: the topics cannot be read.
+        UserError: the topics cannot be read.
     """
     report = Report()
     waiting = _round(context, api, left_out, report, archive=archive)

@@ -24,12 +24,6 @@ _TASK_ATTEMPTS = 4
 """How often Spark tries a task. One start of a Python worker that takes over ten seconds must not end an audit."""
 
 
-class ArchiveError(UserError):
-    """The settings name another archive or another key. The message says what to set."""
-
-    exit_status = 2
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """The values that all steps share."""

@@ -14,11 +14,12 @@ from pipelines.checkpoints.retention import LostRecords, accepted_losses
 from pipelines.columns.decoding import decode_avro
 from pipelines.columns.returns import names_original
 from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY
-from pipelines.reconciliation.context import ArchiveError, Context
+from pipelines.reconciliation.context import Context
 from pipelines.sources.kafka import read_batch
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.audit.extent import TopicExtent, extent_of
 from services.domain.formats import to_datetime
+from services.errors import SettingsError
 from services.messaging.schema_ids import FolderSchemaIds
 from services.messaging.topic_reader import Offsets
 from services.pseudonyms import Pseudonyms
@@ -54,7 +55,7 @@ class Events:
 def read_events(context: Context, now: int, *, archive: bool) -> Events:
     """Read the topics to their current end offsets. With ``archive``, also read deleted records from the archive.
 
-    Raises NoTopicError, PublishError, ArchiveError.
+    Raises UserError if the topics cannot be read, and SettingsError if the archive cannot or has another key.
     """
     settings, ids = context.settings, context.ids
     extents = {topic: extent_of(topic, settings, now) for topic in (POS_INVOICES, LOYALTY_COMMANDS)}
@@ -91,10 +92,10 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
 
 
 def _check_key(context: Context, checkpoint: str) -> None:
-    """Raise ArchiveError if the archive has pseudonyms of another key."""
+    """Raise SettingsError if the archive has pseudonyms of another key."""
     key = manifest.read(context.spark, checkpoint).get(PSEUDONYM_KEY, context.pseudonyms.key_id)
     if key != context.pseudonyms.key_id:
-        raise ArchiveError(
+        raise SettingsError(
             f"{context.settings.archive_dir} has pseudonyms of another key than "
             f"{context.settings.pseudonym_key_file}: set LOYALTY_PSEUDONYM_KEY_FILE to the key of the archive"
         )
@@ -116,13 +117,13 @@ def pseudonym_of(pseudonyms: Pseudonyms, card: Column) -> Column:
 
 
 def read_archive(spark: SparkSession, folder: str) -> DataFrame:
-    """The records of the archive. Raises ArchiveError if it has none."""
+    """The records of the archive. Raises SettingsError if it has none."""
     try:
         return spark.read.parquet(folder)
     except AnalysisException as error:
         if error.getCondition() not in _NO_FILES:
             raise
-        raise ArchiveError(
+        raise SettingsError(
             f"{folder} has no archived events: run `loyalty archive`, or set LOYALTY_ARCHIVE_DIR to the archive"
         ) from error
 

@@ -27,7 +27,6 @@ from pipelines.reconciliation.customers import by_customer
 from pipelines.reconciliation.forwarding import not_forwarded
 from pipelines.reconciliation.reconstruction import REBUILT, reconstruction
 from pipelines.reconciliation.refusals import (
-    RebuildError,
     check_archive,
     check_complete,
     check_ledger,
@@ -43,6 +42,7 @@ from services.audit.facts import Source
 from services.cli.audit import SHOWN, AcceptLostEventsOption, From, FromOption, WithoutLedgerOption
 from services.cli.output import AsJson, report
 from services.domain.invoice_index import MOST_WAITING, Returned
+from services.errors import UserError
 from services.settings import Settings
 from services.start_up import local_folder, require_writable
 
@@ -74,8 +74,7 @@ def rebuild(
 
     Raises:
         CheckpointInUseError: the pipeline runs on this machine.
-        RebuildError: the pipeline runs elsewhere, events are missing, or the ledger is needed and cannot be read.
-        NoTopicError, PublishError: a topic cannot be read.
+        UserError: the pipeline runs elsewhere, events are missing, or a topic or the needed ledger cannot be read.
         CheckpointMismatchError: the settings do not fit the loyalty query.
         StartUpError: the checkpoint's folder is read-only.
     """
@@ -177,7 +176,7 @@ def _start(context: Context, reader: CheckpointReader, seed: Seed) -> None:
             else:
                 reader.discard()
             if attempt == _ATTEMPTS:
-                raise RebuildError(f"the loyalty query does not start: {one_line(error)}") from error
+                raise UserError(f"the loyalty query does not start: {one_line(error)}") from error
         else:
             return
 
@@ -194,7 +193,7 @@ def _check_nothing_writes(reader: CheckpointReader, settings: Settings) -> None:
     while time.monotonic() < deadline:
         time.sleep(0.5)
         if (reader.batches("offsets"), reader.batches()) != before:
-            raise RebuildError(f"a query is running on {LOYALTY.checkpoint(settings)}: stop the pipeline first")
+            raise UserError(f"a query is running on {LOYALTY.checkpoint(settings)}: stop the pipeline first")
 
 
 def _snapshot(context: Context, *, archive: bool, without_ledger: bool) -> Snapshot:

@@ -11,14 +11,10 @@ from services.errors import UserError
 from services.settings import Settings
 
 
-class RebuildError(UserError):
-    """The rebuild made no new checkpoint. The message says why."""
-
-
 def check_archive(snapshot: Snapshot, settings: Settings) -> None:
     """Refuse an archive that lacks events."""
     if lost := snapshot.events.lost_records:
-        raise RebuildError(
+        raise UserError(
             f"the archive {settings.archive_dir} can lack {'; '.join(map(str, lost))}, which its query was allowed to "
             "skip: accounts would miss these events. Restore the checkpoint, or an archive without the gap, from a "
             "backup"
@@ -32,7 +28,7 @@ def check_ledger(snapshot: Snapshot) -> None:
     topic that lacks entries can look complete, because it was created again.
     """
     if Source.LEDGER not in snapshot.coverage.compared:
-        raise RebuildError(
+        raise UserError(
             f"{'; '.join(snapshot.unreadable)}. Only the ledger has the entries that the topic loyalty has lost. "
             "Without them the order of the events is not known, and accounts could get wrong points. Make the ledger "
             "readable or restore it from a backup. If this installation has no ledger, use --without-ledger"
@@ -61,14 +57,14 @@ def check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
                 "has lost invoices, publish them again. docs/how-to/rebuild.md#lost-events has all causes. To continue "
                 "without these events, use --accept-lost-events"
             )
-        raise RebuildError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
+        raise UserError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
 
 
 def check_receivers(accounts: DataFrame, snapshot: Snapshot) -> None:
     """Refuse if a credit or a move of an account must still be sent to a card, and only its pseudonym is known."""
     unsent = accounts.select(F.explode("nameless").alias("id")).join(sent_ids(snapshot), "id", "left_anti")
     if number := unsent.count():
-        raise RebuildError(
+        raise UserError(
             f"{number} transfers or moves have not reached their cards, and only pseudonyms of these cards are left: "
             "restore the ledger from a backup. It has the cards and the order of the entries"
         )

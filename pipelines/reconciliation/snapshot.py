@@ -79,7 +79,7 @@ def take_snapshot(
         progress: events after it are omitted if they have no entry. None: no event is omitted.
 
     Raises:
-        NoTopicError, PublishError: a topic cannot be read.
+        UserError: a topic cannot be read.
         ProgrammeError: the programme has changed.
         CheckpointMismatchError: a setting or a schema differs from the checkpoint, so points would differ, too.
     """

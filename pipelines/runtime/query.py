@@ -17,7 +17,7 @@ from pipelines.columns import traces
 from pipelines.runtime import query_metrics
 from pipelines.sources.kafka import read_stream
 from schemas.topics import LOYALTY_PROGRAMMES, Topic
-from services.errors import UserError
+from services.errors import SettingsError
 from services.messaging.administration import max_record_age
 from services.messaging.schema_ids import SchemaIds
 from services.messaging.topic_reader import Offsets
@@ -31,12 +31,6 @@ DEDUPLICATION = "deduplication"
 
 FORMATS = {DEDUPLICATION: "segments"}
 """The formats of a new checkpoint of any query."""
-
-
-class RepeatHorizonError(UserError):
-    """Records stay in a topic for longer than the query remembers invoices."""
-
-    exit_status = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +90,8 @@ class Query:
 
         Raises:
             CheckpointMismatchError: the settings or the schema ids do not fit the checkpoint.
-            RepeatHorizonError, TimestampTypeError: the query would forget repeats too early.
-            RecordsLostError: retention has deleted records that the query had not read, or a topic was created again.
+            SettingsError: the query would forget repeats too early.
+            UserError: retention has deleted records that the query had not read, or a topic was created again.
         """
         for source in self.sources:
             _check_repeat_horizon(source, settings)
@@ -171,7 +165,7 @@ def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
     """Check that the query remembers an invoice at least as long as its record can stay in the topic."""
     age = max_record_age(topic, settings)
     if age is None or age > settings.repeat_horizon:
-        raise RepeatHorizonError(
+        raise SettingsError(
             f"records stay in {settings.name_of(topic)} for {age or 'ever'}, but LOYALTY_REPEAT_HORIZON is "
             f"{settings.repeat_horizon}: the query would forget old invoices too early and count their duplicates. "
             "Set a longer LOYALTY_REPEAT_HORIZON or a shorter retention of the topic"

@@ -12,10 +12,6 @@ from services.messaging.topic_reader import Offsets, read_range, watermarks_of
 from services.settings import Settings
 
 
-class NoTopicError(UserError):
-    """A topic cannot be read. The message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class TopicExtent:
     """The part of a topic that exists now.
@@ -39,7 +35,7 @@ class TopicExtent:
 
 
 def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
-    """Find the extent of a topic. ``now`` is the current time in milliseconds. Raises NoTopicError."""
+    """Find the extent of a topic. ``now`` is the time in milliseconds. Raises UserError if the topic cannot be read."""
     name = settings.name_of(topic)
     with closing(clients.bounded_consumer(settings, "loyalty-audit")) as consumer:
         try:
@@ -49,7 +45,7 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
                 for partition, (low, high) in spans.items()
             }
         except KafkaException as error:
-            raise NoTopicError(f"topic {name}: {error.args[0].str()}") from error
+            raise UserError(f"topic {name}: {error.args[0].str()}") from error
     after_loss = [time for partition, time in times.items() if spans[partition][0] > 0]
     return TopicExtent(
         topic=topic,

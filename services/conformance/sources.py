@@ -29,12 +29,8 @@ class Layout(StrEnum):
     VALUE = "value"
 
 
-class CutFileError(UserError):
-    """A file of values with lengths ends within a value, or has an impossible length."""
-
-
 def of_file(file: IO[bytes], name: str, layout: Layout) -> Iterator[Sent]:
-    """The values of a file. Raises CutFileError.
+    """The values of a file. Raises UserError if the file ends within a value, or has an impossible length.
 
     Args:
         name: the name of the file in ``Sent.place``.
@@ -88,11 +84,11 @@ def of_topic(settings: Settings, since: int | None) -> Iterator[Sent]:
 
 def _value(file: IO[bytes], length: bytes, place: str) -> bytes | None:
     if len(length) < _LENGTH.size:
-        raise CutFileError(f"{place}: the file ends within a length: write it again, or use --as lines")
+        raise UserError(f"{place}: the file ends within a length: write it again, or use --as lines")
     (size,) = _LENGTH.unpack(length)
     if size == _NULL:
         return None
     value = file.read(max(size, 0))
     if size < 0 or len(value) < size:
-        raise CutFileError(f"{place}: no value of {size} bytes follows: write the file again, or use --as lines")
+        raise UserError(f"{place}: no value of {size} bytes follows: write the file again, or use --as lines")
     return value

@@ -29,7 +29,7 @@ _EXIT_DO_NOT_RESTART = 2
 
 
 def run(settings: Settings) -> None:
-    """Run the ledger until SIGTERM or SIGINT. Raises StartUpError, LedgerError, PseudonymKeyError, OSError."""
+    """Run the ledger until SIGTERM or SIGINT. Raises StartUpError, LedgerError, SettingsError, OSError."""
     require_port(settings.metrics_host, settings.ledger_metrics_port, "LOYALTY_LEDGER_METRICS_PORT")
     metrics = Metrics()
     engine = writing_engine(settings.ledger_url)

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from schemas import topics
 from schemas.topics import Topic
-from services.errors import UserError
+from services.errors import SettingsError, UserError
 from services.messaging.clients import admin, consumer
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
@@ -26,17 +26,13 @@ _LEADER_PAUSE_SECONDS = 0.05
 _ASK_SECONDS = 5.0
 
 
-class TopicMismatchError(UserError):
-    """An existing topic has another number of partitions than the catalogue."""
-
-
 def create_topics(settings: Settings) -> list[str]:
     """Create the missing topics of the catalogue and check the others. Returns the names of all topics.
 
     If an older release has created a topic with lower values, the function raises its ``max.message.bytes``, and the
     ``retention.ms`` of a compacted topic. It never lowers them.
 
-    Raises TopicMismatchError if an existing topic has another number of partitions, because readers would look for keys
+    Raises UserError if an existing topic has another number of partitions, because readers would look for keys
     in wrong partitions. Raises KafkaException if the broker cannot create a topic, or if a partition gets no leader.
     """
     client = admin(settings)
@@ -90,7 +86,7 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
         found = len(client.list_topics(name, timeout=30).topics[name].partitions)
         # A broker reports zero partitions for a moment after it has created the topic.
         if found not in (0, topic.partitions):
-            raise TopicMismatchError(
+            raise UserError(
                 f"topic {name} has {found} partitions, and the catalogue says {topic.partitions}: create it again. "
                 "This loses its records, so first read "
                 "docs/how-to/back-up-and-restore.md#a-topic-has-a-wrong-number-of-partitions"
@@ -183,27 +179,20 @@ def topic_ids(of: Collection[Topic], settings: Settings) -> dict[str, str]:
     return {name: str(description.result().topic_id) for name, description in descriptions.items()}
 
 
-class TimestampTypeError(UserError):
-    """A topic stores the times of producers. With one wrong clock, Spark could drop the records of other producers as
-    late.
-    """
-
-    exit_status = 2
-
-
 def max_record_age(topic: Topic, settings: Settings) -> timedelta | None:
     """The age that a record can reach before the broker deletes it; None if the broker never deletes it.
 
     The broker deletes a segment when its newest record is older than the retention. Its oldest record can be older by
-    the duration of a segment. Raises TimestampTypeError if the broker does not set the times of the records.
+    the duration of a segment. Raises SettingsError if the broker does not set the times of the records.
     """
     name = settings.name_of(topic)
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
     client = admin(settings)  # librdkafka drops the requests of a client that has been freed
     (future,) = client.describe_configs([resource], request_timeout=30).values()
     config = future.result()
+    # With the time of one wrong clock, Spark could drop the records of other producers as late.
     if config["message.timestamp.type"].value != "LogAppendTime":
-        raise TimestampTypeError(
+        raise SettingsError(
             f"topic {name} does not have message.timestamp.type=LogAppendTime; set it, or create the topic again"
         )
     retention, segment = (int(config[setting].value) for setting in ("retention.ms", "segment.ms"))

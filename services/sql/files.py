@@ -24,10 +24,6 @@ SCHEMA = pa.schema(
 _DELTA_LOG = "_delta_log"
 
 
-class NoExportError(UserError):
-    """There are no exported files. The message says how to write them."""
-
-
 def line_items(settings: Settings) -> ds.Dataset | None:
     """The exported line items, or None if there are none. DuckDB reads only the columns and files that it needs.
 
@@ -65,17 +61,17 @@ def open_delta(folder: str) -> "DeltaTable | None":
 
 
 def refuse(settings: Settings) -> Iterator[pa.RecordBatch]:
-    """Raise NoExportError. Its message says why the exported files cannot be read, or that there are none."""
+    """Raise UserError. Its message says why the exported files cannot be read, or that there are none."""
     try:
         line_items(settings)
     except Exception as error:
-        raise NoExportError(f"the exported files in {settings.export_dir} cannot be read: {error}") from error
+        raise UserError(f"the exported files in {settings.export_dir} cannot be read: {error}") from error
     if local_folder(settings.export_dir) is None and settings.export_format != "delta":
-        raise NoExportError(
+        raise UserError(
             f"the exported files in {settings.export_dir} cannot be read, because `loyalty sql` reads Parquet "
             "from local folders only: mount the file system, and set LOYALTY_EXPORT_DIR to its local folder"
         )
-    raise NoExportError(
+    raise UserError(
         f"{settings.export_dir} has no exported files: wait for the export of the pipeline (LOYALTY_EXPORT_INTERVAL), "
         "or run `loyalty export` if no pipeline exports to this folder"
     )

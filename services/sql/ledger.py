@@ -22,10 +22,6 @@ _KEY_COLUMNS: dict[str, pa.DataType] = {"account_id": pa.int64(), "customer_key"
 KEY_SCHEMA = pa.schema(_KEY_COLUMNS)
 
 
-class CustomerKeyError(UserError):
-    """The setting with the key for customer keys is missing. The message says how to set it."""
-
-
 def ledger_schema(table: Table) -> pa.Schema:
     """The columns of a table of the ledger."""
     return pa.schema([pa.field(column.name, _arrow_type(column.type)) for column in table.columns])
@@ -54,10 +50,10 @@ def read_customer_keys(settings: Settings) -> Iterator[pa.RecordBatch]:
     The hash uses its own secret, so nobody can join the rows with other data under pseudonyms. A customer who returns
     after an erasure has another opened time, and so another key.
 
-    Raises CustomerKeyError, PseudonymKeyError, LedgerUnavailableError and LedgerError.
+    Raises UserError if no key is set, SettingsError for a wrong key, LedgerUnavailableError and LedgerError.
     """
     if settings.customer_key_file is None:
-        raise CustomerKeyError(
+        raise UserError(
             "customer keys are off: set LOYALTY_CUSTOMER_KEY_FILE to a file for their key. A missing file is created"
         )
     keys = pseudonyms(settings.customer_key_file)

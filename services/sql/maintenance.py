@@ -6,14 +6,10 @@ from deltalake.exceptions import CommitFailedError
 
 from services.errors import UserError
 from services.settings import Settings
-from services.sql.files import NoExportError, delta_table
+from services.sql.files import delta_table
 
 KEEP_HOURS = 7 * 24
 """Readers may still use a file for this time after a compaction has replaced it. It is Delta's default."""
-
-
-class MaintenanceConflictError(UserError):
-    """The export has changed the same files. The message says what to do."""
 
 
 class Maintained(NamedTuple):
@@ -27,18 +23,18 @@ class Maintained(NamedTuple):
 def maintain(settings: Settings, keep_hours: int = KEEP_HOURS) -> Maintained:
     """Merge the small files of each day, and delete files that the table has not needed for ``keep_hours``.
 
-    The export can run meanwhile: a commit of Delta succeeds or fails as a whole. Raises NoExportError without a Delta
-    table, and MaintenanceConflictError if the export has changed the same files.
+    The export can run meanwhile: a commit of Delta succeeds or fails as a whole. Raises UserError without a Delta
+    table, or if the export has changed the same files.
     """
     table = delta_table(settings)
     if table is None:
-        raise NoExportError(
+        raise UserError(
             f"{settings.export_dir} is not a Delta table: maintenance is for an export with LOYALTY_EXPORT_FORMAT=delta"
         )
     try:
         merged = table.optimize.compact()
     except CommitFailedError as error:
-        raise MaintenanceConflictError(
+        raise UserError(
             f"the export has changed the files that were merged: run the command again ({error})"
         ) from error
     # A full vacuum would also find files of a micro-batch that died before its commit. But it deletes each file of the

@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 from pyarrow import parquet
 
-from services.errors import UserError
+from services.errors import SettingsError, UserError
 from services.settings import Settings
 from services.sql.catalogue import CUSTOMER_LINE_ITEMS, LINE_ITEMS, TABLES
 from services.sql.database import Database
@@ -28,16 +28,6 @@ _FILE = "part-0.parquet"
 # Write no statistics. Delta's log would keep the smallest and largest values of each column for a month, and they could
 # be keys of erased customers.
 _DELTA = {"delta.dataSkippingNumIndexedCols": "0"}
-
-
-class TableFormatError(UserError):
-    """The folder of a table has files of the other format. The message says what to do."""
-
-
-class TableFolderError(UserError):
-    """The folder of a table overlaps the folder of the exported line items. The message says what to do."""
-
-    exit_status = 2
 
 
 class Written(NamedTuple):
@@ -55,12 +45,12 @@ def default_tables(settings: Settings) -> list[str]:
 
 
 def require_own_folders(names: Iterable[str], settings: Settings) -> None:
-    """Raise TableFolderError if the folder of one of these tables overlaps the folder of the line items."""
+    """Raise SettingsError if the folder of one of these tables overlaps the folder of the line items."""
     exported = _place(settings.export_dir)
     for folder in (_folder(name, settings) for name in names):
         place = _place(folder)
         if place.is_relative_to(exported) or exported.is_relative_to(place):
-            raise TableFolderError(
+            raise SettingsError(
                 f"cannot write a table to {folder}: LOYALTY_EXPORT_DIR is {settings.export_dir}, and one of the two "
                 "folders is in the other. Rows of the table could become line items, and files of line items could be "
                 "deleted. Set LOYALTY_TABLES_DIR to a folder beside LOYALTY_EXPORT_DIR."
@@ -84,7 +74,7 @@ def write(name: str, database: Database, settings: Settings) -> Written:
     that ended early, so that no erased customer remains in them. A row whose records have expired stays in the files
     (``Table.key``).
 
-    Raises TableFormatError, SqlError, and the error of a source that cannot be read.
+    Raises UserError if the folder has files of another format, SqlError, and the error of a source that cannot be read.
     """
     table = BY_NAME[name]
     folder = _folder(name, settings)
@@ -121,7 +111,7 @@ def _read(folder: str, export_format: str) -> pa.Table | None:
     delta = open_delta(folder)
     file = Path(folder, _FILE)
     if (delta and export_format != "delta") or (file.exists() and export_format == "delta"):
-        raise TableFormatError(
+        raise UserError(
             f"{folder} has files of another format: set LOYALTY_EXPORT_FORMAT as before, or choose another "
             "LOYALTY_TABLES_DIR"
         )

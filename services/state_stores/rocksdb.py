@@ -232,10 +232,6 @@ def _parse_checkpoint(stored: bytes | None) -> tuple[Checkpoint | None, int]:
     return Checkpoint(stored[_CHECKPOINT_HEADER.size :].decode(), offset, caught_up_time), count
 
 
-class StateDirectoryInUseError(UserError):
-    """Another process uses the state directory."""
-
-
 class StateDirectory:
     """The directory of all local stores. It is locked for this process until ``release`` or the process ends."""
 
@@ -248,7 +244,7 @@ class StateDirectory:
         except BlockingIOError as error:
             owner = os.read(self._lock, 32).decode(errors="replace").strip()
             os.close(self._lock)
-            raise StateDirectoryInUseError(
+            raise UserError(
                 f"the state directory {path} is in use by another process (pid {owner}): "
                 "start each process with its own --state-dir"
             ) from error

@@ -11,7 +11,7 @@ import httpx
 from pydantic import Field, ValidationInfo, field_validator
 
 from services.domain.entries import Kind
-from services.errors import UserError
+from services.errors import SettingsError
 from services.yaml_files.model import FileModel, Notes, validated
 from services.yaml_files.scalars import duration, member, scalar, text, whole
 from services.yaml_files.tree import InvalidFileError
@@ -27,12 +27,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
 _LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST = re.compile(rf"(?:{_LABEL}\.)*{_LABEL}\.?|[0-9a-f]*:[0-9a-f:.]+")
 _LARGEST_PORT = 65_535
-
-
-class EndpointsError(UserError):
-    """The endpoints file is not valid. The message has one line for each problem, and no secret."""
-
-    exit_status = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +55,16 @@ class Endpoint:
 
 
 def load(file: Path) -> list[Endpoint]:
-    """Read the endpoints of a file. Raises EndpointsError with all problems, and OSError if it cannot be opened."""
+    """Read the endpoints of a file. Raises SettingsError with all problems, and OSError if it cannot be opened."""
     try:
         found = validated(file.read_text(encoding="utf-8-sig"), _EndpointsFile).endpoints
     except InvalidFileError as error:
-        raise EndpointsError("\n".join(f"{file}: {problem}" for problem in error.problems)) from error
+        raise SettingsError("\n".join(f"{file}: {problem}" for problem in error.problems)) from error
     except FileNotFoundError as error:
         advice = "does not exist: write the endpoints into it, or set LOYALTY_WEBHOOKS_FILE to another file"
         raise FileNotFoundError(error.errno, advice, str(file)) from error
     except UnicodeDecodeError as error:
-        raise EndpointsError(f"{file}: is not in UTF-8") from error
+        raise SettingsError(f"{file}: is not in UTF-8") from error
     return [_endpoint(each, file.parent) for each in found]
 
 
@@ -88,12 +82,12 @@ def _secrets(file: Path, endpoint: str) -> tuple[bytes, ...]:
         lines = file.read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "is not in UTF-8"
-        raise EndpointsError(f"endpoint {endpoint}: secret-file {file}: {why}") from error
+        raise SettingsError(f"endpoint {endpoint}: secret-file {file}: {why}") from error
     if not lines:
-        raise EndpointsError(f"endpoint {endpoint}: secret-file {file}: is empty")
+        raise SettingsError(f"endpoint {endpoint}: secret-file {file}: is empty")
     secrets = tuple(_secret(line) for line in lines)
     if None in secrets:
-        raise EndpointsError(
+        raise SettingsError(
             f"endpoint {endpoint}: secret-file {file}, secret {secrets.index(None) + 1}: is not {SECRET_PREFIX} "
             f"followed by {_SHORTEST_SECRET} to {_LONGEST_SECRET} random bytes in base64"
         )

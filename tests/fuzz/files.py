@@ -19,11 +19,12 @@ from services.cli.opening_balances import import_commands
 from services.cli.programme import _text_of
 from services.cli.stores import _shops_of
 from services.codecs.events import command_record
+from services.errors import SettingsError
 from services.messaging.avro import encoder
 from services.opening_balances.file import read_files
 from services.programmes.file import ProgrammeError, parse_programme
 from services.pseudonyms import KEY_BYTES, Pseudonyms
-from services.webhooks.endpoints import EndpointsError, load
+from services.webhooks.endpoints import load
 from tests.fuzz.target import DefectError, Feed, FuzzTarget, Outcome
 from tests.support.builders import IDS
 from tests.support.mutations import ANY_MUTATIONS, JSON_MUTATIONS, Mutation, damaged
@@ -125,7 +126,7 @@ def endpoints(rng: Random) -> Iterator[File]:
 def _use_endpoints(file: Path) -> Outcome:
     try:
         load(file)
-    except EndpointsError as error:
+    except SettingsError as error:
         if not str(error) or "Traceback" in str(error):
             raise DefectError(f"an unclear error: {error}") from error
         return Outcome.REFUSED

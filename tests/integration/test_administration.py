@@ -5,7 +5,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from schemas import topics
 from schemas.topics import Topic
-from services.messaging.administration import TopicMismatchError, create_topics
+from services.errors import UserError
+from services.messaging.administration import create_topics
 from services.messaging.clients import admin
 from services.settings import Settings
 from tests.support.waiting import wait_for
@@ -56,5 +57,5 @@ def test_a_topic_with_added_partitions_is_refused(settings: Settings) -> None:
     name, client = settings.name_of(topics.LOYALTY_BALANCES), admin(settings)
     client.create_partitions([NewPartitions(name, 6)])[name].result()
     wait_for("the new partitions", lambda: len(client.list_topics(name, timeout=30).topics[name].partitions) == 6)
-    with pytest.raises(TopicMismatchError, match=f"{name} has 6 partitions, .* says 3: .*wrong-number-of-partitions"):
+    with pytest.raises(UserError, match=f"{name} has 6 partitions, .* says 3: .*wrong-number-of-partitions"):
         create_topics(settings)

@@ -10,12 +10,12 @@ from confluent_kafka import TopicPartition
 
 from infra.demo.comparison import Nature
 from infra.local.ports import HOST, free_port
-from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.queries.export import EXPORT
 from pipelines.queries.fan_out import FAN_OUT
 from pipelines.queries.loyalty import LOYALTY
 from schemas import topics
 from services.domain.events import Adjust, Capture, Reserve, Transfer, Void
+from services.errors import UserError
 from services.messaging.avro import encoder
 from services.messaging.clients import admin
 from services.pos_simulator.simulation import Options, Simulation
@@ -87,7 +87,7 @@ def test_unread_records_that_retention_deleted_are_reported(spark, settings: Set
     for future in client.delete_records([TopicPartition(name, partition, 5)]).values():
         future.result()
 
-    with pytest.raises(RecordsLostError, match=rf"pos-invoices {partition} from offset 3 to 4"):
+    with pytest.raises(UserError, match=rf"pos-invoices {partition} from offset 3 to 4"):
         LOYALTY.start(spark, IDS, settings, available_now=True)
     run_to_the_end(spark, settings.model_copy(update={"accept_data_loss": True}), LOYALTY)
     cards = {entry["CustomerCardNo"] for entry in records_of(settings, topics.LOYALTY)}

@@ -24,12 +24,12 @@ from pipelines.queries.export import EXPORT
 from pipelines.queries.fan_out import FAN_OUT
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.queries.sales import SALES
-from pipelines.runtime.query import RepeatHorizonError
 from pipelines.runtime.query_metrics import report
 from schemas import topics
 from services.domain.formats import LAST_TIME
 from services.domain.validation import LARGEST_INVOICE
-from services.messaging.administration import TimestampTypeError, wait_for_leaders
+from services.errors import SettingsError
+from services.messaging.administration import wait_for_leaders
 from services.messaging.avro import encoder
 from services.messaging.clients import admin, producer
 from services.settings import Settings
@@ -269,7 +269,7 @@ def test_a_topic_with_the_tills_time_is_refused(spark, settings):
         future.result()
     wait_for_leaders(client, [TopicPartition(name, 0)])
 
-    with pytest.raises(TimestampTypeError, match="LogAppendTime"):
+    with pytest.raises(SettingsError, match="LogAppendTime"):
         run_to_the_end(spark, settings, FAN_OUT)
 
 
@@ -278,7 +278,7 @@ def test_a_horizon_shorter_than_the_retention_is_refused(spark, settings):
     """The query would drop records older than the horizon as late, so retention must be shorter."""
     from datetime import timedelta
 
-    with pytest.raises(RepeatHorizonError, match="8 days"):
+    with pytest.raises(SettingsError, match="8 days"):
         run_to_the_end(spark, settings.model_copy(update={"repeat_horizon": timedelta(days=7)}), FAN_OUT)
 
 

@@ -12,14 +12,11 @@ from confluent_kafka import TopicPartition
 
 from pipelines.checkpoints import lock, manifest
 from pipelines.checkpoints.manifest import CheckpointMismatchError
-from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.queries import loyalty
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
-from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.rebuild import rebuild
-from pipelines.reconciliation.refusals import RebuildError
 from pipelines.reconciliation.snapshot import CREATED_AGAIN
 from pipelines.reconciliation.waiting_returns import waiting_returns
 from pipelines.runtime.query import DEDUPLICATION
@@ -27,6 +24,7 @@ from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Replace, Reserve, Transfer
 from services.domain.programme import DAY
+from services.errors import SettingsError, UserError
 from services.messaging.administration import create_topics
 from services.messaging.clients import admin
 from services.programmes.file import ProgrammeError
@@ -228,7 +226,7 @@ def after_replacing_a_card(spark, settings):
 def lose_topics_and_checkpoint(checkpoint, spark, settings):
     """Delete the events and then the checkpoint. Without the archive, a rebuild in between is refused."""
     delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
-    with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
+    with pytest.raises(UserError, match=r"pos-invoices: records of before .* are no longer in the topic"):
         rebuild(reconciliation_context(spark, settings), archive=False, without_ledger=True)
     assert checkpoint.exists(), "what is refused changes nothing"
     shutil.rmtree(checkpoint)
@@ -278,14 +276,14 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
     run_to_the_end(spark, settings, LOYALTY)
     delete_records(settings, topics.POS_INVOICES)
     publish_invoices(settings, invoice("I3", A, 100.0))
-    with pytest.raises(RecordsLostError, match="pos-invoices"):
+    with pytest.raises(UserError, match="pos-invoices"):
         run_to_the_end(spark, settings, ARCHIVE)
     run_to_the_end(spark, settings.model_copy(update={"accept_data_loss": True}), ARCHIVE)
     run_to_the_end(spark, settings, LOYALTY, ARCHIVE)
     delete_records(settings, topics.POS_INVOICES)
 
     with pytest.raises(
-        RebuildError, match=r"archive .* can lack .*pos-invoices \d from offset 1 to 1, which its query was allowed"
+        UserError, match=r"archive .* can lack .*pos-invoices \d from offset 1 to 1, which its query was allowed"
     ):
         rebuild(reconciliation_context(spark, settings), archive=True, without_ledger=True)
     assert Path(LOYALTY.checkpoint(settings)).exists(), "a refusal changes nothing"
@@ -293,7 +291,7 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
     tuesday = settings.model_copy(update={"pseudonym_key_file": tmp_path / "tuesday.key"})
     with pytest.raises(CheckpointMismatchError, match="pseudonym_key"):
         run_to_the_end(spark, tuesday, ARCHIVE)
-    with pytest.raises(ArchiveError, match="LOYALTY_PSEUDONYM_KEY_FILE"):
+    with pytest.raises(SettingsError, match="LOYALTY_PSEUDONYM_KEY_FILE"):
         rebuild(reconciliation_context(spark, tuesday), archive=True, without_ledger=True)
 
 
@@ -305,7 +303,7 @@ def test_a_query_does_not_start_with_a_lost_programme(spark, settings):
 
     name = create_again(settings, topics.LOYALTY_PROGRAMMES)
 
-    with pytest.raises(RecordsLostError, match=f"{name} was created again"):
+    with pytest.raises(UserError, match=f"{name} was created again"):
         LOYALTY.start(spark, IDS, settings, available_now=True)
 
 
@@ -343,10 +341,10 @@ def test_a_rebuild_from_a_topic_that_was_created_again_is_refused(spark, setting
     for archive in (False, True):
         if archive:
             run_to_the_end(spark, settings, ARCHIVE)
-        with pytest.raises(RebuildError, match=r"1 accounts cannot be recomputed: events are missing.* created again"):
+        with pytest.raises(UserError, match=r"1 accounts cannot be recomputed: events are missing.* created again"):
             rebuild(reconciliation_context(spark, settings), archive=archive, without_ledger=True)
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=False)
     assert (1, [CREATED_AGAIN]) == (report.not_recomputed, report.notes)
     assert before == last_balances_of(settings), "a refusal changes nothing"
-    with pytest.raises(RecordsLostError, match=f"{name} was created again"):
+    with pytest.raises(UserError, match=f"{name} was created again"):
         LOYALTY.start(spark, IDS, settings, available_now=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.events import read_archive
+from services.errors import SettingsError
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -16,5 +16,5 @@ def test_a_missing_or_empty_archive_is_named(spark: SparkSession, tmp_path: Path
     if exists:
         (archive / "_checkpoint").mkdir(parents=True)
 
-    with pytest.raises(ArchiveError, match=r"archive has no archived events: run `loyalty archive`, or set LOYALTY_"):
+    with pytest.raises(SettingsError, match=r"archive has no archived events: run `loyalty archive`, or set LOYALTY_"):
         read_archive(spark, str(archive))

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_LOST
-from pipelines.reconciliation.refusals import RebuildError, check_complete, check_receivers
+from pipelines.reconciliation.refusals import check_complete, check_receivers
+from services.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ def test_points_for_a_pseudonym_must_have_been_sent(spark, nameless, refusal):
     records = spark.createDataFrame([("!gift/in",), ("!gift",), ("#lost",), (None,)], "identity string")
     snapshot = SimpleNamespace(events=SimpleNamespace(records=records))
 
-    with pytest.raises(RebuildError, match=refusal) if refusal else nullcontext():
+    with pytest.raises(UserError, match=refusal) if refusal else nullcontext():
         check_receivers(accounts, snapshot)
 
 
@@ -31,7 +32,7 @@ def test_a_refusal_says_what_to_do_about_missing_entries(spark):
     accounts = spark.createDataFrame([(None,), (ENTRIES_MISSING,), (ENTRIES_MISSING,)], "problem string")
     snapshot = SimpleNamespace(notes=[], coverage=SimpleNamespace(events_from=0))
 
-    with pytest.raises(RebuildError, match=r"^2 accounts .* in the ledger; .*`loyalty ledger gaps`.*--without-ledger$"):
+    with pytest.raises(UserError, match=r"^2 accounts .* in the ledger; .*`loyalty ledger gaps`.*--without-ledger$"):
         check_complete(accounts, snapshot)
 
 
@@ -47,5 +48,5 @@ def test_a_refusal_names_an_event_that_is_lost(spark):
     accounts = spark.createDataFrame(rows, "problem string, differences array<struct<`where`: string, what: string>>")
     snapshot = SimpleNamespace(notes=[], coverage=SimpleNamespace(events_from=0))
 
-    with pytest.raises(RebuildError, match=r"^1 accounts .*: no such event: I1, of the .* use --accept-lost-events$"):
+    with pytest.raises(UserError, match=r"^1 accounts .*: no such event: I1, of the .* use --accept-lost-events$"):
         check_complete(accounts, snapshot)

@@ -10,24 +10,17 @@ import pipelines.__main__ as pipeline
 from api.security.hops import InstanceSecretError
 from pipelines.checkpoints.lock import CheckpointInUseError
 from pipelines.checkpoints.manifest import CheckpointMismatchError
-from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.reconciliation import context
-from pipelines.reconciliation.context import ArchiveError, open_context
-from pipelines.reconciliation.refusals import RebuildError
-from pipelines.runtime.query import RepeatHorizonError
-from services.audit.extent import NoTopicError
+from pipelines.reconciliation.context import open_context
 from services.audit.facts import Source
 from services.audit.sources import UnreadableError
+from services.errors import SettingsError, UserError
 from services.ledger.database import LedgerError
-from services.messaging.administration import TimestampTypeError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.programmes.file import ProgrammeError
-from services.pseudonyms import PseudonymKeyError
 from services.settings import Settings
 from services.start_up import StartUpError
-from services.state_stores.rocksdb import StateDirectoryInUseError
-from services.tls import CertificateError
 
 
 @pytest.mark.parametrize(
@@ -38,11 +31,9 @@ from services.tls import CertificateError
         (2, CheckpointInUseError),
         (2, CheckpointMismatchError),
         (2, ProgrammeError),
-        (2, PseudonymKeyError),
-        (2, RecordsLostError),
-        (2, RepeatHorizonError),
+        (2, SettingsError),
+        (2, UserError),
         (2, StartUpError),
-        (2, TimestampTypeError),
     ],
 )
 def test_the_pipeline(status: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,10 +46,9 @@ def test_the_pipeline(status: int, error: type[Exception], monkeypatch: pytest.M
     ("status", "error"),
     [
         (2, LedgerError),
-        (1, StateDirectoryInUseError),
-        (2, CertificateError),
+        (1, UserError),
+        (2, SettingsError),
         (2, InstanceSecretError),
-        (2, PseudonymKeyError),
         (2, StartUpError),
     ],
 )
@@ -74,19 +64,14 @@ def test_the_api(status: int, error: type[Exception], monkeypatch: pytest.Monkey
     ("rebuild", "error"),
     [
         (1, CheckpointInUseError("why")),
-        (1, NoTopicError("why")),
+        (1, UserError("why")),
         (1, ProgrammeError("why")),
         (1, PublishError("why")),
-        (1, RebuildError("why")),
         (1, SchemaRegistryUnavailableError("why")),
         (1, UnreadableError(Source.STATE, "why")),
-        (2, ArchiveError("why")),
-        (2, CertificateError("why")),
+        (2, SettingsError("why")),
         (2, CheckpointMismatchError("why")),
-        (2, PseudonymKeyError("why")),
-        (2, RepeatHorizonError("why")),
         (2, StartUpError("why")),
-        (2, TimestampTypeError("why")),
     ],
 )
 def test_rebuild_and_audit(rebuild: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from infra.local.ports import HOST
 from infra.security.certificates import Authority
 from services.errors import SettingsError
 from services.settings import Settings, read_settings
-from services.tls import CertificateError, certificate_of, client_context
+from services.tls import certificate_of, client_context
 from tests.support.waiting import wait_for
 from tests.unit.api.servers import PATIENCE_SECONDS, app, serving
 
@@ -150,7 +150,7 @@ def test_files_without_certificates_are_named(tmp_path: Path, wrong: str) -> Non
     settings = Settings(**{**certificates.settings, f"api_{wrong}_file": file})
     certificate = certificate_of(settings)
     use = client_context if wrong == "ca" else partial(server_of, app, certificate=certificate, grace_seconds=1)
-    with pytest.raises(CertificateError, match=str(file)):
+    with pytest.raises(SettingsError, match=str(file)):
         use(settings=settings)
 
 

@@ -16,11 +16,12 @@ from pipelines.checkpoints import learned_ids, manifest, programme_versions, ret
 from pipelines.checkpoints.learned_ids import LearnedIds
 from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError, claim
 from pipelines.checkpoints.programme_versions import require_versions
-from pipelines.checkpoints.retention import LostRecords, RecordsLostError, accepted_losses, check
+from pipelines.checkpoints.retention import LostRecords, accepted_losses, check
 from pipelines.queries.loyalty import LOYALTY, LOYALTY_FACTOR
 from pipelines.reconciliation.events import has_gap
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.domain.programme import Programme, Programmes
+from services.errors import UserError
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 
@@ -301,7 +302,7 @@ def test_a_topic_that_was_created_again_is_refused(monkeypatch: pytest.MonkeyPat
     log.topic_id, log.end = "tuesday", end
     records = "pos-invoices 0 from offset 0 to 2999"
     for _ in range(2):
-        with pytest.raises(RecordsLostError, match=f"pos-invoices was created again, .* can skip {records};"):
+        with pytest.raises(UserError, match=f"pos-invoices was created again, .* can skip {records};"):
             check_with(Settings())
     check_with(Settings(accept_data_loss=True))
     assert [("pos-invoices", 0, 0, 3_000)] == recorded_losses()
@@ -315,7 +316,7 @@ def test_a_topic_that_was_created_again_with_fewer_partitions_can_be_accepted(mo
     log = Log(monkeypatch, position=3_000, begin=0)
     check_with(Settings())
     log.topic_id, log.partition = "tuesday", 1
-    with pytest.raises(RecordsLostError, match="pos-invoices was created again"):
+    with pytest.raises(UserError, match="pos-invoices was created again"):
         check_with(Settings())
     check_with(Settings(accept_data_loss=True))
     assert [] == recorded_losses()
@@ -331,7 +332,7 @@ def test_a_partition_without_its_newest_records_is_refused(
     log.end, log.planned = 3_000, planned
     check_with(Settings())
     log.end = 2_500
-    with pytest.raises(RecordsLostError, match=r"Kafka has lost .* pos-invoices 0 from offset 2500 to 2999"):
+    with pytest.raises(UserError, match=r"Kafka has lost .* pos-invoices 0 from offset 2500 to 2999"):
         check_with(Settings())
     check_with(Settings(accept_data_loss=True))
     log.end = 2_600  # the archive checks again during its first micro-batch
@@ -345,7 +346,7 @@ def test_a_partition_without_its_newest_records_is_refused(
 def test_retention_in_a_partition_that_was_added_during_a_stop_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(monkeypatch, position=3_000, begin=200)
     log.partition = 1
-    with pytest.raises(RecordsLostError, match="retention has deleted pos-invoices 1 from offset 0 to 199"):
+    with pytest.raises(UserError, match="retention has deleted pos-invoices 1 from offset 0 to 199"):
         check_with(Settings())
 
 
@@ -393,7 +394,7 @@ def test_every_accepted_loss_is_recorded(files: dict[str, str], monkeypatch: pyt
     log.is_committed = False
     accepting = Settings(accept_data_loss=True)
 
-    with pytest.raises(RecordsLostError, match="pos-invoices 0 from offset 3000 to 4999"):
+    with pytest.raises(UserError, match="pos-invoices 0 from offset 3000 to 4999"):
         check_with(Settings())
     assert {} == files
     check_with(accepting)

@@ -27,7 +27,7 @@ from pipelines.reconciliation.reconstruction import (
     records_of,
     with_tombstone,
 )
-from pipelines.reconciliation.refusals import RebuildError, check_ledger
+from pipelines.reconciliation.refusals import check_ledger
 from pipelines.runtime.query import Query
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_DECISIONS
 from services.audit.comparison import Coverage, compare
@@ -39,6 +39,7 @@ from services.domain.account.processor import process
 from services.domain.entries import AccountVersion, Entry
 from services.domain.events import Adjust, Erase, Event, Import, Purchase, Replace, Reserve, SentLot, Transfer
 from services.domain.programme import DAY, Programme, Programmes
+from services.errors import UserError
 from services.messaging.avro import record_encoder
 from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.settings import Settings
@@ -192,7 +193,7 @@ def test_the_ledger_must_be_readable(compared: set[Source], refusal: str | None)
     coverage = Coverage(frozenset(compared), 0, 0, 0, NOW)
     snapshot: Any = SimpleNamespace(coverage=coverage, unreadable=["ledger: no such file"])
 
-    with pytest.raises(RebuildError, match=refusal) if refusal else nullcontext():
+    with pytest.raises(UserError, match=refusal) if refusal else nullcontext():
         check_ledger(snapshot)
 
 
@@ -355,7 +356,7 @@ def test_a_rebuild_gives_up_after_some_attempts(monkeypatch: pytest.MonkeyPatch)
     checkpoint = Checkpoint()
     monkeypatch.setattr(Query, "start", MagicMock(side_effect=StreamingQueryException("no worker")))
 
-    with pytest.raises(RebuildError, match="does not start: no worker"):
+    with pytest.raises(UserError, match="does not start: no worker"):
         rebuild._start(MagicMock(), checkpoint, Seed(MagicMock(), MagicMock(), {}, MagicMock()))  # type: ignore[arg-type]
 
     assert rebuild._ATTEMPTS == checkpoint.discarded

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from services.domain.validation import is_pseudonym
-from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
+from services.errors import SettingsError
+from services.pseudonyms import Pseudonyms, pseudonyms
 
 KEY = bytes(range(32))
 
@@ -55,12 +56,12 @@ def test_a_key_of_another_length_is_refused(tmp_path: Path, content: bytes) -> N
     """The error has the name of the file and the reason."""
     file = tmp_path / "key"
     file.write_bytes(content)
-    with pytest.raises(PseudonymKeyError, match=f"key is not a key: it has {len(content)} bytes"):
+    with pytest.raises(SettingsError, match=f"key is not a key: it has {len(content)} bytes"):
         pseudonyms(file)
 
 
 def test_a_file_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     """The error has the name of the file, the reason and the setting."""
     (tmp_path / "file").touch()
-    with pytest.raises(PseudonymKeyError, match=r"file/key: Not a directory\. Set LOYALTY_PSEUDONYM_KEY_FILE"):
+    with pytest.raises(SettingsError, match=r"file/key: Not a directory\. Set LOYALTY_PSEUDONYM_KEY_FILE"):
         pseudonyms(tmp_path / "file" / "key")

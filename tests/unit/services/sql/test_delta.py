@@ -10,10 +10,10 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from services.cli import app
+from services.errors import UserError
 from services.settings import Settings
 from services.sql import files
 from services.sql.database import Database
-from services.sql.files import NoExportError
 from services.sql.maintenance import maintain
 from tests.support.kafka import NOBODY
 
@@ -82,7 +82,7 @@ def test_the_command_reports_what_it_did(tmp_path: Path, monkeypatch: pytest.Mon
     refused = runner.invoke(app, ["export", "maintain", "--to", str(tmp_path)])
     assert 1 == refused.exit_code
     assert "is not a Delta table" in refused.stderr
-    with pytest.raises(NoExportError):
+    with pytest.raises(UserError, match="is not a Delta table"):
         maintain(Settings(export_dir=str(tmp_path)))
     assert 2 == DeltaTable(tmp_path / "table").version()
 
@@ -92,5 +92,5 @@ def test_a_damaged_table_stops_only_statements_that_need_it(tmp_path: Path) -> N
     (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{")
     with closing(Database(Settings(export_dir=str(tmp_path)))) as database:
         assert [{"a": 1}] == database.run("SELECT 1 AS a").to_pylist()
-        with pytest.raises(NoExportError, match="cannot be read"):
+        with pytest.raises(UserError, match="cannot be read"):
             database.run("FROM invoices")

@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from services.domain.entries import Entry, Kind
+from services.errors import UserError
 from services.ledger.queries import LedgerUnavailableError
 from services.settings import Settings
 from services.sql import database as database_module
 from services.sql import files
 from services.sql.catalogue import TABLES
 from services.sql.database import Database, SqlError
-from services.sql.files import NoExportError
-from services.sql.ledger import CustomerKeyError
 from services.sql.questions import BY_NAME, QUESTIONS
 from tests.support.account_histories import HISTORIES, Processed
 from tests.support.builders import CARD, entry
@@ -155,7 +154,7 @@ def test_a_folder_can_be_a_uri(opened: Callable[..., Database], tmp_path: Path, 
 def test_an_open_database_reads_line_items_that_arrive(opened: Callable[..., Database], tmp_path: Path) -> None:
     """Each statement reads the files that exist at its start, also through views and if there were none before."""
     database = opened()
-    with pytest.raises(NoExportError):
+    with pytest.raises(UserError, match="has no exported files"):
         database.run("FROM invoices")
     for number in (1, 2):
         export(tmp_path / "export", line(str(number), "A", 10.5), batch=number)
@@ -402,7 +401,7 @@ def test_customer_keys_end_with_the_account(opened: Callable[..., Database], led
     """All lines of a customer have one key, which names nobody. After an erasure they have none."""
     export(tmp_path / "export", line("INV1", "A", 1.0), line("INV2", "A", 1.0), line("INV9", "A", 1.0))
     ledger.append((CARD, entry(1)), (CARD, entry(2)), ("other", entry(1, invoice_number="INV7")))
-    with pytest.raises(CustomerKeyError, match="LOYALTY_CUSTOMER_KEY_FILE"):
+    with pytest.raises(UserError, match="LOYALTY_CUSTOMER_KEY_FILE"):
         opened().run("FROM customer_line_items")
     keyed = opened(customer_key_file=tmp_path / "customer.key")
     statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
@@ -688,7 +687,7 @@ def test_a_failed_transaction_ends_with_rollback(opened: Callable[..., Database]
 def test_a_missing_source_says_what_to_do(opened: Callable[..., Database]) -> None:
     """The error is that of the source, and only statements that read the source fail."""
     database = opened()
-    with pytest.raises(NoExportError, match="has no exported files: wait"):
+    with pytest.raises(UserError, match="has no exported files: wait"):
         database.run("SELECT count(*) FROM invoices")
     with pytest.raises(LedgerUnavailableError):
         database.run("SELECT count(*) FROM liability")
@@ -696,7 +695,7 @@ def test_a_missing_source_says_what_to_do(opened: Callable[..., Database]) -> No
     with closing(Database(database._settings, tables.append)) as other, pytest.raises(LedgerUnavailableError):
         other.run("FROM ledger_entry UNION ALL FROM ledger_entry UNION ALL FROM ledger_entry")
     assert ["ledger_entry"] == tables
-    with pytest.raises(NoExportError, match="from local folders only"):
+    with pytest.raises(UserError, match="from local folders only"):
         opened(export_dir="hdfs://name-node/export").run("FROM line_items")
     assert [(1, 2)] == rows(database, "SELECT 1 AS a, 2 AS a")
     assert ["a", "a_1"] == database.run("SELECT 1 AS a, 2 AS a").column_names

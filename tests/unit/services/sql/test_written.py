@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 
 from services.cli import app
 from services.domain.entries import Kind
+from services.errors import SettingsError, UserError
 from services.settings import Settings
 from services.sql import written
 from services.sql.catalogue import TABLES
 from services.sql.database import Database
-from services.sql.written import TableFolderError, TableFormatError, Written, default_tables, require_own_folders
+from services.sql.written import Written, default_tables, require_own_folders
 from tests.support.builders import CARD, entry
 from tests.support.ledger import Ledger
 from tests.support.scan import files_with
@@ -183,10 +184,10 @@ def test_rows_stay_when_their_topic_forgets_them(settings: Settings, export_form
 def test_another_format_is_refused(settings: Settings) -> None:
     """Otherwise a folder would have two tables, and one of them would never forget erased customers."""
     write("invoices", settings)
-    with pytest.raises(TableFormatError, match="choose another LOYALTY_TABLES_DIR"):
+    with pytest.raises(UserError, match="choose another LOYALTY_TABLES_DIR"):
         write("invoices", with_format(settings, "delta"))
     write("liability", with_format(settings, "delta"))
-    with pytest.raises(TableFormatError, match="choose another LOYALTY_TABLES_DIR"):
+    with pytest.raises(UserError, match="choose another LOYALTY_TABLES_DIR"):
         write("liability", settings)
 
 
@@ -242,7 +243,7 @@ def test_tables_are_written_beside_the_line_items(tables: str, exported: str) ->
     for name in ("liability", "invoices"):
         try:
             require_own_folders([name], Settings(tables_dir=tables, export_dir=exported))
-        except TableFolderError as error:
+        except SettingsError as error:
             refused.append(str(error))
     assert [] == refused
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from services.errors import UserError
 from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
 from services.state_stores.changelog import Changelog
@@ -23,7 +24,6 @@ from services.state_stores.definition import FORMAT
 from services.state_stores.rocksdb import (
     RocksDbStorePartition,
     StateDirectory,
-    StateDirectoryInUseError,
     rocksdb_options,
 )
 from services.state_stores.store import StateStore
@@ -298,7 +298,7 @@ def test_one_process_uses_a_state_directory(tmp_path: Path) -> None:
     told = second()
     assert str(tmp_path) in told
     assert f"pid {os.getpid()}" in told
-    with pytest.raises(StateDirectoryInUseError):
+    with pytest.raises(UserError, match=f"pid {os.getpid()}"):
         StateDirectory(tmp_path)
     state.release()
     assert second() == ""

@@ -10,8 +10,9 @@ import pytest
 import typer
 
 from services.domain.entries import Kind
+from services.errors import SettingsError
 from services.webhooks.__main__ import main
-from services.webhooks.endpoints import USUAL_KINDS, Endpoint, EndpointsError, load
+from services.webhooks.endpoints import USUAL_KINDS, Endpoint, load
 
 RAW = bytes(range(32))
 SECRET = f"whsec_{base64.b64encode(RAW).decode()}"
@@ -100,7 +101,7 @@ def test_an_endpoint_shows_neither_url_nor_secret(tmp_path: Path) -> None:
 def test_an_invalid_file_is_refused_with_the_reason(tmp_path: Path, endpoints: str, says: str) -> None:
     """Each problem has one line with file and line number, and without the URL."""
     file = written(tmp_path, endpoints)
-    with pytest.raises(EndpointsError) as caught:
+    with pytest.raises(SettingsError) as caught:
         load(file)
     (line,) = [each for each in str(caught.value).splitlines() if "secret-file: is missing" not in each]
     assert says in line
@@ -122,7 +123,7 @@ def test_an_invalid_file_is_refused_with_the_reason(tmp_path: Path, endpoints: s
 )
 def test_a_bad_secret_is_refused_and_not_shown(tmp_path: Path, secret: str) -> None:
     """The error names endpoint and file, and describes the format of a secret."""
-    with pytest.raises(EndpointsError, match=r"endpoint crm: secret-file .*(empty|24 to 64 random bytes)") as caught:
+    with pytest.raises(SettingsError, match=r"endpoint crm: secret-file .*(empty|24 to 64 random bytes)") as caught:
         load(written(tmp_path, f"endpoints: [{{{LEAST}}}]", secret))
     assert not secret or secret not in str(caught.value)
 
@@ -130,7 +131,7 @@ def test_a_bad_secret_is_refused_and_not_shown(tmp_path: Path, secret: str) -> N
 def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
     """The error names the path."""
     file = written(tmp_path, f"endpoints: [{{{LEAST.replace('file: secret', 'file: other')}}}]")
-    with pytest.raises(EndpointsError, match=f"{tmp_path}/other: No such file"):
+    with pytest.raises(SettingsError, match=f"{tmp_path}/other: No such file"):
         load(file)
 
 
