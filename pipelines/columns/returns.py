@@ -25,7 +25,6 @@ def line_kind(of_invoice: Column, line: Column) -> Column:
 
 
 def names_original(invoice: Column) -> Column:
-    """Whether the invoice names an original invoice."""
     return F.coalesce(F.btrim(invoice.getField("OriginalInvoiceNumber"), F.lit(BLANKS)) != "", F.lit(False))
 
 

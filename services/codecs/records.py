@@ -18,7 +18,6 @@ def points_bytes(hundredths: int) -> bytes:
 
 
 def notification_record(card: str, entry: Entry, points: PointsValue = to_points) -> Record:
-    """Returns the record Notification of an entry."""
     return {
         "InvoiceNumber": entry.invoice_number,
         "CustomerCardNo": card,

@@ -12,7 +12,7 @@ _HUNDREDTH = Decimal("0.01")
 
 
 def to_hundredths(points: Decimal, rounding: str = ROUND_HALF_UP) -> int:
-    """Rounds points to hundredths. ``rounding`` is a rounding mode of ``decimal``."""
+    """``rounding`` is a rounding mode of ``decimal``."""
     return int(points.quantize(_HUNDREDTH, rounding).scaleb(2))
 
 

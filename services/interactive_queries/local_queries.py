@@ -41,7 +41,6 @@ class KeyRange(NamedTuple):
         return cls(max(first, prefix), min(ends, default=None))
 
     def after(self, key: bytes) -> "KeyRange":
-        """The keys of this range after a key."""
         return KeyRange(max(self.start, _next(key)), self.end)
 
 

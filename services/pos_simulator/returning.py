@@ -85,7 +85,6 @@ def _some_of(items: Sequence[LineItem], sign: int, rng: random.Random) -> list[L
 
 
 def _invoice(number: str, original: PosInvoice, visit: PosInvoice, lines: list[LineItem]) -> PosInvoice:
-    """The invoice of the visit, with these lines."""
     total = sum((Decimal(repr(line["TotalValue"])) for line in lines), Decimal(0))
     return {
         **visit,

@@ -86,7 +86,6 @@ def _newest_first(purchases: Iterable[tuple[str, PastPurchase]]) -> list[tuple[s
 
 
 def _expired(bought: PastPurchase, programmes: Programmes, expires_time: int) -> bool:
-    """Whether the points of the purchase expire at that time."""
     programme = programmes.version(bought.programme_version)
     # Points expire at the end of a day. This comparison excludes most purchases without the slow calendar.
     if programme.valid_for is None or not 0 <= expires_time - bought.time - programme.valid_for < 2 * DAY:
