@@ -113,9 +113,11 @@ CUSTOMER_LINE_ITEMS = Table(
         )
     ), owners AS (
         -- An exchange can have entries of two customers: of the buyer, and of the buyer of the returned items. An entry
-        -- whose own invoice is not in the files has another invoice with its number, at a larger distance.
+        -- whose own invoice is not in the files has another invoice with its number. Their times are far apart.
         SELECT InvoiceNumber, StoreID, CreatedTime,
-            arg_min(account_id, (kind <> 'earned', reason = 'purchase-unknown', distance, account_id)) AS account_id
+            arg_min(account_id, (
+                distance[1] > 7 * 86_400_000, kind <> 'earned', reason = 'purchase-unknown', distance, account_id
+            )) AS account_id
         FROM entries GROUP BY InvoiceNumber, StoreID, CreatedTime
     )
     SELECT customer_key AS CustomerKey, line_items.*

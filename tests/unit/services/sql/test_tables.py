@@ -536,23 +536,31 @@ def test_a_repeated_visit_under_the_same_number_counts(
     assert [("S1", 1, 1, 100.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
 
 
+def use_a_number_again(ledger: Ledger, folder: Path, kind: Kind) -> None:
+    """The older account has bought something else, and long ago something with the number X. That is not in the files."""
+    long_ago = MARCH - 365 * 86_400_000
+    bought = (CARD, entry(1, invoice_number="X", time=long_ago)), (CARD, entry(2, invoice_number="Y", time=MARCH))
+    ledger.append(*bought)
+    ledger.append(("other", entry(1, invoice_number="X", time=MARCH, kind=kind)))
+    export(folder / "export", *(line(number, "A", 1.0, CreatedTime=MARCH) for number in "XY"), day=date(2027, 3, 31))
+
+
+@pytest.mark.parametrize("kind", [Kind.EARNED, Kind.RETURNED])
 def test_a_basket_belongs_to_its_own_buyer_also_if_an_earlier_basket_is_not_in_the_files(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, kind: Kind
 ) -> None:
-    """The older account has bought something else, and long ago something with the same number."""
-    year = 365 * 86_400_000
-    ledger.append(
-        (CARD, entry(1, invoice_number="X", time=MARCH - year)), (CARD, entry(2, invoice_number="Y", time=MARCH))
-    )
-    ledger.append(("other", entry(1, invoice_number="X", time=MARCH)))
-    export(tmp_path / "export", *(line(number, "A", 1.0, CreatedTime=MARCH) for number in "XY"), day=date(2027, 3, 31))
+    use_a_number_again(ledger, tmp_path, kind)
     keyed = opened(customer_key_file=tmp_path / "customer.key")
     ids = dict(rows(keyed, "SELECT customer_key, account_id FROM customer_keys"))
 
     found = rows(keyed, "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber")
 
     assert [2, 1] == [ids[key] for (key,) in found]
-    assert [("S1", 2, 0, 0.0)] == rows(keyed, BY_NAME["repeat-rate"].sql)
+
+
+def test_a_basket_is_a_visit_of_its_own_buyer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
+    use_a_number_again(ledger, tmp_path, Kind.EARNED)
+    assert [("S1", 2, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
 
 
 @pytest.mark.parametrize("between", [100 * 86_400_000, 60_000])
