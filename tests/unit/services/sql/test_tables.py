@@ -537,7 +537,7 @@ def test_a_repeated_visit_under_the_same_number_counts(
 
 
 def use_a_number_again(ledger: Ledger, folder: Path, kind: Kind) -> None:
-    """The older account has bought something else, and long ago something with the number X. That is not in the files."""
+    """The older account has bought something else, and long ago with the number X. That basket is not in the files."""
     long_ago = MARCH - 365 * 86_400_000
     bought = (CARD, entry(1, invoice_number="X", time=long_ago)), (CARD, entry(2, invoice_number="Y", time=MARCH))
     ledger.append(*bought)
