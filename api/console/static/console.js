@@ -49,6 +49,20 @@ function connected(text) {
   if (place && place.textContent !== text) place.textContent = text;
 }
 
+// One press is one step. A held Enter and a double click would also press the button that has just appeared.
+document.addEventListener("keydown", (event) => {
+  if (event.repeat && event.key === "Enter" && event.target.tagName !== "TEXTAREA") event.preventDefault();
+});
+document.addEventListener(
+  "click",
+  (event) => {
+    if (event.detail < 2 || !event.target.closest("button")) return;
+    event.preventDefault();
+    event.stopPropagation();
+  },
+  true,
+);
+
 const charts = new Map();
 
 /** Add the values of one moment to a chart. For a new name, make a new chart with the earlier moments. */
@@ -131,7 +145,8 @@ htmx.onLoad((content) => {
     });
   }
   const focused = content.matches?.("[autofocus]") ? content : content.querySelector?.("[autofocus]");
-  if (focused && content !== document.body) focused.focus();
+  // The user may type elsewhere in the meantime.
+  if (focused && content !== document.body && !document.activeElement.matches("input, select, textarea")) focused.focus();
 });
 
 function isOfUser(event) {

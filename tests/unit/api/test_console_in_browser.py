@@ -27,15 +27,32 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser for all tests, because its start takes seconds."""
+    with Browser("") as browser:
+        yield browser
+
+
 @contextmanager
-def opened(instance: Instance) -> Iterator[Browser]:
-    """A browser for a customer of an instance that decides commands at once."""
+def opened(instance: Instance, browser: Browser) -> Iterator[Browser]:
+    """The browser for a customer of an instance that decides commands at once."""
     instance.own_everything()
     instance.write(LOYALTY_BALANCES, CARD, BALANCE)
     decide(instance)
     settings = Settings(api_port=free_port())
-    with running(server_of(instance.app, settings, None, 1)), Browser(settings.advertised_url) as browser:
-        yield browser
+    browser.url = settings.advertised_url
+    with running(server_of(instance.app, settings, None, 1)):
+        try:
+            yield browser
+        finally:
+            first, *others = browser.driver.window_handles
+            for each in others:
+                browser.driver.switch_to.window(each)
+                browser.driver.close()
+            browser.driver.switch_to.window(first)
+            browser.driver.get("about:blank")
+            browser.driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
 
 
 def confirm_an_adjustment(browser: Browser) -> None:
@@ -49,10 +66,10 @@ def confirm_an_adjustment(browser: Browser) -> None:
     browser.until("the confirmation", lambda: browser.focus_is_on("Confirm"))
 
 
-def test_a_lost_response_is_shown_and_a_repetition_takes_effect_once() -> None:
+def test_a_lost_response_is_shown_and_a_repetition_takes_effect_once(chromium: Browser) -> None:
     """Without the message somebody would begin again, with a new key. Then the points could change twice."""
     instance = Instance()
-    with opened(instance) as browser:
+    with opened(instance, chromium) as browser:
         confirm_an_adjustment(browser)
         browser.go_offline()
         browser.click("Confirm")
@@ -63,6 +80,42 @@ def test_a_lost_response_is_shown_and_a_repetition_takes_effect_once() -> None:
         browser.click("Confirm")
         browser.until_shown("Adjust: done.")
         assert [] == browser.all("#beside-form")
+    assert 1 == len(instance.command_log.commands)
+
+
+def click(browser: Browser, selector: str, count: int) -> None:
+    """Click an element with the mouse. ``count`` is 2 for the second click of a double click."""
+    find = "const box = document.querySelector(arguments[0]).getBoundingClientRect(); return [box.x + 9, box.y + 9]"
+    x, y = browser.driver.execute_script(find, selector)
+    for kind in ("mousePressed", "mouseReleased"):
+        event = {"type": kind, "x": x, "y": y, "button": "left", "clickCount": count}
+        browser.driver.execute_cdp_cmd("Input.dispatchMouseEvent", event)
+
+
+def press_enter(browser: Browser, *, again: bool = False) -> None:
+    """Press Enter and hold it. ``again`` is a repetition of the key while it is held."""
+    key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
+    browser.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": "keyDown", "autoRepeat": again, **key})
+
+
+def test_a_held_key_and_a_double_click_confirm_nothing(chromium: Browser) -> None:
+    """The button Confirm appears at the place of Continue, and gets the focus. Nobody has read the confirmation yet."""
+    instance = Instance()
+    with opened(instance, chromium) as browser:
+        browser.open(f"/console/helpdesk?card={CARD}")
+        for hasten in (lambda: press_enter(browser, again=True), lambda: click(browser, "#action [type=submit]", 2)):
+            browser.click("Erase")
+            browser.until("the form", lambda: browser.focus_is_on("Continue"))
+            hasten()
+            assert (1, 0) == (len(browser.all("#action form")), len(browser.all(".htmx-request")))
+            assert browser.focus_is_on("Continue")
+            press_enter(browser)
+            browser.until("the confirmation", lambda: browser.focus_is_on("Confirm"))
+            hasten()
+            assert (True, 0) == (browser.focus_is_on("Confirm"), len(browser.all(".htmx-request")))
+        assert [] == instance.command_log.commands
+        click(browser, "#action [type=submit]", 1)
+        browser.until_shown("Erase: done.")
     assert 1 == len(instance.command_log.commands)
 
 
@@ -84,11 +137,11 @@ class Gateway:
         await PlainTextResponse("Bad Gateway", 502)(scope, receive, send)
 
 
-def test_an_error_of_a_gateway_does_not_replace_the_confirmation() -> None:
+def test_an_error_of_a_gateway_does_not_replace_the_confirmation(chromium: Browser) -> None:
     """The command was executed. The form keeps its key, so a repetition takes effect once."""
     instance, broken = Instance(), set[str]()
     instance.app.add_middleware(Gateway, broken=broken)
-    with opened(instance) as browser:
+    with opened(instance, chromium) as browser:
         broken.add("/console/customer")
         browser.open(f"/console/helpdesk?card={CARD}")
         browser.until_shown("The server answered with an error (status 502). Load the page again.", "#customer")
@@ -104,7 +157,7 @@ def test_an_error_of_a_gateway_does_not_replace_the_confirmation() -> None:
     assert 1 == len(instance.command_log.commands)
 
 
-def test_a_confirmation_stays_while_the_user_signs_in_again(tmp_path: Path) -> None:
+def test_a_confirmation_stays_while_the_user_signs_in_again(chromium: Browser, tmp_path: Path) -> None:
     """The key ends between the form and its confirmation."""
     secured = SecuredGroup(tmp_path)
     instance = Instance("http://one:8080", secured.security("http://one:8080"))
@@ -115,7 +168,7 @@ def test_a_confirmation_stays_while_the_user_signs_in_again(tmp_path: Path) -> N
         browser.click("Sign in")
         browser.until_shown("Helpdesk", "h1")
 
-    with opened(instance) as browser:
+    with opened(instance, chromium) as browser:
         browser.open("/console/sign-in")
         sign_in(browser, first.text)
         confirm_an_adjustment(browser)
@@ -133,10 +186,10 @@ def test_a_confirmation_stays_while_the_user_signs_in_again(tmp_path: Path) -> N
     assert [f"key:{second.key.key_id}"] == [each["Actor"] for each in instance.command_log.commands]
 
 
-def test_hidden_pages_leave_the_connections_of_the_browser_to_others() -> None:
+def test_hidden_pages_leave_the_connections_of_the_browser_to_others(chromium: Browser) -> None:
     """A browser opens six connections to an instance, and each live page needs one. The next page would never load."""
     instance = Instance()
-    with opened(instance) as browser:
+    with opened(instance, chromium) as browser:
         browser.driver.set_page_load_timeout(PATIENCE_SECONDS)
         for number in range(7):
             if number:
@@ -151,10 +204,10 @@ def test_hidden_pages_leave_the_connections_of_the_browser_to_others() -> None:
         browser.until_shown("17.00", "#balance .value")
 
 
-def test_a_hidden_page_shows_no_balance_of_an_erased_customer_afterwards() -> None:
+def test_a_hidden_page_shows_no_balance_of_an_erased_customer_afterwards(chromium: Browser) -> None:
     """The page has no stream while it is hidden, so it misses the erasure."""
     instance = Instance()
-    with opened(instance) as browser:
+    with opened(instance, chromium) as browser:
         browser.open(f"/console/helpdesk?card={CARD}")
         browser.until_shown("Live.", "#connection")
         browser.driver.minimize_window()
