@@ -2,13 +2,14 @@
 
 import uuid
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 
 from api.console.actions import ACTIONS, Action
 from api.console.own_api import Answer, ForwardedStream
-from api.console.rendering import page
+from api.console.rendering import beside_form, page
 from api.console.users import SignInNeededError, ask, form_of, user_of
 from services.api_keys.keys import Scope
 from services.domain.entries import Kind
@@ -79,8 +80,8 @@ async def entries(request: Request, card: str) -> Response:
 @router.get("/customer/{name}")
 async def form_of_action(request: Request, name: str, card: str) -> Response:
     # With credentials, the API takes the actor from them. So the form shows the name of the user.
-    given = {"redemption": request.query_params.get("redemption", ""), "actor": (await user_of(request))["name"]}
-    return page("action.html", name=name, action=_action(name), card=card, given=given)
+    given = {"actor": (await user_of(request))["name"], **request.query_params}
+    return page("action.html", name=name, action=_action(name), card=card, given=given, problem=None)
 
 
 @router.post("/customer/{name}")
@@ -88,6 +89,7 @@ async def act(request: Request, name: str) -> Response:
     """Ask for a confirmation, or send the confirmed command.
 
     The form of the confirmation has an Idempotency-Key. So the command takes effect once, even if the user repeats it.
+    The form stays on the page until the command is done or refused. After a refusal, the user can correct the fields.
     """
     action, form = _action(name), await form_of(request)
     card = form.pop("card", "")
@@ -99,7 +101,23 @@ async def act(request: Request, name: str) -> Response:
     path = action.path.format(card=quote(card, safe=""), redemption=quote(fields.get("redemption", ""), safe=""))
     body = {each: value for each, value in fields.items() if value and f"{{{each}}}" not in action.path}
     answer = await ask(request, action.method, path, json=body or None, key=key, timeout=_DECISION_SECONDS)
-    return page("outcome.html", name=name, action=action, card=card, fields=fields, key=key, answer=answer)
+    if problem := _doubt_about(answer):
+        return beside_form(problem)
+    if not answer.is_good:
+        return page("action.html", name=name, action=action, card=card, given=fields, problem=answer.body)
+    return page("outcome.html", action=action, card=card, answer=answer)
+
+
+def _doubt_about(answer: Answer) -> dict[str, Any] | None:
+    """The problem of a command that may be executed. None for a command that is done or refused."""
+    again = "Choose Confirm again. A repetition takes effect once."
+    if answer.status == HTTPStatus.ACCEPTED and answer.body["Status"] == "done":
+        return {"title": "The command is done, and the balance does not show it yet", "detail": again}
+    if answer.status == HTTPStatus.ACCEPTED or str(answer.body.get("type")).endswith(":command-in-flight"):
+        return {"title": "The command is sent, and has no decision yet", "detail": again}
+    if answer.status >= HTTPStatus.TOO_MANY_REQUESTS:
+        return answer.body | {"detail": f"{answer.body['detail']} {again}"}
+    return None
 
 
 def _retry_path(request: Request, answer: Answer) -> str:

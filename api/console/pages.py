@@ -9,7 +9,6 @@ because the API does not allow it to other origins.
 
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
@@ -17,7 +16,7 @@ from fastapi.staticfiles import StaticFiles
 
 from api.console import helpdesk, operations
 from api.console.own_api import COOKIE, ForwardedStream, call
-from api.console.rendering import page, page_of
+from api.console.rendering import beside_form, page, page_of
 from api.console.users import NoCallerError, SignInNeededError, ask, fields_of_anybody, user_of
 from services.api_keys.keys import Scope
 from services.state_stores.catalogue import BALANCES
@@ -35,7 +34,9 @@ _NO_CREDENTIALS = {
 }
 _SIGN_IN_AGAIN = {
     "title": "The API does not know you any more",
-    "detail": "Your key or token has ended. Sign in again in another tab, then choose the button here again.",
+    "detail": "Your key or token has ended. Sign in again in another tab, then choose the button here again. "
+    "If there is no button, load the page again.",
+    "signIn": "/console/sign-in",
 }
 
 _FLOW = (
@@ -75,24 +76,18 @@ def _install_error_handlers(app: FastAPI) -> None:
     async def ask_to_sign_in(request: Request, _: Exception) -> Response:
         if "hx-request" not in request.headers:
             return RedirectResponse("/console/sign-in", HTTPStatus.SEE_OTHER)
-        if request.method == "POST":
-            return _beside_form(_SIGN_IN_AGAIN, may_sign_in=True)
-        return Response(headers={"HX-Redirect": "/console/sign-in"})
+        return _problem_of(request, _SIGN_IN_AGAIN)
 
     @app.exception_handler(NoCallerError)
     async def show_problem(request: Request, error: NoCallerError) -> Response:
         if "hx-request" not in request.headers:
             return page("problem_page.html", user=None, problem=error.problem)
-        if request.method == "POST":
-            return _beside_form(error.problem)
-        return page("problem.html", problem=error.problem)
+        return _problem_of(request, error.problem)
 
 
-def _beside_form(problem: dict[str, Any], *, may_sign_in: bool = False) -> Response:
-    """Show a problem below the form. The form keeps its Idempotency-Key, so a repetition takes effect once."""
-    response = page("problem_beside_form.html", problem=problem, may_sign_in=may_sign_in)
-    response.headers["HX-Reswap"] = "beforeend"
-    return response
+def _problem_of(request: Request, problem: dict[str, str]) -> Response:
+    """Show a problem of the user, and keep the rest of the page. Another part may have a form with its key."""
+    return beside_form(problem) if request.method == "POST" else page("problem.html", problem=problem)
 
 
 @router.get("/sign-in")

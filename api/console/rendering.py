@@ -51,6 +51,13 @@ def page(template: str, **values: Any) -> Response:
     return HTMLResponse(_TEMPLATES.get_template(template).render(**values), headers=_HEADERS)
 
 
+def beside_form(problem: dict[str, Any]) -> Response:
+    """Show a problem below the form. The form keeps its Idempotency-Key, so a repetition takes effect once."""
+    response = page("problem_beside_form.html", problem=problem)
+    response.headers["HX-Reswap"] = "beforeend"
+    return response
+
+
 def page_of(template: str, answer: Answer, **values: Any) -> Response:
     """A response with the template, which gets the answer of the API as ``found``. Shows the problem if it is one."""
     return page(template if answer.is_good else "problem.html", found=answer.body, problem=answer.body, **values)

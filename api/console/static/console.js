@@ -144,9 +144,8 @@ htmx.onLoad((content) => {
       else for (const place of document.querySelectorAll("[data-live]")) htmx.trigger(place, "refresh");
     });
   }
-  const focused = content.matches?.("[autofocus]") ? content : content.querySelector?.("[autofocus]");
-  // The user may type elsewhere in the meantime.
-  if (focused && content !== document.body && !document.activeElement.matches("input, select, textarea")) focused.focus();
+  const next = content.matches?.("[data-focus]") ? content : content.querySelector?.("[data-focus]");
+  if (next && !document.activeElement.matches("input, select, textarea")) next.focus(); // The user may type elsewhere.
 });
 
 function isOfUser(event) {
@@ -160,22 +159,28 @@ function isOfUser(event) {
 function showFailure(event, reason) {
   const loadsOnce = !event.detail.requestConfig.triggeringEvent && !event.detail.elt.matches('[hx-trigger*="every"]');
   if (loadsOnce) event.detail.elt.textContent = `${reason} Load the page again.`;
-  if (!isOfUser(event)) return;
+  if (!isOfUser(event) || document.getElementById("beside-form")) return;
   const alert = document.createElement("p");
   Object.assign(alert, { id: "beside-form", className: "problem", role: "alert" });
-  const hasKey = event.detail.elt.querySelector("input[name=key]");
-  const advice = hasKey
-    ? "Choose the button again: a repetition takes effect once."
-    : "Load the page again before you repeat it.";
+  const advice =
+    event.detail.requestConfig.verb === "get"
+      ? "Choose the button again."
+      : event.detail.elt.querySelector("input[name=key]")
+        ? "Choose Confirm again: a repetition takes effect once. Every other button starts a new command."
+        : "Load the page again before you repeat it.";
   alert.textContent = `${reason} ${advice}`;
   event.detail.elt.after(alert);
 }
-document.addEventListener("htmx:sendError", (event) => showFailure(event, "No response came."));
+for (const name of ["htmx:sendError", "htmx:timeout"]) {
+  document.addEventListener(name, (event) => showFailure(event, "No response came."));
+}
 document.addEventListener("htmx:responseError", (event) => {
   showFailure(event, `The server answered with an error (status ${event.detail.xhr.status}).`);
 });
 document.addEventListener("htmx:beforeRequest", (event) => {
-  if (isOfUser(event)) document.getElementById("beside-form")?.remove();
+  // The message about a command without a response stays for as long as its form.
+  const isAside = event.detail.requestConfig.verb === "get" && document.querySelector("#action input[name=key]");
+  if (isOfUser(event) && !isAside) document.getElementById("beside-form")?.remove();
 });
 
 window.addEventListener("resize", () => {

@@ -73,13 +73,15 @@ def test_a_lost_response_is_shown_and_a_repetition_takes_effect_once(chromium: B
         confirm_an_adjustment(browser)
         browser.go_offline()
         browser.click("Confirm")
-        browser.until_shown("Choose the button again: a repetition takes effect once.", "#beside-form")
+        browser.until_shown("Choose Confirm again: a repetition takes effect once.", "#beside-form")
         browser.click("Back")
-        browser.until_shown("Load the page again before you repeat it.", "#beside-form")
+        browser.until("the end of the request", lambda: not browser.all(".htmx-request"))
+        assert "Choose Confirm again" in browser.text("#beside-form")
         browser.go_offline(offline=False)
         browser.click("Confirm")
         browser.until_shown("Adjust: done.")
         assert [] == browser.all("#beside-form")
+        assert browser.element("[data-done]") == browser.driver.switch_to.active_element
     assert 1 == len(instance.command_log.commands)
 
 
@@ -103,7 +105,11 @@ def test_a_held_key_and_a_double_click_confirm_nothing(chromium: Browser) -> Non
     instance = Instance()
     with opened(instance, chromium) as browser:
         browser.open(f"/console/helpdesk?card={CARD}")
-        for hasten in (lambda: press_enter(browser, again=True), lambda: click(browser, "#action [type=submit]", 2)):
+        for is_key in (True, False):
+
+            def hasten(*, is_key: bool = is_key) -> None:
+                press_enter(browser, again=True) if is_key else click(browser, "#action [type=submit]", 2)
+
             browser.click("Erase")
             browser.until("the form", lambda: browser.focus_is_on("Continue"))
             hasten()
@@ -117,6 +123,28 @@ def test_a_held_key_and_a_double_click_confirm_nothing(chromium: Browser) -> Non
         click(browser, "#action [type=submit]", 1)
         browser.until_shown("Erase: done.")
     assert 1 == len(instance.command_log.commands)
+
+
+def test_a_command_under_way_keeps_its_form(chromium: Browser) -> None:
+    """Its key would be gone, and the user would begin again with a new key. Meanwhile the user may type elsewhere."""
+    instance = Instance()
+    with opened(instance, chromium) as browser:
+        answer, instance.command_log.on_send = instance.command_log.on_send, lambda _: None
+        confirm_an_adjustment(browser)
+        browser.click("Confirm")
+        for label in ("Back", "Redeem", "Confirm"):
+            browser.click(label)
+            (under_way,) = browser.all(".htmx-request")
+            assert ("form", True) == (under_way.tag_name, "Sending …" in under_way.text)
+        browser.element("#card").send_keys("7")
+        answer(instance.command_log.commands[0])
+        browser.until_shown("Adjust: done.")
+        assert browser.focus_is_on("card")
+        assert 1 == len(instance.command_log.commands)
+        confirm_an_adjustment(browser)
+        browser.driver.execute_script("htmx.config.timeout = 500")
+        browser.click("Confirm")
+        browser.until_shown("No response came. Choose Confirm again", "#beside-form")
 
 
 class Gateway:
@@ -149,7 +177,7 @@ def test_an_error_of_a_gateway_does_not_replace_the_confirmation(chromium: Brows
         confirm_an_adjustment(browser)
         broken.add("/console/customer/adjust")
         browser.click("Confirm")
-        browser.until_shown("(status 502). Choose the button again: a repetition takes effect once.", "#beside-form")
+        browser.until_shown("(status 502). Choose Confirm again: a repetition takes effect once.", "#beside-form")
         broken.clear()
         browser.click("Confirm")
         browser.until_shown("Adjust: done.")
@@ -173,10 +201,12 @@ def test_a_confirmation_stays_while_the_user_signs_in_again(chromium: Browser, t
         sign_in(browser, first.text)
         confirm_an_adjustment(browser)
         secured.publish(first.key.revoked(1))
+        browser.driver.execute_script("htmx.trigger('#balance', 'refresh')")
+        browser.until_shown("Sign in in another tab", "#balance")
         browser.click("Confirm")
         browser.until_shown("Sign in in another tab", "#beside-form")
         page, *_ = browser.driver.window_handles
-        browser.driver.find_element("link text", "Sign in in another tab").click()
+        browser.element("#beside-form a").click()
         browser.until("another tab", lambda: len(browser.driver.window_handles) > 1)
         browser.driver.switch_to.window(browser.driver.window_handles[1])
         sign_in(browser, second.text)
