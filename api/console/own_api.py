@@ -12,6 +12,7 @@ COOKIE = "loyalty_console"
 """The cookie with the user's API key or token. Scripts cannot read it, and browsers send it only to the console."""
 
 _SECONDS = 40
+_LIVE = b"event: live\ndata:\n\n"
 _AGAIN = b"retry: 2000\n\n"
 _ENDED = b"event: ended\ndata:\n\n"
 _ERASED = b"event: erased\ndata: {}\n\n"
@@ -57,7 +58,7 @@ async def call(
 
 
 class ForwardedStream(Response):
-    """Forwards the API's stream of events, part by part as it arrives.
+    """Forwards the API's stream of events, part by part as it arrives. The first event is ``live``.
 
     A browser logs an error for each response that is not a stream. So a problem becomes a stream, too. If a later
     attempt can succeed, the stream is empty, and the browser connects again. Otherwise it has the event ``ended``, and
@@ -80,7 +81,10 @@ class ForwardedStream(Response):
 
 
 def _as_stream(send: Send) -> Send:
-    """Send a stream in place of each response that has another status than 200."""
+    """Begin a stream with the event ``live``. Send a stream in place of each response that has another status than 200.
+
+    A browser cannot distinguish these streams before their first event.
+    """
     is_replaced = False
 
     async def replaced(message: Message) -> None:
@@ -92,6 +96,9 @@ def _as_stream(send: Send) -> Send:
             headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
             await send({**message, "status": int(HTTPStatus.OK), "headers": headers})
             await send({"type": "http.response.body", "body": _AGAIN if may_succeed else erased + _ENDED})
+        elif message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": _LIVE, "more_body": True})
         elif not is_replaced:
             await send(message)
 

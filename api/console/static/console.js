@@ -22,6 +22,7 @@ function follow(element, onEvent) {
   };
   const again = () => {
     stop();
+    connected("Connecting …");
     follow(element, onEvent);
   };
   document.addEventListener("visibilitychange", again);
@@ -33,9 +34,9 @@ function follow(element, onEvent) {
   for (const name of ["balance", "card-replaced", "erased", "gap", "status"]) source.addEventListener(name, handle);
   source.addEventListener("ended", () => {
     stop();
-    connected("The live connection has ended. Load the page again.");
+    connected("The live connection has ended. The page can be out of date.");
   });
-  source.addEventListener("open", () => connected("Live."));
+  source.addEventListener("live", () => connected("Live."));
   source.addEventListener("error", () => {
     connected("No connection. Trying again …");
     if (source.readyState !== EventSource.CLOSED) return;
@@ -157,7 +158,9 @@ function isOfUser(event) {
  * A part that loads once by itself shows the message in its place. A part that loads again, every few seconds or after
  * an event of the stream, keeps its content. */
 function showFailure(event, reason) {
-  const loadsOnce = !event.detail.requestConfig.triggeringEvent && !event.detail.elt.matches('[hx-trigger*="every"]');
+  const loadsAgain = event.detail.elt.matches('[hx-trigger*="every"], [hx-trigger*="again"]');
+  const loadsOnce = !event.detail.requestConfig.triggeringEvent && !loadsAgain;
+  if (loadsAgain) htmx.trigger(event.detail.elt, "again");
   if (loadsOnce) event.detail.elt.textContent = `${reason} Load the page again.`;
   if (!isOfUser(event) || document.getElementById("beside-form")) return;
   const alert = document.createElement("p");
@@ -181,6 +184,10 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   // The message about a command without a response stays for as long as its form.
   const isAside = event.detail.requestConfig.verb === "get" && document.querySelector("#action input[name=key]");
   if (isOfUser(event) && !isAside) document.getElementById("beside-form")?.remove();
+});
+
+window.addEventListener("beforeunload", (event) => {
+  if (document.querySelector("#action input[name=key]")) event.preventDefault(); // The browser asks the user.
 });
 
 window.addEventListener("resize", () => {
