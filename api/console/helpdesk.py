@@ -94,18 +94,21 @@ async def act(request: Request, name: str) -> Response:
     action, form = _action(name), await form_of(request)
     card = form.pop("card", "")
     fields = {each.name: form.get(each.name, "") for each in action.fields}
-    key = form.get("key")
+    values, key = {"name": name, "action": action, "card": card}, form.get("key")
+    redemption = quote(fields.get("redemption", ""), safe="")
     if key is None:
-        key = str(uuid.uuid4())
-        return page("confirm.html", name=name, action=action, card=card, fields=fields, key=key)
-    path = action.path.format(card=quote(card, safe=""), redemption=quote(fields.get("redemption", ""), safe=""))
+        reservation = await ask(request, "GET", f"/v1/commands/{redemption}") if redemption else None
+        if reservation and not reservation.is_good:
+            return page("action.html", **values, given=fields, problem=reservation.body)
+        return page("confirm.html", **values, fields=fields, key=str(uuid.uuid4()), reservation=reservation)
+    path = action.path.format(card=quote(card, safe=""), redemption=redemption)
     body = {each: value for each, value in fields.items() if value and f"{{{each}}}" not in action.path}
     answer = await ask(request, action.method, path, json=body or None, key=key, timeout=_DECISION_SECONDS)
     if problem := _doubt_about(answer):
         return beside_form(problem)
     if not answer.is_good:
-        return page("action.html", name=name, action=action, card=card, given=fields, problem=answer.body)
-    return page("outcome.html", action=action, card=card, answer=answer)
+        return page("action.html", **values, given=fields, problem=answer.body)
+    return page("outcome.html", **values, answer=answer)
 
 
 def _doubt_about(answer: Answer) -> dict[str, Any] | None:

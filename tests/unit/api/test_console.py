@@ -145,6 +145,29 @@ def test_an_action_is_confirmed_and_takes_effect_once(client: TestClient, instan
     assert key not in another
 
 
+def test_the_end_of_a_redemption_shows_its_card_and_its_points(client: TestClient, instance: Instance) -> None:
+    """The user can type the redemption of another customer. A wrong one gives the form back."""
+    decision = {
+        **mark_of("r1", "reserve", ""),
+        "Sequence": 2,
+        "Status": "done",
+        "Points": Decimal("50.00"),
+        "OpenedTime": BALANCE["OpenedTime"],
+    }
+    for redemption, card in (("r1", CARD), ("r2", "OTHER")):
+        instance.write(LOYALTY_DECISIONS, redemption, decision | {"CommandID": redemption, "CustomerCardNo": card})
+        form = {"card": CARD, "redemption": redemption}
+        asked = client.post("/console/customer/capture", data=form, headers=HTMX).text
+        assert [card, "50.00", redemption] == re.findall("<dd>(.*?)</dd>", asked)
+        assert (card != CARD) == ("of another card" in asked)
+    instance.write(LOYALTY_DECISIONS, "r4", mark_of("r4", "reserve", ""))
+    pending = client.post("/console/customer/capture", data=form | {"redemption": "r4"}, headers=HTMX).text
+    assert [CARD, "none yet", "r4"] == re.findall("<dd>(.*?)</dd>", pending)
+    wrong = client.post("/console/customer/void", data=form | {"redemption": "r3"}, headers=HTMX).text
+    assert "No such command" in wrong
+    assert ('value="r3"' in wrong, ">Continue</button>" in wrong) == (True, True)
+
+
 def test_a_repetition_of_a_command_in_flight_keeps_its_key(client: TestClient, instance: Instance) -> None:
     """Somebody who started again with a new key would change the points twice."""
     with_marks(instance)
