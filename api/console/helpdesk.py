@@ -61,20 +61,22 @@ async def balance(request: Request, card: str) -> Response:
 async def entries(request: Request, card: str) -> Response:
     """A page of the entries, with the filters of the query. The newest entries may come later than the balance."""
     filters = {name: request.query_params.get(name, "") for name in ("kind", "from", "to")}
-    cursor = request.query_params.get("cursor")
-    answer = await ask(request, "GET", f"{_of(card)}/entries", limit=_ENTRIES_ON_A_PAGE, cursor=cursor, **filters)
+    cursor, path = request.query_params.get("cursor"), f"{_of(card)}/entries"
+    is_first, is_behind = cursor is None, False
+    newest = await ask(request, "GET", path, limit=1) if is_first else None  # Before the page, which may have more.
+    answer = await ask(request, "GET", path, limit=_ENTRIES_ON_A_PAGE, cursor=cursor, **filters)
     if answer.status == HTTPStatus.NOT_FOUND:  # The ledger has no entry of this account yet.
         answer = answer._replace(status=HTTPStatus.OK, body={"entries": [], "next": None})
     if not answer.is_good:
         return page("problem.html", problem=answer.body, again=_retry_path(request, answer))
     may_redeem = Scope.POINTS_REDEEM.value in (await user_of(request))["scopes"]
-    is_newest, is_behind = cursor is None and not any(filters.values()), False
-    if is_newest:
+    if newest:
         balance = await ask(request, "GET", f"{_of(card)}/balance")
-        newest = answer.body["entries"][0]["Sequence"] if answer.body["entries"] else 0
-        is_behind = balance.is_good and balance.body["Sequence"] > newest
-    values = {"page": answer.body, "filters": filters, "may_redeem": may_redeem}
-    return page("entries.html", card=card, is_newest=is_newest, is_behind=is_behind, **values)
+        sequence = max((each["Sequence"] for each in newest.body.get("entries", [])), default=0)
+        is_behind = balance.is_good and balance.body["Sequence"] > sequence
+    may_end = may_redeem and is_first and not any(filters.values())
+    values = {"page": answer.body, "filters": filters, "may_end": may_end}
+    return page("entries.html", card=card, is_first=is_first, is_behind=is_behind, **values)
 
 
 @router.get("/customer/{name}")

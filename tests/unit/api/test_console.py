@@ -394,9 +394,9 @@ def test_the_statement_loads_again_until_the_ledger_has_the_entries(
 ) -> None:
     """The ledger does not answer. Then it has no entry of the new customer, then an older one, and then all of them."""
 
-    def statement() -> tuple[str, bool]:
-        shown = client.get("/console/customer/entries", params={"card": CARD}).text
-        return shown, f'hx-get="/console/customer/entries?card={CARD}"' in shown and "load delay:2s" in shown
+    def statement(kind: str = "") -> tuple[str, bool]:
+        shown = client.get("/console/customer/entries", params={"card": CARD, "kind": kind}).text
+        return shown, 'hx-get="/console/customer/entries' in shown and "load delay:2s" in shown
 
     shown, loads_again = statement()
     assert ("The ledger is unavailable" in shown, loads_again) == (True, True)
@@ -409,6 +409,8 @@ def test_the_statement_loads_again_until_the_ledger_has_the_entries(
             ledger.append((CARD, entry(sequence, 100, time=opened, opened_time=opened, total=100)))
             shown, loads_again = statement()
             assert ("1.00" in shown, is_behind) == (True, loads_again)
+            shown, loads_again = statement("adjusted")
+            assert ("No entries." in shown, is_behind) == (True, loads_again)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """The script of the console, in a browser. The instance is real, with memory stores and no Kafka."""
 
+import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -15,9 +17,13 @@ from api.http.server import server_of
 from infra.local.ports import free_port
 from schemas.topics import LOYALTY_BALANCES
 from services.api_keys.keys import Scope
+from services.domain.entries import Kind
+from services.ledger.queries import LedgerQueries
 from services.settings import Settings
 from tests.support.browser import CHROMIUM, DRIVER, Browser
+from tests.support.builders import entry
 from tests.support.clusters import Instance
+from tests.support.ledger import Ledger
 from tests.support.secured import SecuredGroup
 from tests.unit.api.servers import PATIENCE_SECONDS, running
 from tests.unit.api.test_console import BALANCE, CARD, decide
@@ -220,6 +226,52 @@ def test_a_page_does_not_call_an_old_balance_live(chromium: Browser) -> None:
         browser.driver.execute_script("window.EventSource = class { addEventListener() {} close() {} }")
         browser.driver.execute_script("document.dispatchEvent(new Event('visibilitychange'))")
         assert "Connecting …" == browser.text("#connection")
+
+
+class SlowStatement:
+    """The statement without a filter takes a second."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        if scope.get("path") == "/console/customer/entries" and b"kind=adjusted" not in scope["query_string"]:
+            await asyncio.sleep(1)
+        await self._app(scope, receive, send)
+
+
+def test_the_statement_shows_what_its_filter_says(chromium: Browser, ledger: Ledger) -> None:
+    """An earlier refresh gets its response after the filter. The refreshes of a later event keep the filter. They also
+    keep the focus on a button of a redemption.
+    """
+
+    def append(sequence: int, kind: Kind, **changes: Any) -> None:
+        instance.write(LOYALTY_BALANCES, CARD, BALANCE | {"Sequence": sequence})
+        own = {"kind": kind, "time": BALANCE["OpenedTime"], "opened_time": BALANCE["OpenedTime"], **changes}
+        ledger.append((CARD, entry(sequence, 100, **own)))
+
+    instance = Instance()
+    instance.app.add_middleware(SlowStatement)
+    with opened(instance, chromium) as browser, closing(LedgerQueries(ledger.url)) as queries:
+        instance.app.state.dependencies.ledger = queries
+        for sequence, kind in enumerate((Kind.EARNED, Kind.ADJUSTED, Kind.RESERVED), start=1):
+            append(sequence, kind, reserved=100)
+        browser.open(f"/console/helpdesk?card={CARD}")
+        browser.until_shown("earned", "#entries")
+        before = len(browser.all("#entries tr"))
+        browser.element("#entries .buttons button:last-child").send_keys("")
+        append(4, Kind.EXPIRED, reserved=100)
+        browser.until("the next entry", lambda: len(browser.all("#entries tr")) > before)
+        assert browser.focus_is_on("Void")
+
+        browser.driver.execute_script("htmx.trigger('#entries [data-live]', 'refresh'); kind.value = 'adjusted'")
+        browser.click("Filter")
+        browser.until("the filter", lambda: "earned" not in browser.text("#entries"))
+        time.sleep(1.5)  # The response of the refresh would come now.
+        assert "earned" not in browser.text("#entries")
+        append(5, Kind.ADJUSTED)
+        browser.until("both entries", lambda: browser.text("#entries").count("adjusted") > 1)
+        assert "earned" not in browser.text("#entries")
 
 
 def test_a_confirmation_stays_while_the_user_signs_in_again(chromium: Browser, tmp_path: Path) -> None:
