@@ -1,14 +1,21 @@
 """The operations of the console: dead letters, audits, versions of the programme, a simulation and the settings."""
 
 from contextlib import suppress
-from math import isfinite
 from typing import Any
 
+import orjson
 from fastapi import APIRouter, Request, Response
 
+from api.console.own_api import Answer
 from api.console.rendering import page, page_of
 from api.console.users import ask, fields_of, form_of, user_of
 from services.api_keys.keys import Scope
+
+_PROGRAMMES = "/v1/stores/programmes/all"
+_NOT_NEWEST = {
+    "title": "Your text does not begin with the newest version",
+    "detail": "Somebody has published another version. Load the page again, and make your change again.",
+}
 
 router = APIRouter(prefix="/console", include_in_schema=False)
 
@@ -47,26 +54,39 @@ async def audits(request: Request) -> Response:
 @router.get("/operations/programmes")
 async def programmes(request: Request) -> Response:
     user = await user_of(request)
-    answer = await ask(request, "GET", "/v1/stores/programmes/all", limit=1000)
+    answer = await ask(request, "GET", _PROGRAMMES, limit=1000)
     if not answer.is_good:
         return page("problem.html", problem=answer.body)
-    versions = sorted((each["value"] for each in answer.body["entries"]), key=lambda each: each["Version"])
     may_publish = Scope.PROGRAMME_PUBLISH.value in user["scopes"]
-    return page("programmes.html", versions=versions, may_publish=may_publish)
+    return page("programmes.html", versions=_versions(answer), may_publish=may_publish)
+
+
+def _versions(answer: Answer) -> list[dict[str, Any]]:
+    """The versions of the programme, oldest first."""
+    return sorted((each["value"] for each in answer.body["entries"]), key=lambda each: each["Version"])
 
 
 @router.post("/operations/programmes")
 async def publish_programme(request: Request) -> Response:
-    """Check a programme, ask for a confirmation, or publish the confirmed programme."""
+    """Check a programme, ask for a confirmation, or publish the confirmed programme.
+
+    Somebody else may have published a version since the page was loaded. Publishing would undo it, so it is refused.
+    """
     form = dict(await fields_of(request))  # The lines keep their blanks, because YAML needs them.
     file = {"programme": form.get("programme", "").replace("\r\n", "\n")}
-    time, do = form.get("effectiveFrom", "").strip(), form.get("do")
+    time, do, edited = form.get("effectiveFrom", "").strip(), form.get("do"), form.get("edited", "")
+    if do != "check":
+        answer = await ask(request, "GET", _PROGRAMMES, limit=1000)
+        if not answer.is_good:
+            return page("problem.html", problem=answer.body)
+        if edited != str(max((each["Version"] for each in _versions(answer)), default=0)):
+            return page("problem.html", problem=_NOT_NEWEST)
     if do == "confirm":
         answer = await ask(request, "POST", "/v1/programmes", json=file | ({"effectiveFrom": time} if time else {}))
         return page("programme_outcome.html", answer=answer, is_check=False)
     answer = await ask(request, "POST", "/v1/programmes/check", json=file)
     if do == "publish" and answer.is_good and answer.body["valid"]:
-        return page("programme_confirm.html", time=time, **file)
+        return page("programme_confirm.html", time=time, edited=edited, **file)
     return page("programme_outcome.html", answer=answer, is_check=True)
 
 
@@ -76,9 +96,7 @@ async def simulate(request: Request) -> Response:
     members = ("TotalAmount", "CustomerCardNo", "CustomerType", "StoreID")
     basket: dict[str, Any] = {name: form[name] for name in members if form.get(name)}
     with suppress(KeyError, ValueError):  # The API says what is wrong with a text.
-        amount = float(basket["TotalAmount"])
-        if isfinite(amount):  # JSON has no infinity and no NaN.
-            basket["TotalAmount"] = amount
+        basket["TotalAmount"] = orjson.loads(basket["TotalAmount"])
     return page("simulation.html", answer=await ask(request, "POST", "/v1/simulate", json=basket))
 
 

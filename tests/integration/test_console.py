@@ -100,6 +100,7 @@ def publish_programme(browser: Browser) -> None:
     browser.click("Confirm")
     browser.until_shown("Version 1 is in effect")
     browser.until_shown("P365D", "#versions")
+    assert "1" == browser.element("#edited").get_attribute("value")
     browser.element("#amount").send_keys("500")
     browser.click("Compute")
     browser.until_shown("25.00 points, tier none, programme version 1", "#simulation")

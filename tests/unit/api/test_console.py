@@ -355,14 +355,19 @@ def test_versions_are_shown_and_files_checked(client: TestClient, instance: Inst
     for file, outcome in (("loyalty-factor: 0.05\n", "is valid"), ("loyalty-factor: x\n", "line 1")):
         answer = client.post("/console/operations/programmes", data={"programme": file, "do": "check"}, headers=HTMX)
         assert outcome in answer.text
-    file = {"programme": "loyalty-factor: 0.05\n"}
+    file = {"programme": "loyalty-factor: 0.05\n", "edited": "1"}
     asked = client.post("/console/operations/programmes", data=file | {"do": "publish"}, headers=HTMX).text
     assert "A version cannot be removed" in asked
     forced = client.post("/console/operations/programmes", data=file | {"do": "confirm"}, headers=HTMX).text
     assert "Kafka does not answer" in forced
+    instance.write(LOYALTY_PROGRAMMES, "2", version | {"Version": 2})
+    for do in ("publish", "confirm"):
+        late = client.post("/console/operations/programmes", data=file | {"do": do}, headers=HTMX).text
+        assert "Your text does not begin with the newest version" in late
+    assert 'name="edited" value="2"' in client.get("/console/operations/programmes").text
     basket = client.post("/console/operations/simulate", data={"TotalAmount": "100"}, headers=HTMX).text
     assert "5.00 points" in basket
-    for amount in ("nan", "1e999", "much", "10,5"):
+    for amount in ("nan", "1e999", "much", "10,5", "1_0", "\uff11\uff10\uff10", "[1]", "true"):
         refused = client.post("/console/operations/simulate", data={"TotalAmount": amount}, headers=HTMX)
         assert "TotalAmount: must be a number" in refused.text
     assert "TotalAmount: is missing" in client.post("/console/operations/simulate", headers=HTMX).text
