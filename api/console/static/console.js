@@ -22,7 +22,7 @@ function follow(element, onEvent) {
   };
   const again = () => {
     stop();
-    connected("Connecting …");
+    say("connection", "Connecting …");
     follow(element, onEvent);
   };
   document.addEventListener("visibilitychange", again);
@@ -34,19 +34,20 @@ function follow(element, onEvent) {
   for (const name of ["balance", "card-replaced", "erased", "gap", "status"]) source.addEventListener(name, handle);
   source.addEventListener("ended", () => {
     stop();
-    connected("The live connection has ended. The page can be out of date.");
+    say("connection", "The live connection has ended. The page can be out of date.");
   });
-  source.addEventListener("live", () => connected("Live."));
+  source.addEventListener("live", () => say("connection", "Live."));
   source.addEventListener("error", () => {
-    connected("No connection. Trying again …");
+    say("connection", "No connection. Trying again …");
     if (source.readyState !== EventSource.CLOSED) return;
     stop();
     setTimeout(() => follow(element, onEvent), 1000);
   });
 }
 
-function connected(text) {
-  const place = document.getElementById("connection");
+/** Show a text. A screen reader reads it aloud if it has changed. */
+function say(id, text) {
+  const place = document.getElementById(id);
   if (place && place.textContent !== text) place.textContent = text;
 }
 
@@ -145,6 +146,7 @@ htmx.onLoad((content) => {
       else for (const place of document.querySelectorAll("[data-live]")) htmx.trigger(place, "refresh");
     });
   }
+  if (content.closest?.("#balance")) say("total", content.querySelector(".total")?.textContent ?? "");
   const next = content.matches?.("[data-focus]") ? content : content.querySelector?.("[data-focus]");
   if (next && !document.activeElement.matches("input, select, textarea")) next.focus(); // The user may type elsewhere.
 });

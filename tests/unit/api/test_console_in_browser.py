@@ -214,6 +214,8 @@ def test_a_page_does_not_call_an_old_balance_live(chromium: Browser) -> None:
         instance.write(LOYALTY_BALANCES, CARD, BALANCE | {"TotalLoyaltyPoints": Decimal("17.00"), "Sequence": 4})
         browser.until_shown("17.00", "#balance .value")
         assert set() == broken
+        announced = browser.element("#total[role=status]")
+        browser.until("the total", lambda: announced.get_attribute("textContent") == "17.00 points available")
 
         for place in instance.membership.owned:
             instance.drop(place)
