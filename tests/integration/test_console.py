@@ -171,7 +171,7 @@ def watch_a_failover(browser: Browser, stack: LocalStack) -> None:
     browser.driver.switch_to.new_window("tab")
     browser.resize(1200, 1300, "dark")
     browser.open("/console/")
-    browser.until_shown(victim.url, "#state")
+    browser.until_shown(victim.url, "#instances")
     assert partitions_of_this_instance(browser) not in ("", "-", "0 1 2")
     with (
         Tills(stack, seed=1, rate=5),

@@ -88,28 +88,28 @@ function draw(kind, time, values) {
   chart.names.forEach((name, at) => chart.data[at + 1].push(values[name] ?? null));
   if (chart.data[0].length > POINTS) chart.data.forEach((each) => each.shift());
   chart.plot.setData(chart.data);
+  if (chart.plot.cursor.idx == null) chart.plot.setLegend({ idx: chart.data[0].length - 1 }); // the newest values
 }
 
 function colour(name) {
   return COLOUR_OF[name.replace("query ", "")] ?? COLOURS.length - 1;
 }
 
-function clock(_, times) {
-  return times.map((time) => new Date(time * 1000).toLocaleTimeString([], { hour12: false }));
+function clock(time) {
+  return time === null ? "" : new Date(time * 1000).toISOString().slice(11, 19);
 }
 
 function plot(place, names, data) {
   const style = getComputedStyle(document.documentElement);
-  const line = { stroke: style.getPropertyValue("--line"), width: 1 };
-  const axis = { stroke: style.getPropertyValue("--text"), grid: line, ticks: line };
-  const strokeOf = (name) => style.getPropertyValue(COLOURS[colour(name)]);
-  const series = names.map((name) => ({ label: name, width: 2, spanGaps: true, stroke: strokeOf(name) }));
+  const ink = (name) => () => style.getPropertyValue(name); // The colours change with the scheme of the browser.
+  const line = { stroke: ink("--line"), width: 1 };
+  const axis = { stroke: ink("--text"), grid: line, ticks: line };
+  const series = names.map((name) => ({ label: name, width: 2, stroke: ink(COLOURS[colour(name)]) }));
   const options = {
     width: place.clientWidth,
     height: 200,
-    series: [{}, ...series],
-    axes: [{ ...axis, space: 80, values: clock }, { ...axis, size: 60 }],
-    legend: { live: false },
+    series: [{ label: "UTC", value: (_, time) => clock(time) }, ...series],
+    axes: [{ ...axis, space: 80, values: (_, times) => times.map(clock) }, { ...axis, size: 60 }],
     scales: {
       x: { range: (_, low, high) => [Math.min(low, high - 60), high] },
       y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] },

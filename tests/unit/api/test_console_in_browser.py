@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
@@ -274,6 +274,69 @@ def test_the_statement_shows_what_its_filter_says(chromium: Browser, ledger: Led
         append(5, Kind.ADJUSTED)
         browser.until("both entries", lambda: browser.text("#entries").count("adjusted") > 1)
         assert "earned" not in browser.text("#entries")
+
+
+STATUS: dict[str, Any] = {
+    "time": "2026-11-28T12:00:00Z",
+    "parts": [{"name": "pipeline", "problem": None, "address": "http://127.0.0.1:9000/metrics"}],
+    "instances": [],
+    "queries": [{"name": "fan-out", "rate": 3.0, "batchSeconds": None}],
+    "topics": [{"name": "pos-invoices", "records": 7, "rate": 1.5, "lag": {}}],
+    "freshnessSeconds": {"0.5": 0.4, "0.99": 0.9},
+}
+
+
+class StatusOfSystem:
+    """Answers for a system, as long as it has a status. The instance alone has no Kafka."""
+
+    def __init__(self, app: ASGIApp, statuses: list[dict[str, Any]]) -> None:
+        self._app = app
+        self._statuses = statuses
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        is_asked = scope.get("path") == "/v1/status" and self._statuses
+        await (JSONResponse(self._statuses[-1]) if is_asked else self._app)(scope, receive, send)
+
+
+def test_the_overview_keeps_the_place_of_its_reader(chromium: Browser) -> None:
+    """On a phone, nobody could read the last columns, and nobody could reach the last table by keyboard."""
+    instance, statuses = Instance(), [STATUS]
+    instance.app.add_middleware(StatusOfSystem, statuses=statuses)
+    with opened(instance, chromium) as browser:
+        browser.resize(320, 800)
+        browser.open("/console/")
+        browser.until_shown("7", "#topics")
+        browser.driver.execute_script("box = topics.parentElement; box.focus(); box.scrollLeft = 200")
+        statuses.append(STATUS | {"topics": [STATUS["topics"][0] | {"records": 8}]})
+        browser.driver.execute_script("htmx.trigger('#state', 'refresh')")
+        browser.until_shown("8", "#topics")
+        assert [200, True] == browser.driver.execute_script("return [box.scrollLeft, document.activeElement === box]")
+        assert "" == browser.text("#state")
+        assert [] == browser.violations()
+        statuses.clear()
+        browser.driver.execute_script("htmx.trigger('#state', 'refresh')")
+        browser.until_shown("Kafka does not answer", "#state")
+        assert "8" in browser.text("#topics")
+        browser.resize(1200, 1000)
+
+
+def test_a_chart_shows_its_newest_values_as_text_and_no_line_without_values(chromium: Browser) -> None:
+    """A value is null if it is longer than the metric measures. The colours follow the scheme of the browser."""
+    with opened(Instance(), chromium) as browser:
+        browser.open("/console/")
+        for second, freshness in enumerate((0.4, None, 0.75), start=1):
+            status = STATUS | {"time": f"2026-11-28T12:00:0{second}Z", "freshnessSeconds": {"0.5": freshness}}
+            browser.driver.execute_script("showStatus(arguments[0])", status)
+        browser.until_shown("0.75", "[data-chart=freshness] .u-legend")
+        assert "12:00:03" in browser.text("[data-chart=freshness] .u-legend")
+        plot = "charts.get('freshness').plot"
+        assert not browser.driver.execute_script(f"return {plot}.series[1].spanGaps")
+        ink = f"return [{plot}.series[1].stroke(), {plot}.axes[0].stroke()]"
+        light = browser.driver.execute_script(ink)
+        browser.resize(1200, 1000, "dark")
+        dark = browser.driver.execute_script(ink)
+        assert (True, True) == (light[0] != dark[0], light[1] != dark[1])
+        browser.resize(1200, 1000)
 
 
 def test_a_confirmation_stays_while_the_user_signs_in_again(chromium: Browser, tmp_path: Path) -> None:
