@@ -109,7 +109,7 @@ def test_a_customer_is_found_by_card(client: TestClient) -> None:
     assert "&lt;b&gt;" in client.get("/console/customer/adjust", params={"card": "<b>"}).text
 
 
-def decide(instance: Instance, sequence: int = 3) -> None:
+def decide(instance: Instance, sequence: int = 3, **changes: Any) -> None:
     """Let each command be decided at once."""
 
     def answer(command: dict[str, Any]) -> None:
@@ -121,6 +121,7 @@ def decide(instance: Instance, sequence: int = 3) -> None:
             "Points": Decimal("5.00"),
             "OpenedTime": BALANCE["OpenedTime"],
             "AccountSequence": sequence,
+            **changes,
         }
         instance.write(LOYALTY_DECISIONS, command["CommandID"], decision)
 
@@ -206,6 +207,15 @@ def test_a_refused_command_can_be_corrected(client: TestClient) -> None:
         assert ["0.00", "goodwill", "Ann"] == re.findall(r'<input id="field-\w+" name="\w+" value="([^"]+)"', form)
         assert ">Continue</button>" in form
         assert 'name="key"' not in form
+
+
+def test_a_refusal_says_how_many_points_are_available(client: TestClient, instance: Instance) -> None:
+    """The advice of the API names the member of the problem."""
+    decide(instance, Status="refused", Reason="insufficient-points", AvailableLoyaltyPoints=Decimal("9.98"))
+    fields = {"card": CARD, "points": "10.00", "reason": "", "key": "k"}
+    refused = client.post("/console/customer/redeem", data=fields, headers=HTMX).text
+    assert "Not enough points" in refused
+    assert "9.98 points are available." in refused
 
 
 @pytest.mark.usefixtures("_short_grace")
