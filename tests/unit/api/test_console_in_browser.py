@@ -141,6 +141,10 @@ def test_a_command_under_way_keeps_its_form(chromium: Browser) -> None:
     with opened(instance, chromium) as browser:
         answer, instance.command_log.on_send = instance.command_log.on_send, lambda _: None
         confirm_an_adjustment(browser)
+        browser.click("Back")
+        browser.until("the form", lambda: browser.element("#field-reason").get_attribute("value") == "goodwill")
+        browser.click("Continue")
+        browser.until("the confirmation", lambda: browser.focus_is_on("Confirm"))
         browser.click("Confirm")
         for label in ("Back", "Redeem", "Confirm"):
             browser.click(label)
