@@ -151,7 +151,9 @@ def record_decoder(
 ) -> Callable[[bytes], Record]:
     """A function that decodes framed records of this name into their newest schema; see ``decoder``."""
     newest = schemas.current(name)
-    decimal_fields = _decimal_scales(newest) if decimals_as_text else {}
+    own_scales = _decimal_scales(newest)
+    others = {field["name"] for field in newest["fields"]} - own_scales.keys()
+    decimal_fields = own_scales if decimals_as_text else {}
     # Without decimals of its own, a record can only have misplaced ones: Avro reads a decimal of the writer as a text,
     # and fastavro would return a Decimal.
     has_decimals = '"decimal"' in json.dumps(newest)
@@ -168,7 +170,10 @@ def record_decoder(
         except AVRO_ERRORS as error:
             # The text of the error can contain the whole schema, and each dead letter contains the message.
             raise UndecodableError(f"schema id {schema_id} is no Avro schema, or refers to another one") from error
-        if any(decimal_fields.get(field, scale) != scale for field, scale in _decimal_scales(schema).items()):
+        scales = _decimal_scales(schema)
+        if has_decimals and scales.keys() & others:
+            raise UndecodableError(f"schema id {schema_id} has a decimal in the place of another type")
+        if any(decimal_fields.get(field, scale) != scale for field, scale in scales.items()):
             raise UndecodableError(f"schema id {schema_id} has decimals of another scale")
         # None saves time: with a reader's schema, fastavro resolves the two schemas for every record.
         return writer, None if writer == reader else reader

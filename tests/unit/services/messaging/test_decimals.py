@@ -70,6 +70,16 @@ def test_a_decimal_of_many_bytes_is_refused_before_it_is_computed() -> None:
     assert time.process_time() - started < 1
 
 
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_decimal_in_the_place_of_a_text_is_refused(*, as_text: bool) -> None:
+    """Avro reads the bytes of the decimal as a text."""
+    schema: Any = copy.deepcopy(schemas.current("Balance"))
+    schema["fields"][0]["type"] = schema["fields"][1]["type"]
+
+    with pytest.raises(UndecodableError, match="schema id 9 has a decimal in the place of another type"):
+        record_decoder("Balance", lambda _: json.dumps(schema), decimals_as_text=as_text)(header(9))
+
+
 def test_decimals_of_another_scale_are_refused() -> None:
     """With another scale the same bytes mean other points. A new field with another scale does not matter."""
     schema: Any = copy.deepcopy(schemas.current("Balance"))
