@@ -151,9 +151,7 @@ def record_decoder(
 ) -> Callable[[bytes], Record]:
     """A function that decodes framed records of this name into their newest schema; see ``decoder``."""
     newest = schemas.current(name)
-    own_scales = _decimal_scales(newest)
-    others = {field["name"] for field in newest["fields"]} - own_scales.keys()
-    decimal_fields = own_scales if decimals_as_text else {}
+    decimal_fields = _decimal_scales(newest) if decimals_as_text else {}
     # Without decimals of its own, a record can only have misplaced ones: Avro reads a decimal of the writer as a text,
     # and fastavro would return a Decimal.
     has_decimals = '"decimal"' in json.dumps(newest)
@@ -170,11 +168,8 @@ def record_decoder(
         except AVRO_ERRORS as error:
             # The text of the error can contain the whole schema, and each dead letter contains the message.
             raise UndecodableError(f"schema id {schema_id} is no Avro schema, or refers to another one") from error
-        scales = _decimal_scales(schema)
-        if has_decimals and scales.keys() & others:
-            raise UndecodableError(f"schema id {schema_id} has a decimal in the place of another type")
-        if any(decimal_fields.get(field, scale) != scale for field, scale in scales.items()):
-            raise UndecodableError(f"schema id {schema_id} has decimals of another scale")
+        if has_decimals and (problem := _problem_of_decimals(schema, newest, decimal_fields)):
+            raise UndecodableError(f"schema id {schema_id} has {problem}")
         # None saves time: with a reader's schema, fastavro resolves the two schemas for every record.
         return writer, None if writer == reader else reader
 
@@ -244,6 +239,14 @@ def _canonical_form(schema: Any) -> Any:
 @cache
 def _parsed(schema_text: str) -> Any:
     return fastavro.parse_schema(json.loads(schema_text))
+
+
+def _problem_of_decimals(schema: Any, newest: Any, scales: dict[str, int]) -> str | None:
+    """What is wrong with the decimals of a writer's schema. ``scales`` are those that the reader needs."""
+    found = _decimal_scales(schema)
+    if found.keys() & {field["name"] for field in newest["fields"]} - _decimal_scales(newest).keys():
+        return "a decimal in the place of another type"
+    return "decimals of another scale" if any(scales.get(name, each) != each for name, each in found.items()) else None
 
 
 def _decimal_scales(schema: Any) -> dict[str, int]:
