@@ -77,7 +77,7 @@ def build_app(
         observe_freshness=metrics.freshness.observe,
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
-    command_log, ledger = CommandLog(settings), LedgerQueries(settings.ledger_url)
+    command_log, ledger = CommandLog(settings), LedgerQueries(settings)
     security = _security(settings, api_keys[catalogue.API_KEYS], membership.url, metrics) if api_keys else None
     return create_app(
         Dependencies(

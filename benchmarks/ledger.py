@@ -23,6 +23,7 @@ from services.ledger.queries import EntryFilter, LedgerQueries
 from services.ledger.records import entry_of
 from services.messaging.avro import decoder, encoder
 from services.messaging.schema_ids import FolderSchemaIds
+from services.settings import Settings
 from tests.support import postgresql
 from tests.support.builders import entry, notification
 from tests.support.ledger import Ledger
@@ -67,7 +68,7 @@ def measured(url: str, records: Sequence[tuple[bytes, bytes]]) -> dict[str, floa
         follow(ledger, records)
     with timed() as repeated:
         follow(ledger, records)
-    queries, cards = LedgerQueries(url), [key.decode() for key, _ in records[:PAGES]]
+    queries, cards = LedgerQueries(Settings(ledger_url=url)), [key.decode() for key, _ in records[:PAGES]]
     with timed() as reading:
         for card in cards:
             queries.page(card, EntryFilter(), 100)

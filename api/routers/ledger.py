@@ -10,6 +10,7 @@ from itertools import chain, islice
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import structlog
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BeforeValidator
@@ -26,8 +27,11 @@ from services.api_keys.keys import Scope
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import clamped_time_text, points_text
 from services.domain.validation import LONGEST_TEXT
+from services.ledger.database import LedgerError
 from services.ledger.queries import EntryFilter, LedgerUnavailableError, UnknownCustomerError
 from services.ledger.statement import csv_lines
+
+log = structlog.get_logger(__name__)
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"], dependencies=[needs(Scope.LEDGER_READ)])
 
@@ -59,8 +63,8 @@ class NoLedgerEntries(problems.NotFound, code="unknown-customer", title="No such
 class LedgerUnavailable(
     problems.Unavailable, code="ledger-unavailable", title="The ledger is unavailable", retry_after=5
 ):
-    """The API cannot reach the database of the ledger, or no ledger process has created it. Repeat the request later.
-    Balances do not need the ledger.
+    """The API cannot reach the database of the ledger, or no ledger process has created it, or it has the entries of
+    another deployment. Repeat the request later. Balances do not need the ledger.
     """
 
 
@@ -97,6 +101,9 @@ def _ledger_problems() -> Iterator[None]:
     except UnknownCustomerError as error:
         raise NoLedgerEntries from error
     except LedgerUnavailableError as error:
+        raise LedgerUnavailable from error
+    except LedgerError as error:
+        log.error("the ledger is refused", error=str(error))  # noqa: TRY400 - an operator can solve it
         raise LedgerUnavailable from error
 
 

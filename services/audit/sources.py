@@ -91,14 +91,14 @@ def ledger_entries(settings: Settings, ids: SchemaIds, key_id: str) -> Iterator[
     """All entries of the ledger as encoded Notifications, from one transaction.
 
     ``key_id`` identifies the key of all other pseudonyms (``Pseudonyms.key_id``). Raises UnreadableError, also if the
-    ledger has another key: each customer would be two customers.
+    ledger has another topic, or another key: each customer would be two customers.
     """
     try:
         from sqlalchemy import select  # noqa: PLC0415 - the extra `ledger` is optional
         from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
-        from services.ledger.database import LedgerError, reading_engine  # noqa: PLC0415
-        from services.ledger.positions import require_same  # noqa: PLC0415
+        from services.ledger.database import LedgerError  # noqa: PLC0415
+        from services.ledger.positions import own_ledger, require_same  # noqa: PLC0415
         from services.ledger.records import stored_entry  # noqa: PLC0415
         from services.ledger.tables import ACCOUNT, ENTRY  # noqa: PLC0415
     except ImportError as error:
@@ -106,7 +106,7 @@ def ledger_entries(settings: Settings, ids: SchemaIds, key_id: str) -> Iterator[
     encode = encoder(LOYALTY, ids)
     statement = select(ACCOUNT.c.card, ACCOUNT.c.pseudonym, ACCOUNT.c.opened_time, *ENTRY.c).join(ENTRY)
     try:
-        engine = reading_engine(settings.ledger_url, seconds=0)
+        engine = own_ledger(settings, seconds=0)
         try:
             with engine.connect() as connection:
                 require_same(connection, {"pseudonym key": key_id})

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from schemas.topics import LOYALTY
 from services.cli.output import AsJson, announce_or_warn, clear_errors, read_settings, report, seconds_text, stop, table
 from services.cli.processes import AsJsonLines, replace_process
 from services.domain.formats import clamped_time_text
@@ -68,10 +69,11 @@ def reread(*, as_json: AsJson = False) -> None:
 
     Existing entries stay, and none is appended twice. A running process begins at once.
     """
-    from services.ledger.positions import forget_positions
+    from services.ledger.positions import forget_positions, require_same
 
-    announce_or_warn("loyalty ledger reread", read_settings())
+    announce_or_warn("loyalty ledger reread", settings := read_settings())
     with _clear_errors(), _writing() as engine, engine.begin() as connection:
+        require_same(connection, {"topic": settings.name_of(LOYALTY)})
         partitions = forget_positions(connection)
     report({"partitions": partitions}, f"the ledger reads {partitions} partitions again", as_json=as_json)
 
@@ -97,7 +99,7 @@ def _clear_errors() -> Iterator[None]:
 def _reading() -> "Iterator[LedgerQueries]":
     from services.ledger.queries import LedgerQueries
 
-    with closing(LedgerQueries(read_settings().ledger_url, seconds=0)) as queries:
+    with closing(LedgerQueries(read_settings(), seconds=0)) as queries:
         yield queries
 
 

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import structlog
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Engine, delete, event, insert, select, update
 
-from services.ledger.database import LedgerError
+from schemas.topics import LOYALTY
+from services.ledger.database import READ_SECONDS, LedgerError, reading_engine
 from services.ledger.tables import POSITION, PROPERTY, UNDECODABLE
+from services.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +105,24 @@ def bind(connection: Connection, properties: Mapping[str, str]) -> None:
     """Store the properties of the ledger. Raises LedgerError if a stored property is different."""
     for name in properties.keys() - require_same(connection, properties).keys():
         connection.execute(insert(PROPERTY).values(name=name, value=properties[name]))
+
+
+def own_ledger(settings: Settings, *, seconds: int = READ_SECONDS) -> Engine:
+    """``reading_engine`` for the ledger of these settings. ``connect`` raises LedgerError if it has another topic."""
+    engine = reading_engine(settings.ledger_url, seconds=seconds)
+
+    @event.listens_for(engine, "engine_connect")
+    def check(connection: Connection) -> None:
+        if "topic" in connection.info:  # The pool keeps it. A ledger that no process has started has no topic yet.
+            return
+        try:
+            with connection.begin():
+                connection.info.update(require_same(connection, {"topic": settings.name_of(LOYALTY)}))
+        except BaseException:
+            connection.close()
+            raise
+
+    return engine
 
 
 def require_same(connection: Connection, properties: Mapping[str, str]) -> dict[str, str]:

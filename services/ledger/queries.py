@@ -13,9 +13,11 @@ from sqlalchemy.exc import DBAPIError
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import to_milliseconds
 from services.domain.programme import DAY
-from services.ledger.database import AWAY, READ_SECONDS, reading_engine
+from services.ledger.database import AWAY, READ_SECONDS
+from services.ledger.positions import own_ledger
 from services.ledger.records import Undecodable, storable, stored_entry
 from services.ledger.tables import ACCOUNT, ENTRY, GAP, HAS_INVOICE, UNDECODABLE
+from services.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -87,13 +89,14 @@ class Statement:
 
 
 class LedgerQueries:
-    """Reads one ledger. Every method raises LedgerUnavailableError if the ledger does not answer.
+    """Reads one ledger.
 
+    Every method raises LedgerUnavailableError if the ledger does not answer, and LedgerError if it has another topic.
     ``seconds`` is the argument of ``reading_engine``.
     """
 
-    def __init__(self, url: str, *, seconds: int = READ_SECONDS) -> None:
-        self._engine = reading_engine(url, seconds=seconds)
+    def __init__(self, settings: Settings, *, seconds: int = READ_SECONDS) -> None:
+        self._engine = own_ledger(settings, seconds=seconds)
 
     def close(self) -> None:
         self._engine.dispose()

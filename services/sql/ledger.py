@@ -10,7 +10,8 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.types import TypeEngine
 
 from services.errors import UserError
-from services.ledger.database import AWAY, reading_engine
+from services.ledger.database import AWAY
+from services.ledger.positions import own_ledger
 from services.ledger.queries import LedgerUnavailableError
 from services.ledger.tables import ACCOUNT, ENTRY, GAP, UNDECODABLE
 from services.pseudonyms import pseudonyms
@@ -68,7 +69,7 @@ def read_customer_keys(settings: Settings) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _connected(settings: Settings) -> Iterator[Connection]:
-    engine = reading_engine(settings.ledger_url, seconds=0)
+    engine = own_ledger(settings, seconds=0)
     try:
         with closing(engine.connect()) as connection:
             yield connection

@@ -69,7 +69,7 @@ def _instance(*, secured: bool) -> Iterator[tuple[FastAPI, dict[str, bytes]]]:
             instance.write(*record)
         ledger = Ledger(f"sqlite:///{folder}/ledger.sqlite")
         stack.callback(ledger.close)
-        queries = LedgerQueries(ledger.url)
+        queries = LedgerQueries(Settings(ledger_url=ledger.url))
         stack.callback(queries.close)
         instance.app.state.dependencies.ledger = queries
         _decide_commands(instance)

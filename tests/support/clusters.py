@@ -135,7 +135,7 @@ def app_of(
             Metrics(),
             command_log,
             version_0=Programme(),
-            ledger=LedgerQueries("sqlite:////nowhere/ledger.sqlite"),
+            ledger=LedgerQueries(Settings(ledger_url="sqlite:////nowhere/ledger.sqlite")),
             history=lambda *_: [],
             tls=TLS,
             security=security,

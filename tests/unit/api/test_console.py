@@ -416,7 +416,7 @@ def test_the_statement_loads_again_until_the_ledger_has_the_entries(
 
     shown, loads_again = statement()
     assert ("The ledger is unavailable" in shown, loads_again) == (True, True)
-    with closing(LedgerQueries(ledger.url)) as queries:
+    with closing(LedgerQueries(Settings(ledger_url=ledger.url))) as queries:
         instance.app.state.dependencies.ledger = queries
         shown, loads_again = statement()
         assert ("not in the ledger yet" in shown, loads_again) == (True, True)
@@ -448,7 +448,7 @@ def test_the_statement_offers_no_end_for_reservations_that_have_ended(
     for number, (kind, reserved) in enumerate(kinds, start=1):
         change = {"kind": kind, "total": 900, "reserved": reserved, "event_id": f"r{number}"}
         ledger.append((CARD, entry(number, 0, time=BALANCE["OpenedTime"], opened_time=BALANCE["OpenedTime"], **change)))
-    with closing(LedgerQueries(ledger.url)) as queries:
+    with closing(LedgerQueries(Settings(ledger_url=ledger.url))) as queries:
         instance.app.state.dependencies.ledger = queries
         pages = [
             client.get("/console/customer/entries", params={"card": CARD, "kind": kind}).text

@@ -16,13 +16,18 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
+from sqlalchemy import delete, insert
+from structlog.testing import capture_logs
 
 from api.http import error_handlers, openapi
 from api.routers import ledger as router
 from api.security.caller import Caller
 from services.api_keys.keys import Scope
 from services.domain.entries import Kind
+from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
+from services.ledger.tables import PROPERTY
+from services.settings import Settings
 from tests.support.builders import entry
 from tests.support.examples import examples
 from tests.support.ledger import Ledger
@@ -51,7 +56,7 @@ def app(ledger: Ledger) -> Iterator[FastAPI]:
     openapi.install(app)
     app.include_router(router.router)
     app.include_router(router.invoices)
-    app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(ledger.url), security=None)
+    app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(Settings(ledger_url=ledger.url)), security=None)
     yield app
     app.state.dependencies.ledger.close()
 
@@ -201,7 +206,7 @@ def test_an_unknown_or_erased_customer_is_not_found(client: TestClient, ledger: 
 def test_an_unavailable_ledger_is_a_problem(client: TestClient, app: FastAPI, url: str) -> None:
     """503 with Retry-After."""
     path = f"/v1/customers/{CARD}/entries"
-    working, app.state.dependencies.ledger = app.state.dependencies.ledger, LedgerQueries(url)
+    working, app.state.dependencies.ledger = app.state.dependencies.ledger, LedgerQueries(Settings(ledger_url=url))
     assert (503, "ledger-unavailable") == problem(client, path)
     assert "5" == client.get(path).headers["retry-after"]
     app.state.dependencies.ledger.close()
@@ -213,10 +218,33 @@ def test_a_database_without_a_ledger_is_a_problem(database_url: str) -> None:
     app = FastAPI()
     error_handlers.install(app)
     app.include_router(router.router)
-    app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(database_url), security=None)
+    app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(Settings(ledger_url=database_url)), security=None)
     with TestClient(app, raise_server_exceptions=False) as client:
         assert (503, "ledger-unavailable") == problem(client, f"/v1/customers/{CARD}/statement")
     app.state.dependencies.ledger.close()
+
+
+def test_the_ledger_of_another_deployment_is_a_problem(client: TestClient, app: FastAPI, ledger: Ledger) -> None:
+    """No response has its entries, also if the connection is not new. The log says what to correct."""
+    ledger.append((CARD, ENTRIES[0]))
+    app.state.dependencies.ledger.close()
+    app.state.dependencies.ledger = LedgerQueries(Settings(ledger_url=ledger.url, topic_prefix="staging-"))
+    with capture_logs() as logs:
+        for path in (f"customers/{CARD}/entries", f"customers/{CARD}/statement", "invoices/INV1/customers"):
+            assert (503, "ledger-unavailable") == problem(client, f"/v1/{path}")
+    assert 3 == len(logs)
+    assert all("loyalty, and the settings say staging-loyalty; correct LOYALTY_TOPIC" in each["error"] for each in logs)
+
+
+def test_a_ledger_that_is_bound_later_is_checked_then(app: FastAPI, ledger: Ledger) -> None:
+    """A connection from before the first start of the ledger is not checked for ever."""
+    with ledger.engine.begin() as connection:
+        (topic,) = connection.scalars(delete(PROPERTY).where(PROPERTY.c.name == "topic").returning(PROPERTY.c.value))
+    assert [] == app.state.dependencies.ledger.gaps()
+    with ledger.engine.begin() as connection:
+        connection.execute(insert(PROPERTY).values(name="topic", value=f"other-{topic}"))
+    with pytest.raises(LedgerError, match="another topic: other-loyalty, and the settings say loyalty"):
+        app.state.dependencies.ledger.gaps()
 
 
 def statement(client: TestClient, query: str = "") -> list[dict[str, str]]:

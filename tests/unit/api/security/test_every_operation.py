@@ -22,6 +22,7 @@ from api.app import create_app
 from api.security.gate import PUBLIC_PATHS
 from services.api_keys.keys import Scope
 from services.ledger.queries import LedgerQueries
+from services.settings import Settings
 from tests.support.builders import balance
 from tests.support.clusters import with_marks
 from tests.support.examples import examples
@@ -105,7 +106,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secur
     instance.write(*balance("A", "1.00"))
     instance.write(*decision("of-A", "A"))
     ledger = Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/ledger.sqlite")
-    instance.app.state.dependencies.ledger = LedgerQueries(ledger.url)
+    instance.app.state.dependencies.ledger = LedgerQueries(Settings(ledger_url=ledger.url))
     with TestClient(instance.app, raise_server_exceptions=False) as client:
         yield secured, schemathesis.openapi.from_asgi("/openapi.json", client.app)
     ledger.close()

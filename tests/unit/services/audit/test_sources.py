@@ -139,6 +139,15 @@ def test_a_ledger_with_another_pseudonym_key_is_not_read(database_url):
         list(ledger_entries(Settings(ledger_url=database_url), IDS, other.key_id))
 
 
+def test_the_ledger_of_another_deployment_is_not_read(database_url):
+    """A rebuild would take the entries of other accounts."""
+    Ledger(database_url).close()
+    settings = Settings(ledger_url=database_url, topic_prefix="staging-")
+
+    with pytest.raises(UnreadableError, match="another topic: loyalty, and the settings say staging-loyalty"):
+        list(ledger_entries(settings, IDS, PSEUDONYMS.key_id))
+
+
 def test_the_error_names_a_missing_ledger(tmp_path):
     """The reader does not create a missing file."""
     settings = Settings(ledger_url=f"sqlite:///{tmp_path / 'none.sqlite'}")

@@ -85,6 +85,18 @@ def test_undecodable_records_are_shown_until_they_are_read_again(ledger: Ledger)
     assert {"undecodable": []} == json.loads(loyalty("undecodable", "--json").stdout)
 
 
+@pytest.mark.parametrize("command", ["gaps", "undecodable", "reread"])
+def test_the_ledger_of_another_deployment_is_refused(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """The error names both topics. The ledger keeps its positions."""
+    monkeypatch.setenv("LOYALTY_TOPIC_PREFIX", "staging-")
+    answer = loyalty(command)
+    assert (2, "") == (answer.exit_code, answer.stdout)
+    assert "another topic: loyalty, and the settings say staging-loyalty" in answer.stderr
+    assert {0: 0} == ledger.appender.stored_offsets()
+
+
 @pytest.mark.parametrize("command", ["migrate", "gaps"])
 def test_a_database_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """The error is one line without the password."""

@@ -21,6 +21,7 @@ from pyarrow import parquet
 
 from services.domain.entries import Entry, Kind
 from services.errors import UserError
+from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerUnavailableError
 from services.settings import Settings
 from services.sql import database as database_module
@@ -690,6 +691,14 @@ def test_a_failed_transaction_ends_with_rollback(opened: Callable[..., Database]
         database.run("SELECT 1")
     database.run("ROLLBACK")
     assert [(1,)] == rows(database, "SELECT 1")
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_ledger_of_another_deployment_is_not_read(opened: Callable[..., Database]) -> None:
+    database = opened(topic_prefix="staging-")
+    for table in ("ledger_gap", "liability"):
+        with pytest.raises(LedgerError, match="another topic: loyalty, and the settings say staging-loyalty"):
+            database.run(f"FROM {table}")
 
 
 def test_a_missing_source_says_what_to_do(opened: Callable[..., Database]) -> None:
