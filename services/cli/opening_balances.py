@@ -53,7 +53,9 @@ def import_balances(
         stop("--name, --reason and --actor must be UTF-8, but one of them has other bytes: type it again", MISUSED)
     settings, now = read_settings(), time.time_ns() // 1_000_000
     with clear_errors():
-        found = read_files(files, load_programmes(settings).at(now).time_zone, now)
+        # The newest version, also if it waits: the first version takes effect some time after its publication.
+        zone = load_programmes(settings).versions[-1].time_zone
+        found = read_files(files, zone, now)
         if found.errors:
             shown = found.errors[:SHOWN_ERRORS]
             more = len(found.errors) - len(shown)
@@ -74,7 +76,11 @@ def import_balances(
                 sent = _send(commands, len(found.cards), settings, quiet=as_json)
     seconds = round(time.monotonic() - started, 3)
     figures = {"rows": found.rows, "cards": len(found.cards), "points": points_text(found.points), "sent": sent}
-    rows = ((what, f"{figure:,}" if isinstance(figure, int) else figure) for what, figure in figures.items())
+    figures["time_zone"] = zone
+    rows = (
+        (what.replace("_", " "), f"{figure:,}" if isinstance(figure, int) else figure)
+        for what, figure in figures.items()
+    )
     report({**figures, "seconds": seconds}, table("", "", rows=rows), as_json=as_json)
 
 

@@ -19,7 +19,7 @@ from services.domain.account.processor import process
 from services.domain.command_rules import first_violation
 from services.domain.entries import Kind
 from services.domain.events import Erase, Purchase, Replace, SentLot
-from services.domain.programme import DAY, Programmes
+from services.domain.programme import DAY, Programme, Programmes
 from services.messaging.avro import encoder
 from services.opening_balances.file import read_files
 from services.pseudonyms import KEY_BYTES, Pseudonyms
@@ -29,6 +29,8 @@ from tests.support.examples import examples
 NOW = 1_790_000_000_000
 END_OF_2027 = 1_830_294_000_000
 """2028-01-01 00:00 in Berlin."""
+END_OF_2099 = 4_102_441_200_000
+"""2100-01-01 00:00 in Berlin."""
 encode = encoder(LOYALTY_COMMANDS, IDS)
 NAMES = Pseudonyms(bytes(KEY_BYTES))
 
@@ -345,3 +347,18 @@ def test_the_command_sends_nothing_in_a_dry_run_or_with_errors(tmp_path, broker)
     run(good)
     assert [each[:2] + each[3:] for each in broker[:2]] == [each[:2] + each[3:] for each in broker[2:]]
     assert {"loyalty-commands"} == {topic.rpartition(".")[2] for topic, *_ in broker}
+
+
+def test_a_date_ends_in_the_time_zone_of_the_newest_version(tmp_path, broker, monkeypatch):
+    """An import directly after the first publication comes before this version takes effect."""
+    berlin = Programme(version=1, effective_time=END_OF_2099, time_zone="Europe/Berlin")
+    monkeypatch.setattr(opening_balances, "load_programmes", lambda _: Programmes.of([Programme(), berlin]))
+    file = tmp_path / "balances.csv"
+    file.write_text("card,points,expires\n4711,1,2099-12-31\n")
+
+    done = run(file, "--json")
+
+    ((_, _, value, _),) = broker
+    assert (SentLot(1_00, END_OF_2099),) == decode_event(7, value).lots
+    assert "Europe/Berlin" == json.loads(done.stdout)["time_zone"]
+    assert "Europe/Berlin" in run(file, "--dry-run").stdout
