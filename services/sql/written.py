@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 from pyarrow import parquet
 
+from schemas.topics import LOYALTY
 from services.errors import SettingsError, UserError
 from services.settings import Settings
 from services.sql.catalogue import CUSTOMER_LINE_ITEMS, LINE_ITEMS, TABLES
@@ -28,6 +29,8 @@ _FILE = "part-0.parquet"
 # Write no statistics. Delta's log would keep the smallest and largest values of each column for a month, and they could
 # be keys of erased customers.
 _DELTA = {"delta.dataSkippingNumIndexedCols": "0"}
+_TOPIC = "loyalty.topic"
+"""The property of a table that names its deployment, in the metadata of a Parquet file or of a Delta table."""
 
 
 class Written(NamedTuple):
@@ -74,13 +77,22 @@ def write(name: str, database: Database, settings: Settings) -> Written:
     that ended early, so that no erased customer remains in them. A row whose records have expired stays in the files
     (``Table.key``).
 
-    Raises UserError if the folder has files of another format, SqlError, and the error of a source that cannot be read.
+    The files belong to one deployment. Files without its topic, from an earlier release, get the topic of the settings.
+
+    Raises UserError if the folder has files of another format, SettingsError if it has those of another deployment,
+    SqlError, and the error of a source that cannot be read.
     """
-    table = BY_NAME[name]
+    table, topic = BY_NAME[name], settings.name_of(LOYALTY)
     folder = _folder(name, settings)
     with _locked(folder):
         before = _read(folder, settings.export_format)
+        if before is not None and (found := _topic_of(before)) not in {None, topic}:
+            raise SettingsError(
+                f"{folder} was made with another topic: {found}, and the settings say {topic}; correct "
+                "LOYALTY_TOPIC_PREFIX, or choose another LOYALTY_TABLES_DIR"
+            )
         rows = _merged(_with_time_zone(database.run(f"FROM {name}")), before, table)
+        rows = rows.replace_schema_metadata({_TOPIC: topic})
         changed = before is None or not _are_equal(rows, before)
         is_delta = settings.export_format == "delta"
         if changed and is_delta:
@@ -116,8 +128,14 @@ def _read(folder: str, export_format: str) -> pa.Table | None:
             "LOYALTY_TABLES_DIR"
         )
     if delta:
-        return delta.to_pyarrow_table()
+        return delta.to_pyarrow_table().replace_schema_metadata(delta.metadata().configuration)
     return parquet.ParquetFile(file).read() if file.exists() else None
+
+
+def _topic_of(rows: pa.Table) -> str | None:
+    """The topic of the deployment that wrote these rows, or None if an earlier release wrote them."""
+    topic = (rows.schema.metadata or {}).get(_TOPIC.encode())
+    return topic.decode() if topic else None
 
 
 def _temporary(file: Path) -> Path:
@@ -144,6 +162,10 @@ def _replace_delta(rows: pa.Table, folder: str) -> None:
     from deltalake import write_deltalake  # noqa: PLC0415  # its import takes 0.2 s
 
     write_deltalake(open_delta(folder) or folder, rows, mode="overwrite", schema_mode="overwrite", configuration=_DELTA)
+    written, topic = open_delta(folder), _topic_of(rows)
+    if written and topic and _TOPIC not in written.metadata().configuration:
+        # write_deltalake refuses properties that are not Delta's. If this step fails, the next write does it.
+        written.alter.set_table_properties({_TOPIC: topic}, raise_if_not_exists=False)
 
 
 def _clean_delta(folder: str) -> None:
@@ -175,7 +197,11 @@ def _merged(rows: pa.Table, before: pa.Table | None, table: Table) -> pa.Table:
 
 
 def _are_equal(rows: pa.Table, before: pa.Table) -> bool:
-    if rows.num_rows != before.num_rows or rows.column_names != before.column_names:
+    if (
+        _topic_of(rows) != _topic_of(before)
+        or rows.num_rows != before.num_rows
+        or rows.column_names != before.column_names
+    ):
         return False
     return not _query("FROM now EXCEPT ALL FROM before", now=rows, before=before).num_rows
 

@@ -192,6 +192,31 @@ def test_another_format_is_refused(settings: Settings) -> None:
 
 
 @BOTH_FORMATS
+def test_the_folder_of_another_deployment_is_refused(settings: Settings, export_format: str) -> None:
+    """Otherwise its rows would stay among the own rows for ever. A folder without a topic gets that of the settings."""
+    settings = with_format(settings, export_format)
+    letters: Any = Source((DAY, "t", "a", 5))
+    more: Any = Source((DAY, "t", "a", 6))
+    folder = Path(settings.tables_dir, "dead_letters_by_reason")
+    rows = letters.run("")
+    if export_format == "delta":
+        write_deltalake(folder, rows)
+    else:
+        folder.mkdir(parents=True)
+        parquet.write_table(rows, folder / "part-0.parquet")
+    assert [True, False] == [written.write(folder.name, letters, settings).changed for _ in range(2)]
+
+    other = settings.model_copy(update={"topic_prefix": "staging-"})
+    with pytest.raises(SettingsError, match="another topic: loyalty, and the settings say staging-loyalty; correct"):
+        written.write(folder.name, letters, other)
+
+    changed = written.write(folder.name, more, settings)
+    assert (1, True) == (changed.rows, changed.changed)
+    with pytest.raises(SettingsError, match="another topic"):
+        written.write(folder.name, letters, other)
+
+
+@BOTH_FORMATS
 def test_an_unfinished_write_changes_nothing(
     settings: Settings, ledger: Ledger, export_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +249,8 @@ def test_two_writers_take_turns(settings: Settings) -> None:
     for each in writers:
         each.join()
     assert 2 == len(read("invoices", settings))
-    assert 0 == DeltaTable(f"{settings.tables_dir}/invoices").version()
+    written_and_marked = 1
+    assert written_and_marked == DeltaTable(f"{settings.tables_dir}/invoices").version()
 
 
 @pytest.mark.parametrize(
