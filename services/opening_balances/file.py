@@ -221,7 +221,7 @@ def _expires(value: Any, zone: str, now: int) -> int:
         reason = "points cannot expire after the year 9999. Leave it empty if they never expire"
         raise _RowError(f"expires {value}: {reason}")
     if expires <= now:
-        raise _RowError(f"expires {value}: the points have expired already")
+        raise _RowError(f"expires {value}: the points have expired already. Remove the row")
     return expires
 
 

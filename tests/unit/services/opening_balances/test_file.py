@@ -95,7 +95,7 @@ def test_a_file_that_is_named_twice_counts_once(tmp_path):
         pytest.param("4711,1," + "9" * 140_000, "is not CSV: field larger than field limit", id="a huge field"),
         ("4711,1,31.12.2027", "is not a date such as 2027-12-31"),
         ("4711,1,2027-12-31T00:00:00", "is not a date such as 2027-12-31"),
-        ("4711,1,2026-01-01", "the points have expired already"),
+        ("4711,1,2026-01-01", "the points have expired already. Remove the row"),
         ("4711,1,0001-01-01", "the points have expired already"),
         ("4711,1,9999-12-31", "cannot expire after the year 9999. Leave it empty if they never expire"),
         ("4711,1,9999-12-31T23:59:59-12:00", "cannot expire after the year 9999. Leave it empty if they never expire"),
