@@ -38,7 +38,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         local, peers = dependencies.local, dependencies.peers
         loop, materialiser, waiters = asyncio.get_running_loop(), local.stores.materialiser, local.stores.waiters
-        collector = ReportCollector(peers, dependencies.locator, dependencies.reports, local.membership.group)
+        collector = ReportCollector(peers, dependencies.locator, dependencies.reports)
 
         def on_change() -> None:
             waiters.notify_all()

@@ -62,7 +62,7 @@ class Dependencies:
         self.stores = local.stores
         self.locator = Locator(local, reports)
         self.security = security
-        self.peers = PeerClient(reports, security.hops if security else None, tls)
+        self.peers = PeerClient(reports, local.membership.group, security.hops if security else None, tls)
         self.lookup = Lookup(local, self.locator, self.peers, metrics)
         self.scatter_gather = ScatterGather(local, self.locator, self.peers)
         self.operations = operations

@@ -28,7 +28,7 @@ from api.http.problems import InvalidParameters, Problem
 from api.routing.locator import Locator
 from api.routing.lookup import KeyRead, Lookup
 from api.routing.peer_client import PeerClient
-from api.routing.peer_messages import FORWARDED_TO, PeerError, PeerRequest, PeerResponse, no_answer, received
+from api.routing.peer_messages import PeerError, PeerRequest, PeerResponse, no_answer, role_in
 from api.routing.problems import ANOTHER_MAY_ANSWER, UnknownCustomer
 from api.security.caller import Caller
 from api.security.permissions import MOVED, caller_of, moved
@@ -179,7 +179,7 @@ class BalanceEvents:
     async def open(self, request: Request, store: StateStore, key: bytes, last: EventId | None) -> Response:
         """Open a stream at the owner of the key, or at a standby if the owner does not answer. Raises Problem."""
         read = KeyRead(store, key, request=request)
-        if received(request, FORWARDED_TO):
+        if role_in(request):
             return await self._stream_local(read, last)
         failures: dict[str, PeerError] = {}
         refusals: list[PeerResponse] = []

@@ -21,8 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.dependencies import Dependencies, Part
 from api.http.problems import InternalError, Problem
+from api.routing.peer_messages import note_role
 from api.security.caller import Caller
 from api.security.gate import NO_SNIFFING, enter, guarded
+from api.security.problems import ForwardRefused
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -40,6 +42,7 @@ class LookupApp(FastAPI):
         """
         self._lookups = [_LookupRoute(route, dependencies) for route in routes if isinstance(route, APIRoute)]
         self._requests = dependencies.metrics.requests
+        self._group = dependencies.local.membership.group
         security = dependencies.security
         # Requests with a known token skip the gate, unless there are CORS origins: its middleware adds their headers.
         self._security = None if security is None or security.cors_origins else security
@@ -56,7 +59,14 @@ class LookupApp(FastAPI):
         await self._entry(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a lookup without FastAPI, and every other request with FastAPI."""
+        """Serve a lookup without FastAPI, and every other request with FastAPI. Refuse requests of other groups."""
+        if scope["type"] == "http":
+            try:
+                note_role(scope, self._group)
+            except ForwardRefused as problem:
+                await problem.response()(scope, receive, send)
+                self._requests.observe("other", "refused", problem.status.value, 0.0)
+                return
         found = self._find(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
         if found is None:
             await self._serve_other(scope, receive, send)

@@ -22,12 +22,11 @@ from api.http.responses import STALE, LocalRead
 from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient
 from api.routing.peer_messages import (
-    FORWARDED_TO,
     PeerError,
     PeerRequest,
     PeerResponse,
     no_answer,
-    received,
+    role_in,
     seconds_left,
 )
 from api.routing.problems import (
@@ -142,7 +141,7 @@ class Lookup:
 
     async def query(self, read: KeyRead) -> LocalRead | PeerResponse:
         """Read the key from the instance that can serve it. Raises Problem."""
-        if read.request and (role := received(read.request, FORWARDED_TO)):
+        if read.request and (role := role_in(read.request)):
             return await self.query_for_peer(read, role)
         if self._local.owns(read.store, read.partition):
             try:

@@ -10,7 +10,7 @@ from fastapi import Request
 
 from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient
-from api.routing.peer_messages import FORWARDED_TO, PeerError, PeerRequest, PeerResponse, no_answer, seconds_left
+from api.routing.peer_messages import PeerError, PeerRequest, PeerResponse, no_answer, role_in, seconds_left
 from api.routing.problems import NotTheOwner, OwnerInDoubt, Rebalancing, from_store_error
 from services.interactive_queries.local import LocalInstance
 from services.state_stores.assignment import Role
@@ -57,8 +57,7 @@ class OwnerOnly:
         """Raise Problem unless this instance is the only possible owner and has applied all records."""
         if not self._local.owns(store, partition):
             # Only a peer can find the owner again. A client repeats its request.
-            is_forwarded = FORWARDED_TO in request.headers
-            raise (NotTheOwner if is_forwarded else Rebalancing)(partition=partition)
+            raise (NotTheOwner if role_in(request) else Rebalancing)(partition=partition)
         try:
             status = self._local.status_of(store, store.serving(partition))
         except NotServingError as error:
@@ -76,7 +75,7 @@ class OwnerOnly:
 
     def _must_serve(self, request: Request, store: StateStore, partition: int) -> bool:
         # Never forward a request twice. Two instances that disagree about the owner would forward it for ever.
-        if FORWARDED_TO in request.headers or self._local.owns(store, partition):
+        if role_in(request) or self._local.owns(store, partition):
             self.require_ownership(request, store, partition)
             return True
         return False
@@ -91,7 +90,7 @@ class OwnerOnly:
         try:
             if self._locator.why_suspect(owner):
                 # A live owner sends its report within milliseconds. A dead one must not use up the client's time.
-                await self._peers.report(owner, self._local.membership.group)
+                await self._peers.report(owner)
             left = max(0.0, deadline - time.monotonic())
             sent = await PeerRequest.from_client(request)
             response = await self._peers.forward(sent, Target(owner, Role.ACTIVE), left, left, _SUSPECT_AFTER_SECONDS)

@@ -52,12 +52,16 @@ class PeerClient:
     """Sends requests to peers. The peer serves such a request itself, and never forwards it again.
 
     Args:
+        group: the group of this instance. A peer of another group refuses a request.
         hops: signs the requests; None: they are not signed, because peers need no credentials.
         tls: the context for peers with TLS. None: trust the authorities of the system.
     """
 
-    def __init__(self, reports: PeerReports, hops: Hops | None = None, tls: SSLContext | None = None) -> None:
+    def __init__(
+        self, reports: PeerReports, group: str, hops: Hops | None = None, tls: SSLContext | None = None
+    ) -> None:
         self._reports = reports
+        self._group = group
         self._hops = hops
         # httpx logs every URL, and our URLs contain card numbers.
         logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -126,13 +130,14 @@ class PeerClient:
     ) -> httpx.Response:
         """Send a request and wait for the response, or for the headers of a stream. Raises PeerError."""
         url = httpx.URL(target.url).copy_with(raw_path=_escape_dots(request.path))
-        own_headers = {FORWARDED_TO: target.role.value, DEADLINE: f"{seconds_left:.3f}"}
+        forwarded_to = f"{target.role.value} {self._group}"
+        own_headers = {FORWARDED_TO: forwarded_to, DEADLINE: f"{seconds_left:.3f}"}
         sent_headers = {"accept-encoding": "identity", **request.headers, **own_headers}
         if self._hops:
             # The peer trusts this instance, so the credentials of the caller are not sent.
             sent_headers.pop("authorization", None)
             key = request.headers.get("idempotency-key", "")
-            signed = HopRequest(request.method, url.raw_path.decode("latin-1"), target.role.value, key)
+            signed = HopRequest(request.method, url.raw_path.decode("latin-1"), forwarded_to, key)
             sent_headers[HOP] = self._hops.sign(request.caller, target.url, signed, request.content)
         is_stream = client is self._streams
         connect_timeout = min(timeout_seconds, _CONNECT_SECONDS)
@@ -164,7 +169,7 @@ class PeerClient:
             raise PeerUnreachableError(reason) from error
 
     def _answer(self, response: httpx.Response, target: Target) -> PeerResponse:
-        """The part of a response that the client gets. Raises PeerError if the peer has refused the signature."""
+        """The part of a response that the client gets. Raises PeerError if the peer has refused this instance."""
         kept = {
             name: value
             for name, value in response.headers.items()
@@ -173,14 +178,15 @@ class PeerClient:
         answer = PeerResponse(response.content, response.status_code, kept)
         if answer.problem_code == ForwardRefused.code:
             log.error(
-                "an instance refused the signature of this instance",
+                "an instance refused a request of this instance",
                 instance=target.url,
-                hint="compare LOYALTY_API_ACCESS, LOYALTY_INSTANCE_SECRET_FILE, the URLs and the clocks of both",
+                hint="compare LOYALTY_TOPIC_PREFIX, LOYALTY_APPLICATION_SERVER, LOYALTY_API_ACCESS, "
+                "LOYALTY_INSTANCE_SECRET_FILE and the clocks of both",
             )
-            raise PeerUnreachableError(f"{target.url} refused the signature of this instance")
+            raise PeerUnreachableError(f"{target.url} refused a request of this instance")
         return answer
 
-    async def report(self, url: str, group: str) -> InstanceReport:
+    async def report(self, url: str) -> InstanceReport:
         """The report of the instance at a URL. Raises PeerError, also if another process listens at the URL."""
         try:
             async with asyncio.timeout(_REPORT_SECONDS):
@@ -189,7 +195,7 @@ class PeerClient:
             report = InstanceReport.model_validate_json(response.content)
         except (httpx.HTTPError, TimeoutError, ValidationError) as error:
             raise PeerUnreachableError(f"{url}: {type(error).__name__}") from error
-        if (report.url, report.group) != (url, group):
+        if (report.url, report.group) != (url, self._group):
             raise PeerUnreachableError(
                 f"{url} has another instance: {report.url} of the group {report.group}. "
                 "If it stays there, correct LOYALTY_APPLICATION_SERVER"

@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 import orjson
 from fastapi import Request, Response
+from starlette.types import Scope
 
 from api.http.problems import MEDIA_TYPE, TYPE_PREFIX, Problem
 from api.routing.problems import OwnerTimeout, OwnerUnreachable, Rebalancing
 from api.security.caller import Caller
+from api.security.problems import ForwardRefused
 
 FORWARDED_TO = "Loyalty-Forwarded-To"
-"""The header of a forwarded request with the role in which the receiver reads its copy."""
+"""The header of a forwarded request: the role in which the receiver reads its copy, a blank, and the group of both."""
 DEADLINE = "Loyalty-Deadline"
 """The header of a forwarded request with the seconds until the deadline of the client."""
 
@@ -30,10 +32,28 @@ _REQUEST_HEADERS = (
 """The headers of a client's request that an instance forwards."""
 
 
-def received(request: Request, name: str) -> str | None:
+def note_role(scope: Scope, group: str) -> None:
+    """Put the role of a forwarded request into its scope.
+
+    Raises ForwardRefused if an instance of another group has sent it: two deployments can have the same address, one
+    after the other or by a wrong setting. Release 0.1 sends no group.
+    """
+    if value := _received(scope, FORWARDED_TO):
+        scope["role"], _, sender = value.partition(" ")
+        if sender not in {"", group}:
+            raise ForwardRefused
+
+
+def role_in(request: Request) -> str | None:
+    """The role in which a forwarded request reads; None for the request of a client."""
+    role: str | None = request.scope.get("role")
+    return role
+
+
+def _received(scope: Scope, name: str) -> str | None:
     """A header of a request; None if it is absent. Starlette's lookup of an absent header is slow: it raises."""
     wanted = name.lower().encode()
-    for header, value in request.scope["headers"]:
+    for header, value in scope["headers"]:
         if header == wanted:
             return str(value, "latin-1")
     return None
@@ -42,7 +62,7 @@ def received(request: Request, name: str) -> str | None:
 def seconds_left(request: Request) -> float:
     """Seconds until the deadline that a peer or a client has sent; infinity without a deadline."""
     try:
-        seconds = float(received(request, DEADLINE) or "inf")
+        seconds = float(_received(request.scope, DEADLINE) or "inf")
     except ValueError:
         return math.inf
     return math.inf if math.isnan(seconds) else max(0.0, seconds)

@@ -18,11 +18,10 @@ _INTERVAL_SECONDS = 1.0
 class ReportCollector:
     """Collects the reports of all peers every second. It runs as a task of the event loop."""
 
-    def __init__(self, peers: PeerClient, locator: Locator, reports: PeerReports, group: str) -> None:
+    def __init__(self, peers: PeerClient, locator: Locator, reports: PeerReports) -> None:
         self._peers = peers
         self._locator = locator
         self._reports = reports
-        self._group = group
         self._wanted = asyncio.Event()
 
     def collect_soon(self) -> None:
@@ -41,7 +40,7 @@ class ReportCollector:
 
     async def _collect(self, url: str) -> None:
         try:
-            report = await self._peers.report(url, self._group)
+            report = await self._peers.report(url)
         except PeerError as error:
             if self._reports.why_suspect(url) is None:
                 log.warning("an instance does not answer", instance=url, error=str(error))

@@ -36,8 +36,8 @@ class NotYours(Forbidden, code="not-yours", title="The object belongs to another
 
 class ForwardRefused(Forbidden, code="forward-refused", title="The request does not come from an instance"):
     """Only instances send the headers Loyalty-Forwarded-To and Loyalty-Hop, with a signature of the group that is valid
-    once. Send the request without them. Instances need the same secret (LOYALTY_INSTANCE_SECRET_FILE) and correct
-    clocks.
+    once. Send the request without them. Instances need the same LOYALTY_TOPIC_PREFIX, the same secret
+    (LOYALTY_INSTANCE_SECRET_FILE) and correct clocks.
     """
 
 

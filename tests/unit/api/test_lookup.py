@@ -15,7 +15,7 @@ from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
 from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
 from tests.support.builders import problem_type
-from tests.support.clusters import Callers, Group, damage, view
+from tests.support.clusters import Callers, Group, app_of, damage, view
 from tests.support.failing_disk import flip
 from tests.unit.api.three_instances import (
     CARD,
@@ -84,7 +84,7 @@ def test_only_listed_headers_are_forwarded() -> None:
         (hop,) = hops(group)
         assert listed == {name: hop.headers.get(name) for name in listed}
         assert not {"cookie", "x-forwarded-for"} & hop.headers.keys()
-        assert "active" == hop.headers["loyalty-forwarded-to"]
+        assert "active test" == hop.headers["loyalty-forwarded-to"]
         assert 0 < float(hop.headers["loyalty-deadline"]) <= 5
         assert b"minSequence=1" == hop.url.query
 
@@ -102,6 +102,62 @@ def test_a_forwarded_request_is_never_forwarded_again() -> None:
         assert "starting" == problem_type(await callers.http.get(URLS[0] + PATH, headers=standby), 503)
         assert (200, "2", "standby", "true") == summary(await callers.http.get(URLS[2] + PATH, headers=standby))
         assert 4 == len(hops(group))  # the requests of this test
+
+    run(group, steps)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", PATH),
+        ("HEAD", PATH),
+        ("GET", "/v1/stores/customer-balances/local/all"),
+        ("GET", f"/v1/customers/{CARD}/events"),
+        ("POST", f"/v1/customers/{CARD}/redemptions"),
+    ],
+)
+def test_a_request_of_another_group_is_refused(method: str, path: str) -> None:
+    """Before any work. Release 0.1 sends no group, so its requests are served."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        for role in ("active", "standby"):
+            headers = {"Loyalty-Forwarded-To": f"{role} other"}
+            refused = await callers.http.request(method, URLS[1] + path, headers=headers)
+            assert 403 == refused.status_code
+            assert method == "HEAD" or "forward-refused" == problem_type(refused, 403)
+        if not path.endswith("events"):
+            for headers in ({"Loyalty-Forwarded-To": "active"}, {"Loyalty-Forwarded-To": "active test"}):
+                accepted = await callers.http.request(method, URLS[1] + path, headers=headers)
+                assert accepted.status_code in {200, 400}
+
+    run(group, steps)
+
+
+@pytest.mark.parametrize("standbys", [True, False])
+def test_an_instance_of_another_group_at_the_address_of_the_owner_serves_nothing(*, standbys: bool) -> None:
+    """Two deployments on one machine have the same address. A standby answers, or nobody."""
+    group = three(standbys=standbys)
+    stranger = group.instances[1]
+    stranger.membership.group = "other"
+    stranger.app = app_of(stranger.local, stranger.reports, stranger.command_log)
+
+    async def steps(callers: Callers) -> None:
+        for _ in range(2):
+            answer = await callers.get(0, PATH)
+            if standbys:
+                assert (200, "2", "standby", "true") == summary(answer)
+            else:
+                assert "owner-unreachable" == problem_type(answer, 502)
+        listed = (await callers.get(0, "/v1/stores/customer-balances/all")).json()
+        assert ([] if standbys else [1]) == listed["missingPartitions"]
+        assert URLS[1] not in {each["servedBy"] for each in listed["partitions"]}
+        for key in range(20):
+            body = {"points": "5", "reason": "x", "actor": "me"}
+            headers = {"Idempotency-Key": str(key)}
+            await callers.http.post(f"{URLS[0]}/v1/customers/{CARD}/adjustments?timeout=0", json=body, headers=headers)
+        assert group.instances[0].command_log.marks
+        assert not stranger.command_log.marks
 
     run(group, steps)
 
@@ -221,7 +277,7 @@ def test_an_unexpected_error_does_not_end_the_reports() -> None:
 
     async def steps(_: Callers) -> None:
         first, dependencies = group.instances[0], group.instances[0].app.state.dependencies
-        collector = ReportCollector(dependencies.peers, dependencies.locator, first.reports, "test")
+        collector = ReportCollector(dependencies.peers, dependencies.locator, first.reports)
         report = dependencies.peers.report
 
         async def broken(*_: object) -> None:

@@ -41,6 +41,9 @@ def test_forged_and_replayed_hops_are_refused(secured: SecuredGroup, tmp_path: P
         assert 403 == await status({"Loyalty-Forwarded-To": Role.ACTIVE.value, HOP: good})
         assert await status({**role, HOP: good}) in {200, 503}
         assert 403 == await status({**role, HOP: good})
+        other_group = {"Loyalty-Forwarded-To": f"{Role.STANDBY.value} other"}
+        signed = peer.sign(None, one.url, HopRequest("GET", BALANCE, other_group["Loyalty-Forwarded-To"]))
+        assert 403 == await status({**other_group, HOP: signed}), "two deployments can have one secret"
 
     run_pair(secured, ask)
 
@@ -103,7 +106,7 @@ def test_instances_read_each_others_reports(secured: SecuredGroup) -> None:
     async def ask(callers: Callers) -> None:
         one, two = callers.group.instances
         assert 401 == (await callers.get(0, "/v1/instances/local")).status_code
-        report = await one.app.state.dependencies.peers.report(two.url, "test")
+        report = await one.app.state.dependencies.peers.report(two.url)
         assert two.url == report.url
 
     run_pair(secured, ask)
