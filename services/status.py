@@ -173,6 +173,7 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
     """
     spans, kafka_problem = _spans(settings)
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
+    own_topics = {settings.name_of(topic): topic.name for topic in topics.ALL}
     samples: list[Sample] = []
     instances: list[dict[str, Any]] = api.instances if api else []
     to_api = opener(settings.api_key_file, client_context(settings))
@@ -185,6 +186,8 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
                 found = _samples(_read(openers[name], f"{url}/metrics"))
                 problem = _problem(openers[name], url)
             samples += found
+            if any(each.labels["topic"] not in own_topics for each in found if "topic" in each.labels):
+                problem = "reads topics of another deployment: compare LOYALTY_TOPIC_PREFIX and the ports of both"
         except urllib.error.HTTPError as error:
             problem = _REFUSALS.get((name, error.code), f"answers with status {error.code}")
             error.close()
@@ -202,7 +205,7 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
         work=_work(samples),
         balances={float(each.labels["le"]): each.value for each in samples if each.name == _FRESHNESS},
         records={name: sum(high - low for low, high in span.values()) for name, span in spans.items()},
-        lags=_lags(samples, spans, settings.topic_prefix),
+        lags=_lags(samples, spans, own_topics),
         instances=instances,
     )
 
@@ -270,11 +273,12 @@ def _problem(part: OpenerDirector, url: str) -> str | None:
     return report.get("kafkaError") or report.get("trouble") or (None if report["ready"] else "restores its stores")
 
 
-def _lags(samples: Iterable[Sample], spans: _Spans, prefix: str) -> list[Lag]:
+def _lags(samples: Iterable[Sample], spans: _Spans, own_topics: Mapping[str, str]) -> list[Lag]:
     found: Counter[tuple[str, str]] = Counter()
     for sample in samples:
-        named = sample.labels.get("topic")
-        topic = named.removeprefix(prefix) if named else topics.LOYALTY.name
+        topic = own_topics.get(sample.labels.get("topic", ""))
+        if topic is None:
+            continue
         if reader := _POSITIONS.get(sample.name):
             _, end = spans.get(topic, {}).get(int(sample.labels["partition"]), (0, 0))
             found[reader.format(**sample.labels), topic] += max(0, end - int(sample.value))

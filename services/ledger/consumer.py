@@ -102,7 +102,7 @@ class LedgerConsumer:
             self._next_check = time.monotonic() + _CHECK_SECONDS
         self._appender.checkpoint_after_erasure()
         for partition, position in self._positions.items():
-            self._metrics.position.labels(partition).set(position)
+            self._metrics.position.labels(self._topic, partition).set(position)
             self._metrics.lag.labels(partition).set(max(0, self._reader.end_offset(self._topic, partition) - position))
 
     def _append(self, messages: Sequence[Message]) -> None:

@@ -29,7 +29,7 @@ class Metrics:
             "loyalty_ledger_gaps_opened", "Gaps found, also those that were filled later.", registry=registry
         )
         self.position = Gauge(
-            "loyalty_ledger_position", "Offset of the next record to append.", ["partition"], registry=registry
+            "loyalty_ledger_position", "Offset of the next record to append.", ["topic", "partition"], registry=registry
         )
         self.lag = Gauge(
             "loyalty_ledger_lag_records", "Records of a partition not yet appended.", ["partition"], registry=registry

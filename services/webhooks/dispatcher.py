@@ -283,7 +283,7 @@ class EndpointDispatcher:
         for each in consumer.position(assigned) if assigned else []:
             if each.offset >= 0:
                 unread += max(0, self._reader.end_offset(self._topic, each.partition) - each.offset)
-        self._metrics.lag.labels(self._endpoint.name).set(unread + len(self._deliveries))
+        self._metrics.lag.labels(self._endpoint.name, self._topic).set(unread + len(self._deliveries))
 
 
 def _age_seconds(record: KafkaMessage) -> float:

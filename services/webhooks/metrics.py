@@ -31,6 +31,6 @@ class Metrics:
         self.lag = Gauge(
             "loyalty_webhook_lag",
             "Records of the topic loyalty that the endpoint has not got yet.",
-            ["endpoint"],
+            ["endpoint", "topic"],
             registry=registry,
         )

@@ -173,7 +173,8 @@ def test_an_endpoint_receives_only_its_kinds(deployment: Deployment, receiver: R
         kinds = ["earned", "tier", "released", "redeemed", "expired"]
         notify(deployment.settings, *(notification(number, kind=kind) for number, kind in enumerate(kinds, start=1)))
         requests = receiver.wait(2)
-        deployment.await_metric('loyalty_webhook_lag{endpoint="crm"} 0.0')
+        topic = deployment.settings.name_of(topics.LOYALTY)
+        deployment.await_metric(f'loyalty_webhook_lag{{endpoint="crm",topic="{topic}"}} 0.0')
 
     assert ["loyalty.tier", "loyalty.redeemed"] == [json.loads(request.body)["type"] for request in requests]
     assert 5 == committed(deployment.settings, "crm")

@@ -29,7 +29,8 @@ loyalty_query_position{partition="0",query="fan-out",topic="t-pos-invoices"} 10.
 loyalty_query_position{partition="1",query="fan-out",topic="t-pos-invoices"} 4.0
 loyalty_query_position{partition="0",query="loyalty",topic="t-pos-invoices"} 15.0
 loyalty_query_lag_records{partition="0",query="fan-out",topic="t-pos-invoices"} 0.0
-loyalty_ledger_position{partition="0"} 8.0
+loyalty_ledger_position{partition="0",topic="t-loyalty"} 8.0
+loyalty_webhook_lag{endpoint="crm",topic="t-loyalty"} 2.0
 loyalty_ledger_lag_records{partition="0"} 0.0
 # TYPE loyalty_balance_freshness_seconds histogram
 loyalty_balance_freshness_seconds_bucket{le="0.5"} 10.0
@@ -100,7 +101,7 @@ def test_the_status_has_parts_topics_instances_dead_letters_and_freshness(answer
     assert {None} == {part["problem"] for part in found["parts"]}
     topics = {topic["name"]: topic for topic in found["topics"]}
     assert {"query fan-out": 33, "query loyalty": 0} == topics["pos-invoices"]["lag"]
-    assert {"ledger": 21} == topics["loyalty"]["lag"]
+    assert {"ledger": 21, "webhook crm": 6} == topics["loyalty"]["lag"]
     assert 20 == found["dead_letters"] == topics["dead-letters"]["records"]
     assert [INSTANCE] == found["instances"]
     assert ({"0.5": 1.0, "0.99": 2.5}, 100) == (found["freshness_seconds"], found["freshness_balances"])
@@ -148,6 +149,16 @@ def test_a_part_that_does_not_work_says_why_and_the_exit_status_is_1(
 
     assert 1 == result.exit_code
     assert problem in {each["problem"] for each in json.loads(result.stdout)["parts"] if each["name"] == part}
+
+
+@pytest.mark.parametrize("prefix", ["", "other-"])
+def test_a_part_of_another_deployment_has_no_lag(answers: dict[str, tuple[int, str]], prefix: str) -> None:
+    """Two deployments on one machine have the same ports by default. The lag of the other one would say nothing."""
+    found = json.loads(status(answers, "--json", LOYALTY_TOPIC_PREFIX=prefix).stdout)
+
+    problems = {each["name"]: each["problem"] for each in found["parts"]}
+    assert all("another deployment" in problems[name] for name in ("pipeline", "ledger"))
+    assert [{}] * len(found["topics"]) == [topic["lag"] for topic in found["topics"]]
 
 
 @pytest.mark.parametrize("code", [401, 403])
