@@ -12,6 +12,7 @@ from cryptography import x509
 
 from infra.security.certificates import Authority, hosts_of, is_signed
 from schemas.access import USERS
+from services.messaging.access import user_of
 from services.settings import Settings
 
 LOCAL_HOSTS = ("kafka", "localhost", "127.0.0.1")
@@ -60,7 +61,7 @@ class SecurityFolder:
             "kafka_security_protocol": "SASL_SSL",
             "kafka_ssl_ca_location": self.authority,
             "kafka_sasl_password_file": self.password(user),
-            "kafka_sasl_username": user,
+            "kafka_sasl_username": user_of(user, settings),
         }
         return settings.model_copy(update=secured)
 

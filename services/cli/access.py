@@ -9,7 +9,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from schemas.access import USERS
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
-from services.messaging.access import SCRAM_MECHANISMS, apply_rights, rights, set_passwords
+from services.messaging.access import SCRAM_MECHANISMS, apply_rights, rights, set_passwords, user_of
 from services.messaging.publishing import require_broker
 from services.settings import password_in
 
@@ -45,7 +45,7 @@ def apply(
             MISUSED,
         )
     with clear_errors():
-        new_passwords = {user: _password(passwords / user) for user in USERS if passwords}
+        new_passwords = {user_of(user, settings): _password(passwords / user) for user in USERS if passwords}
         require_broker(settings)
         changes = apply_rights(settings)
         if new_passwords:

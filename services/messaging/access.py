@@ -12,7 +12,7 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
-from schemas.access import READERS, SERVICES, Service
+from schemas.access import ADMIN, READERS, SERVICES, Service
 from services.messaging.clients import admin
 from services.settings import Settings
 
@@ -44,12 +44,18 @@ class Changes:
     withdrawn: list[AclBinding]
 
 
+def user_of(user: str, settings: Settings) -> str:
+    """The name of a user of ``schemas.access`` on the brokers. Only admin is the same user for all deployments."""
+    return user if user == ADMIN else settings.topic_prefix + user
+
+
 def rights(settings: Settings) -> set[AclBinding]:
-    """All rights of ``schemas.access``, with the names that topics and groups have on the brokers."""
+    """All rights of ``schemas.access``, with the names that users, topics and groups have on the brokers."""
     return {binding for service in SERVICES for binding in _rights_of(service, settings)}
 
 
 def _rights_of(service: Service, settings: Settings) -> Iterator[AclBinding]:
+    user = user_of(service.user, settings)
     by_operation = (
         (AclOperation.READ, service.reads),
         (AclOperation.WRITE, service.writes),
@@ -58,11 +64,11 @@ def _rights_of(service: Service, settings: Settings) -> Iterator[AclBinding]:
     )
     for operation, topics in by_operation:
         for topic in topics:
-            yield _right(service.user, operation, ResourceType.TOPIC, settings.name_of(topic))
+            yield _right(user, operation, ResourceType.TOPIC, settings.name_of(topic))
     for name in service.transactional_ids:
-        yield _right(service.user, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, settings.topic_prefix + name)
+        yield _right(user, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, settings.topic_prefix + name)
     for group in (*service.groups, READERS) if service.reads else service.groups:
-        yield _right(service.user, AclOperation.READ, ResourceType.GROUP, settings.topic_prefix + group)
+        yield _right(user, AclOperation.READ, ResourceType.GROUP, settings.topic_prefix + group)
 
 
 def _right(user: str, operation: AclOperation, kind: ResourceType, name: str) -> AclBinding:
@@ -83,7 +89,7 @@ def apply_rights(settings: Settings) -> Changes:
     client = admin(settings)
     found = set(client.describe_acls(_EVERY_RIGHT, request_timeout=_BROKER_SECONDS).result())
     wanted = rights(settings)
-    users = {f"User:{service.user}" for service in SERVICES}
+    users = {f"User:{user_of(service.user, settings)}" for service in SERVICES}
     names = {(each.restype, each.name) for each in wanted}
     names |= {(kind, _ALL) for kind, _ in names}
     surplus = {each for each in found - wanted if each.principal in users and (each.restype, each.name) in names}

@@ -350,19 +350,31 @@ def test_a_right_beyond_the_table_is_withdrawn(secured):
     assert ([], []) == (shown["granted"], shown["users"])
 
 
-def test_two_deployments_share_the_brokers(secured):
-    """The rights of one deployment suffice to read its topics, and `access apply` of the other does not change them."""
+def test_two_deployments_share_the_brokers(secured, tmp_path):
+    """The rights of one deployment suffice to read its topics, and `access apply` of the other does not change them.
+
+    Each has its own users with their own passwords, and no rights on the topics of the other one.
+    """
     second = {"topic_prefix": "second-"}
     admin = secured.settings_of(ADMIN, **second)
     create_topics(admin)
-    assert len(rights(admin)) == len(apply_rights(admin).granted)
+    folder = SecurityFolder(tmp_path)
+    folder.complete()
+    folder.password(ADMIN).write_text(secured.security.password(ADMIN).read_text())
+    shown = json.loads(loyalty(admin, "access", "apply", "--passwords", str(folder.passwords), "--json"))
+    assert ({"admin", *(f"second-{service.user}" for service in SERVICES)}, len(rights(admin))) == (
+        set(shown["users"]),
+        len(shown["granted"]),
+    )
     assert Changes([], []) == apply_rights(secured.settings_of(ADMIN))
     assert Changes([], []) == apply_rights(admin)
 
     for service in SERVICES:
         for topic in service.reads[:1]:
             publish(admin, topic, [(service.user.encode(), b"value")])
-            found = records_of(secured.settings_of(service.user, **second), admin.name_of(topic), "test")
+            password = {"kafka_sasl_password_file": folder.password(service.user)}
+            user = secured.settings_of(service.user, **second, **password, kafka_sasl_username=f"second-{service.user}")
+            found = records_of(user, admin.name_of(topic), "test")
             assert service.user.encode() in [message.key() for message in found]
 
 

@@ -30,6 +30,8 @@ from services.messaging.access import rights
 from services.settings import Settings, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
+PREFIX = "${LOYALTY_TOPIC_PREFIX:-}"
+"""The prefix of users, topics and groups in the compose files."""
 PASSWORD = "open sesame"  # noqa: S105  # it protects nothing
 
 
@@ -171,15 +173,18 @@ def test_the_access_table_has_the_groups_of_all_consumers(monkeypatch):
     settings, made = Settings(topic_prefix="eu-"), []
     monkeypatch.setattr(clients, "Consumer", made.append)
     clients.consumer(settings, "any")
-    assert {service.user for service in SERVICES if service.reads} == may_use(made[0]["group.id"], settings)
-    assert {"api"} == may_use(GroupMembership(settings, "http://127.0.0.1:1").group, settings)
+    assert {f"eu-{service.user}" for service in SERVICES if service.reads} == may_use(made[0]["group.id"], settings)
+    assert {"eu-api"} == may_use(GroupMembership(settings, "http://127.0.0.1:1").group, settings)
 
 
 def test_rights_have_the_prefix_of_the_deployment():
-    """Topics and groups get the prefix, and users do not. A trailing * becomes a prefixed ACL of Kafka."""
+    """Topics, groups and users get the prefix. So a user of one deployment has no rights on the topics of another one.
+
+    A trailing * becomes a prefixed ACL of Kafka.
+    """
     plain, prefixed = rights(Settings()), rights(Settings(topic_prefix="t-"))
     assert {f"t-{right.name}" for right in plain} == {right.name for right in prefixed}
-    assert {right.principal for right in plain} == {right.principal for right in prefixed}
+    assert {right.principal.replace("User:", "User:t-") for right in plain} == {right.principal for right in prefixed}
     patterns = {right.name: right.resource_pattern_type for right in plain}
     assert (ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL) == (
         patterns["loyalty-webhooks"],
@@ -228,7 +233,7 @@ def test_every_container_that_uses_kafka_has_credentials(compose):
     for name in speaking:
         given = secured["services"][name]["environment"]
         assert "SASL_SSL" == given["LOYALTY_KAFKA_SECURITY_PROTOCOL"]
-        assert given["LOYALTY_KAFKA_SASL_USERNAME"] in USERS
+        assert given["LOYALTY_KAFKA_SASL_USERNAME"].removeprefix(PREFIX) in USERS
 
 
 def test_a_container_receives_only_its_own_secrets(compose):
@@ -236,7 +241,8 @@ def test_a_container_receives_only_its_own_secrets(compose):
     _, secured = compose
     for name, service in secured["services"].items():
         if name not in ("kafka", "access"):
-            user = service["environment"]["LOYALTY_KAFKA_SASL_USERNAME"]
+            user = service["environment"]["LOYALTY_KAFKA_SASL_USERNAME"].removeprefix(PREFIX)
+            assert user == "admin" or PREFIX + user == service["environment"]["LOYALTY_KAFKA_SASL_USERNAME"]
             assert f"/run/secrets/{user}" == service["environment"]["LOYALTY_KAFKA_SASL_PASSWORD_FILE"]
             assert ["ca", user] == service["secrets"]
     assert {"ca", *USERS} == set(secured["services"]["access"]["secrets"])
