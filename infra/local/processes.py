@@ -71,6 +71,12 @@ class ManagedProcess:
         process = self._running()
         return process.pid if process else None
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment with which it was started; empty if it does not run."""
+        process = self._running()
+        return process.environ() if process else {}
+
     def start(
         self,
         command: Sequence[str],

@@ -22,7 +22,7 @@ from services.api_keys.keys import Scope, new_key
 from services.api_keys.topic import keep_key
 from services.messaging.administration import create_topics
 from services.settings import Settings
-from services.start_up import require_port
+from services.start_up import StartUpError, require_port
 
 _START_TIMEOUT = 600.0
 _STOP_MARGIN = 30.0
@@ -150,12 +150,15 @@ class LocalStack:
             services: the parts to start beside Kafka; None for all.
 
         Raises:
-            StartUpError: another program uses a port. No part was started.
+            StartUpError: another program uses a port, or a part runs with another topic prefix. No part was started.
             ProcessFailedError: a part failed. The message has the last lines of its log.
         """
         with locked(self.directory / "run" / "start.lock"):
             self._check_ports()
-            self._start([self.broker, *(self.services if services is None else services)], on_part)
+            wanted = self.services if services is None else services
+            for each in wanted:
+                self._check_prefix(each.process)
+            self._start([self.broker, *wanted], on_part)
 
     def _start(self, parts: Sequence[LocalBroker | Service], on_part: Callable[[str], None]) -> None:
         started: list[ManagedProcess] = []
@@ -265,6 +268,15 @@ class LocalStack:
 
     def _process(self, name: str, stop_timeout: float = 30.0, niceness: int = 0) -> ManagedProcess:
         return ManagedProcess(name, self.directory / "run", self.directory / "log", stop_timeout, niceness)
+
+    def _check_prefix(self, process: ManagedProcess) -> None:
+        """Raise StartUpError if a part runs for other topics. Its API knows no key of the topics of these settings."""
+        prefix = process.environment.get("LOYALTY_TOPIC_PREFIX", "")
+        if process.pid is not None and prefix != self.settings.topic_prefix:
+            raise StartUpError(
+                f'{process.name} runs with the LOYALTY_TOPIC_PREFIX "{prefix}", and the settings say '
+                f'"{self.settings.topic_prefix}": set the same prefix, or stop the stack first'
+            )
 
     def _check_ports(self) -> None:
         if self.broker.process.pid is None:

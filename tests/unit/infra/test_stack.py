@@ -85,6 +85,25 @@ def test_two_commands_that_start_a_stack_at_once_start_each_part_once(
             stack.stop()
 
 
+@pytest.mark.program
+def test_a_stack_refuses_a_part_of_another_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise `up` would replace the API key of the stack that runs."""
+    monkeypatch.setattr(stack_module, "create_topics", lambda _: None)
+    running = LocalStack(tmp_path, private_settings(tmp_path, topic_prefix="a-"))
+    other = LocalStack(tmp_path, private_settings(tmp_path))
+    sleep = [sys.executable, "-c", "import signal; signal.pause()"]
+    for part in running.broker, *running.services:
+        environment = {} if part is running.broker else environment_of(running.settings)
+        part.process.start(sleep, environment, tmp_path, lambda: True, 60)
+    try:
+        running.start()
+        with pytest.raises(StartUpError, match=r'^pipeline runs with the LOYALTY_TOPIC_PREFIX "a-"'):
+            other.start()
+        other.start(services=[])
+    finally:
+        running.stop()
+
+
 def test_a_stack_asks_each_part_where_it_listens(tmp_path: Path) -> None:
     """The API speaks TLS if it has a certificate. A part that listens on all addresses also answers on the own one."""
     pem = tmp_path / "api.pem"
