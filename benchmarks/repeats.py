@@ -37,7 +37,6 @@ from benchmarks.pipeline import Watch, proportional_bytes
 from benchmarks.reports import write_report
 from infra.local import jars
 from infra.local.stack import LocalStack, environment_of, private_settings
-from pipelines.checkpoints.learned_ids import LearnedIds
 from pipelines.columns.avro import HEADERS_TYPE
 from pipelines.runtime.query import QueryContext
 from pipelines.runtime.query_table import QUERIES
@@ -195,19 +194,17 @@ class Step:
 
     def _start(self, spark: SparkSession, settings: Settings, timers: timedelta) -> StreamingQuery:
         settings = settings.model_copy(update={"timer_interval": timers})
-        ids, checkpoint = FolderSchemaIds(), str(self._folder / "checkpoint")
         context = FolderContext(
             self._query.name,
             spark,
-            ids,
+            FolderSchemaIds(),
             settings,
             timedelta(0),
             {} if self._native else self._query.formats,
-            LearnedIds(spark, checkpoint, self._query.sources, ids, settings),
             self._folder,
         )
         writer = self._query.build(context).format("noop").queryName(self._query.name)
-        writer = writer.option("checkpointLocation", checkpoint)
+        writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
         return writer.trigger(processingTime="100 milliseconds").start()
 
     def _batch(self, query: StreamingQuery, rows: int, *, fills: bool = False) -> float:

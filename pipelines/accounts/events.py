@@ -5,7 +5,7 @@ Python finds them (``services.account_events``). Spark never reads the invoices 
 
 from collections.abc import Callable, Hashable
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.columns.deduplication import deduplicate, record_position
@@ -36,35 +36,22 @@ _POSITION = ("topic", "partition", "offset")
 _FOUND = struct(**{name: "binary" if name == "event" else "string" for name in Found._fields})
 
 
-def invoice_events(
-    records: DataFrame, programmes: Programmes, ids: SchemaIds, refused: Column | None = None
-) -> DataFrame:
-    """Add the columns of ``Found`` to records of pos-invoices from ``sources.kafka``.
-
-    Args:
-        refused: the reason of a record that is not valid, whatever its value says. Null for other records.
-    """
+def invoice_events(records: DataFrame, programmes: Programmes, ids: SchemaIds) -> DataFrame:
+    """Add the columns of ``Found`` to records of pos-invoices from ``sources.kafka``."""
     types = frozenset(each for version in programmes.versions for each in version.customer_types)
-    return _with_found(records, POS_INVOICES, ids, refused, find_in_invoices, types)
+    return _with_found(records, POS_INVOICES, ids, find_in_invoices, types)
 
 
-def command_events(records: DataFrame, ids: SchemaIds, refused: Column | None = None) -> DataFrame:
-    """Add the columns of ``Found`` to records of loyalty-commands. For ``refused`` see ``invoice_events``."""
-    return _with_found(records, LOYALTY_COMMANDS, ids, refused, find_in_commands)
+def command_events(records: DataFrame, ids: SchemaIds) -> DataFrame:
+    """Add the columns of ``Found`` to records of loyalty-commands from ``sources.kafka``."""
+    return _with_found(records, LOYALTY_COMMANDS, ids, find_in_commands)
 
 
 def _with_found(
-    records: DataFrame,
-    topic: Topic,
-    ids: SchemaIds,
-    refused: Column | None,
-    find: Callable[..., Find],
-    *arguments: Hashable,
+    records: DataFrame, topic: Topic, ids: SchemaIds, find: Callable[..., Find], *arguments: Hashable
 ) -> DataFrame:
-    value = F.col("value") if refused is None else F.when(refused.isNull(), F.col("value"))
-    found = call_for_each(value, F.col("key"), topic.value, ids.known(topic), find, _FOUND, *arguments)
-    rows = records.withColumn("found", found).select("*", "found.*").drop("found")
-    return rows if refused is None else rows.withColumn("reason", F.coalesce(refused, "reason"))
+    found = call_for_each(F.col("value"), F.col("key"), topic.value, ids.known(topic), find, _FOUND, *arguments)
+    return records.withColumn("found", found).select("*", "found.*").drop("found")
 
 
 def unique_events(

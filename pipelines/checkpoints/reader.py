@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.files import Files
 from pipelines.sources.clock import READ_UNTIL
@@ -36,6 +35,11 @@ class CheckpointReader:
     def batches(self, log: str = "commits") -> list[int]:
         """The numbers of the committed micro-batches in order. With ``log="offsets"``: of the planned ones."""
         return sorted(int(name) for name in self._files.names(log) if name.isdigit())
+
+    @property
+    def has_unfinished_batch(self) -> bool:
+        """Whether Spark has planned a micro-batch, and has not committed it."""
+        return self.batches("offsets")[-1:] != self.batches()[-1:]
 
     def positions(self, log: str = "commits") -> Positions:
         """The positions after the last committed micro-batch. Empty if there is none. For ``log`` see ``batches``."""
@@ -77,16 +81,6 @@ class CheckpointReader:
         """The JSON lines of an offset file: the metadata of a micro-batch, and the offsets of each source."""
         text = self._files.read(file) if self._files.exists(file) else ""
         return [json.loads(line[line.index("{") :]) for line in text.splitlines() if "{" in line]
-
-
-def is_before(positions: Positions) -> Column:
-    """Whether a record is before the position of its partition. A partition without a position has no such record."""
-    result = F.lit(False)
-    for topic, partitions in positions.items():
-        for partition, position in partitions.items():
-            same_partition = (F.col("topic") == topic) & (F.col("partition") == partition)
-            result |= same_partition & (F.col("offset") < position)
-    return result
 
 
 def _offsets(lines: list[dict[str, Any]]) -> Positions:

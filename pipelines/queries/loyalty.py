@@ -65,14 +65,10 @@ class Seed:
 def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWriter:
     settings, ids = context.settings, context.ids
     start = seed.offsets if seed else {}
-    write_skipped_invoices(context)  # it can take minutes, so read the programme after it
     versions = load_programmes(settings)
     require_versions(context.spark, LOYALTY.checkpoint(settings), versions)
-    learned = context.learned
-    records = context.read(POS_INVOICES, start.get(POS_INVOICES))
-    invoices = invoice_events(records, versions, ids, learned.too_early(POS_INVOICES))
-    records = context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS))
-    commands = command_events(records, ids, learned.too_early(LOYALTY_COMMANDS))
+    invoices = invoice_events(context.read(POS_INVOICES, start.get(POS_INVOICES)), versions, ids)
+    commands = command_events(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
     unique = unique_events(invoices, commands, context, seed.remembered if seed else None)
     events = unique.select(*EVENT_TYPE.names)
     address = serve_read_progress(
@@ -126,6 +122,7 @@ LOYALTY = Query(
     },
     remedies={"state": "`loyalty rebuild` makes one that this release can continue (docs/how-to/rebuild.md)"},
     check=_check_changelog,
+    learn=write_skipped_invoices,
 )
 
 

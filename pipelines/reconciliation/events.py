@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from pipelines.accounts.events import command_events, events_with_duplicates, invoice_events
 from pipelines.checkpoints import manifest
-from pipelines.checkpoints.reader import CheckpointReader, Positions, is_before
+from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses
 from pipelines.columns.decoding import decode_avro
 from pipelines.columns.returns import names_original
@@ -114,6 +114,16 @@ def pseudonym_of(pseudonyms: Pseudonyms, card: Column) -> Column:
     """The pseudonym of a card, null for null."""
     # Use a lambda: with the type hints of a function, Spark would expect a vectorised function and log a warning.
     return F.udf(lambda name: name and pseudonyms.of(name), "string")(card)
+
+
+def is_before(positions: Positions) -> Column:
+    """Whether a record is before the position of its partition. A partition without a position has no such record."""
+    result = F.lit(False)
+    for topic, partitions in positions.items():
+        for partition, position in partitions.items():
+            same_partition = (F.col("topic") == topic) & (F.col("partition") == partition)
+            result |= same_partition & (F.col("offset") < position)
+    return result
 
 
 def read_archive(spark: SparkSession, folder: str) -> DataFrame:

@@ -9,12 +9,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.checkpoints.reader import Positions, is_before
+from pipelines.checkpoints.reader import Positions
 from pipelines.columns.deduplication import event_id
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, one_line
-from pipelines.reconciliation.events import Events, format_time, read_events
+from pipelines.reconciliation.events import Events, format_time, is_before, read_events
 from pipelines.reconciliation.repeats import counted_twice, effective_events, repeated_identities
 from schemas import topics
 from services.audit.comparison import Coverage

@@ -1,17 +1,19 @@
 """A streaming query: its definition, and how it starts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.checkpoints import manifest, retention
-from pipelines.checkpoints.learned_ids import LearnedIds
+from pipelines.checkpoints.learned_ids import EarlierIds, LearnedIds
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns import traces
 from pipelines.runtime import query_metrics
@@ -41,7 +43,6 @@ class QueryContext:
         name: of the query.
         longest_wait: how long records may wait for a full micro-batch.
         formats: by name, the formats that the checkpoint has. An older checkpoint lacks later names.
-        learned: the schema ids that the checkpoint names.
     """
 
     name: str
@@ -50,7 +51,6 @@ class QueryContext:
     settings: Settings
     longest_wait: timedelta
     formats: Mapping[str, str]
-    learned: LearnedIds
 
     def read(self, topic: Topic, start: Offsets | None = None) -> DataFrame:
         """Stream the records of a topic, see ``sources.kafka.read_stream``."""
@@ -72,6 +72,8 @@ class Query:
         remedies: by the name of a fixed value, what to do if it differs and no setting can restore it.
         check: takes the session, the checkpoint, the settings, and whether the checkpoint is new. Raises
             CheckpointMismatchError if the query must not start.
+        learn: takes the session, the checkpoint, the settings, and by topic the schema ids that the query has read and
+            did not know. It must repair what the query has skipped. If the start then fails, it can run again.
     """
 
     name: str
@@ -84,9 +86,13 @@ class Query:
     fixed: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     remedies: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[SparkSession, str, Settings, bool], None] = lambda spark, checkpoint, settings, is_new: None
+    learn: Callable[[SparkSession, str, Settings, Mapping[Topic, Collection[int]]], None] = lambda *_: None
 
     def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
         """Start the query where its checkpoint ends. With ``available_now`` it ends after the records that exist now.
+
+        If there are new schema ids and an unfinished micro-batch, first run this micro-batch without the new ids. If it
+        fails, return the failed query.
 
         Raises:
             CheckpointMismatchError: the settings or the schema ids do not fit the checkpoint.
@@ -109,10 +115,22 @@ class Query:
         retention.check(spark, checkpoint, [*self.sources, *programme], settings)
         query_metrics.announce(self.name, CheckpointReader(spark, checkpoint).positions())
         longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
+
+        def writer_with(ids: SchemaIds) -> DataStreamWriter:
+            writer = self.build(QueryContext(self.name, spark, ids, settings, longest_wait, formats))
+            return writer.queryName(self.name).option("checkpointLocation", checkpoint)
+
         learned = LearnedIds(spark, checkpoint, self.sources, ids, settings)
-        writer = self.build(QueryContext(self.name, spark, ids, settings, longest_wait, formats, learned))
+        if learned.new:
+            if CheckpointReader(spark, checkpoint).has_unfinished_batch:
+                replay = writer_with(EarlierIds(ids, learned.new)).trigger(once=True).start()
+                with suppress(StreamingQueryException):
+                    replay.awaitTermination()
+                if replay.exception():
+                    return replay
+            self.learn(spark, checkpoint, settings, learned.new)
         learned.save()
-        writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)
+        writer = writer_with(ids)
         if available_now:
             return writer.trigger(availableNow=True).start()
         # Each trigger asks Kafka for the end offsets, also while there is nothing to do.

@@ -217,13 +217,17 @@ def _read(body: io.BytesIO, writer: Any, resolve_into: Any, name: str, schema_id
 def same_schema(one: str, other: str) -> bool:
     """Whether both schemas encode a record to the same bytes: they have the same fields and types in the same order.
 
-    Comments, aliases and defaults do not change the bytes, so they can differ.
+    Comments, aliases and defaults do not change the bytes, so they can differ. Two texts that are not Avro are the
+    same, because nothing can encode a record with them.
     """
+    return bool(_form_of_bytes(one) == _form_of_bytes(other))
+
+
+def _form_of_bytes(text: str) -> Any:
     try:
-        first, second = (fastavro.parse_schema(json.loads(text)) for text in (one, other))
-        return bool(_canonical_form(first) == _canonical_form(second))
+        return _canonical_form(fastavro.parse_schema(json.loads(text)))
     except AVRO_ERRORS:
-        return False
+        return None
 
 
 def _canonical_form(schema: Any) -> Any:

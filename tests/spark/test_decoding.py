@@ -2,14 +2,11 @@
 
 import io
 import json
-from decimal import Decimal
 
 import fastavro
 import pytest
-from pyspark.sql import functions as F
 
 import schemas
-from pipelines.accounts.events import command_events
 from pipelines.columns.decoding import check_invoices
 from schemas import topics
 from services.messaging.avro import decoder, encoder, header
@@ -44,19 +41,6 @@ def test_unreadable_values_have_a_reason(spark):
     rows = check_invoices(as_records(spark, values), IDS).orderBy("offset").collect()
 
     assert list(values.values()) == [row.reason for row in rows]
-
-
-def test_a_record_of_a_planned_micro_batch_is_refused_as_before(spark):
-    """The query has learned the schema id later. The dead letter has the same value and reason."""
-    command = {"CommandID": "1", "CustomerCardNo": "STR1", "Kind": "adjust", "Points": Decimal(1)}
-    value = encoder(topics.LOYALTY_COMMANDS, IDS)(command)
-    refused = F.when(F.col("offset") == 0, "unknown schema id 7")
-
-    rows = command_events(as_records(spark, [value, value]), IDS, refused).orderBy("offset").collect()
-
-    assert [("unknown schema id 7", None, value), (None, "!1", value)] == [
-        (row.reason, row.identity, row.value) for row in rows
-    ]
 
 
 def test_the_fast_reader_of_avro_is_off(spark):

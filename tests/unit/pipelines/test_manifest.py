@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 import schemas
 from pipelines.accounts.state_layout import STATE_VERSION
 from pipelines.checkpoints import learned_ids, manifest, programme_versions, retention
-from pipelines.checkpoints.learned_ids import LearnedIds
+from pipelines.checkpoints.learned_ids import EarlierIds, LearnedIds
 from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError, claim
 from pipelines.checkpoints.programme_versions import require_versions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses, check
@@ -101,36 +101,33 @@ def test_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_adopts_it(
 
 
 class Registry(FolderSchemaIds):
-    """A Schema Registry with these schemas of pos-invoices, and the checkpoint of a query that uses it."""
+    """A Schema Registry with these schemas of pos-invoices."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, texts: dict[int, str]) -> None:
+    def __init__(self, texts: dict[int, str]) -> None:
         self.texts = texts
-        self.planned: list[int] = []
-        log = SimpleNamespace(batches=lambda _: self.planned, positions=lambda _: {})
-        monkeypatch.setattr(learned_ids, "CheckpointReader", lambda *_: log)
 
     def known(self, topic: Topic) -> dict[int, str]:
         return self.texts if topic == POS_INVOICES else super().known(topic)
 
-    def start(self, *, crashes: bool = False) -> tuple[list[int], list[int]]:
-        """Start the query. Returns the new ids, and those that do not count in the planned micro-batches."""
+    def start(self, *, crashes: bool = False) -> dict[Topic, list[int]]:
+        """Start the query. Returns the new ids."""
         topics = (POS_INVOICES, LOYALTY_COMMANDS)
         learned = LearnedIds(SPARK, "checkpoint", topics, self, Settings())  # type: ignore[arg-type]  # no Spark
-        assert ([], []) == (learned.new[LOYALTY_COMMANDS], learned.late[LOYALTY_COMMANDS])
         if not crashes:
             learned.save()
-        return learned.new[POS_INVOICES], learned.late[POS_INVOICES]
+        return learned.new
 
 
 INVOICE_SCHEMA = schemas.schema_text("PosInvoice.avsc")
 
 
-def test_an_audit_and_a_rebuild_refuse_other_settings_than_the_checkpoint_has(
-    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rebuild can change the state. A checkpoint of release 0.1 has no factor. A lost one has no manifest."""
+def test_an_audit_and_a_rebuild_refuse_other_settings_than_the_checkpoint_has(files: dict[str, str]) -> None:
+    """A rebuild can change the state. A checkpoint of release 0.1 has no factor. A lost one has no manifest.
+
+    They do not read the logs of Spark, because the rebuild replaces a damaged checkpoint.
+    """
     query = replace(LOYALTY, checkpoint=lambda _: "checkpoint")
-    registry = Registry(monkeypatch, {1: INVOICE_SCHEMA})
+    registry = Registry({1: INVOICE_SCHEMA})
 
     def check_loyalty(**settings: Any) -> None:
         query.check_settings(SPARK, registry, Settings(**settings))  # type: ignore[arg-type]  # no Spark
@@ -169,33 +166,28 @@ def test_a_lost_version_of_the_programme_is_refused(found: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_an_id_counts_after_the_micro_batches_that_were_planned_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark can run them again. Their records then are the same, also if the next start crashes."""
-    registry = Registry(monkeypatch, {1: INVOICE_SCHEMA})
-    assert ([], []) == registry.start()
-    registry.planned = [3, 4]
+def test_an_id_is_new_until_a_start_has_saved_it() -> None:
+    """The replay of an unfinished micro-batch does not know it."""
+    registry = Registry({1: INVOICE_SCHEMA})
+    assert {} == registry.start()
     registry.texts = {1: INVOICE_SCHEMA, 7: INVOICE_SCHEMA}
-    assert ([7], [7]) == registry.start(crashes=True)
-    assert ([7], [7]) == registry.start()
-    assert ([], [7]) == registry.start(), "micro-batch 4 can run again"
-    registry.planned = [4, 5]
-    assert ([], []) == registry.start()
+    new = {POS_INVOICES: [7]}
+    assert new == registry.start(crashes=True)
+    earlier = EarlierIds(registry, new)
+    assert ([1], registry.known(LOYALTY_COMMANDS)) == ([*earlier.known(POS_INVOICES)], earlier.known(LOYALTY_COMMANDS))
+    assert new == registry.start()
+    assert {} == registry.start()
 
 
 @pytest.mark.parametrize("before", [None, "[1]"], ids=["release 0.1", "pre-release"])
-def test_a_checkpoint_of_an_older_release_learns_the_schemas(
-    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, before: str | None
-) -> None:
-    """The ids count in its micro-batches."""
-    registry = Registry(monkeypatch, {1: INVOICE_SCHEMA})
-    registry.planned = [4]
+def test_a_checkpoint_of_an_older_release_learns_the_schemas(files: dict[str, str], before: str | None) -> None:
+    registry = Registry({1: INVOICE_SCHEMA})
     if before:
         files["schema-ids.json"] = before
 
-    assert ([], []) == registry.start()
+    assert {} == registry.start()
 
-    learned = json.loads(files["schema-ids.json"])
-    assert {"1": {"schema": INVOICE_SCHEMA, "first_batch": 0}} == learned["pos-invoices"]
+    assert {"1": INVOICE_SCHEMA} == json.loads(files["schema-ids.json"])["pos-invoices"]
     if before:
         files["schema-ids.json"] = "[1, 2]"
         with pytest.raises(CheckpointMismatchError, match="schema ids 2 of pos-invoices are gone"):
@@ -216,12 +208,16 @@ def _changed(change: Callable[[Any], object]) -> str:
         ({1: _changed(lambda schema: schema["fields"].reverse())}, True),
         ({1: "{}"}, True),
         ({1: _changed(lambda schema: schema.update(doc="Changed"))}, False),
+        ({1: INVOICE_SCHEMA, 3: "another schema of Protobuf"}, False),
     ],
-    ids=["gone", "other order", "not Avro", "other documentation"],
+    ids=["gone", "other order", "not Avro", "other documentation", "never Avro"],
 )
-def test_an_id_must_keep_its_schema(monkeypatch: pytest.MonkeyPatch, now: dict[int, str], *, is_refused: bool) -> None:
-    """The Schema Registry has lost its data, and gives the same ids to other schemas. Amounts could be swapped."""
-    registry = Registry(monkeypatch, {1: INVOICE_SCHEMA, 3: "a schema of Protobuf"})
+def test_an_id_must_keep_its_schema(now: dict[int, str], *, is_refused: bool) -> None:
+    """The Schema Registry has lost its data, and gives the same ids to other schemas. Amounts could be swapped.
+
+    All records with an id that is not Avro are dead letters anyway.
+    """
+    registry = Registry({1: INVOICE_SCHEMA, 3: "a schema of Protobuf"})
     registry.start()
     registry.texts = {3: "a schema of Protobuf"} | now
 
@@ -229,7 +225,7 @@ def test_an_id_must_keep_its_schema(monkeypatch: pytest.MonkeyPatch, now: dict[i
         with pytest.raises(CheckpointMismatchError, match="schema ids 1 of pos-invoices are gone or have other"):
             registry.start()
     else:
-        assert ([], []) == registry.start()
+        assert {} == registry.start()
 
 
 def test_files_of_others_are_refused(files: dict[str, str]) -> None:
