@@ -72,12 +72,12 @@ QUESTIONS = (
         "A replaced card counts as another member.",
         """
         WITH nearest AS (
-            SELECT Account, InvoiceNumber, StoreID, CreatedTime, apart(Time, date, CreatedTime) AS Distance
+            SELECT Account, InvoiceNumber, StoreID, date, CreatedTime, apart(Time, date, CreatedTime) AS Distance
             FROM loyalty_entries JOIN invoices USING (InvoiceNumber) WHERE Kind = 'earned'
             QUALIFY 1 = row_number() OVER (PARTITION BY Account, Sequence ORDER BY Distance, StoreID, CreatedTime)
         ), buyers AS (
             SELECT * FROM nearest QUALIFY Account = arg_min(Account, (Distance, Account)) OVER (
-                PARTITION BY InvoiceNumber, StoreID, CreatedTime
+                PARTITION BY InvoiceNumber, StoreID, date, CreatedTime
             )
         ), visits AS (
             SELECT StoreID, Account, count(*) AS Visits FROM buyers GROUP BY StoreID, Account

@@ -559,6 +559,17 @@ def test_a_basket_belongs_to_its_own_buyer_also_if_an_earlier_basket_is_not_in_t
     assert [2, 1] == [ids[key] for (key,) in found]
 
 
+def test_baskets_of_two_years_without_a_usable_clock_are_visits_of_two_members(
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+) -> None:
+    for year, card in ((2026, CARD), (2027, "other")):
+        unusable = line("X", "A", 1.0, CreatedTime=-year, DateSource="broker")
+        export(tmp_path / "export", unusable, day=date(year, 3, 31), batch=year)
+        time_ = int(datetime(year, 3, 31, tzinfo=UTC).timestamp() * 1000)
+        ledger.append((card, entry(1, invoice_number="X", time=time_)))
+    assert [("S1", 2, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
+
+
 def test_a_basket_is_a_visit_of_its_own_buyer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
     use_a_number_again(ledger, tmp_path, Kind.EARNED)
     assert [("S1", 2, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
