@@ -57,8 +57,8 @@ _OWED = """
 
 Customers spend the points that expire soonest. So the points that are left are those that expire last. Points that
 moved from another account have the lots of that account (``origins``), at most the smallest number of the moves on the
-way. The lot with the expiry ``-infinity`` takes the points that no other lot explains. An account has one row for each month and expiry.
-``next_month`` is the next month with a change, null in the newest row.
+way. The lot with the expiry ``-infinity`` takes the points that no other lot explains. An account has one row for each
+month and expiry. ``next_month`` is the next month with a change, null in the newest row.
 """
 
 
