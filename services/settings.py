@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     replication_factor: PositiveInt = Field(1, description="Replicas of each new topic. Use 3 in production.")
     schema_registry_url: str | None = Field(
         None,
-        pattern=r"^https?://\S+$",
+        pattern=r"^\s*https?://[^\s,]+(\s*,\s*https?://[^\s,]+)*\s*$",
         description="URL of the Schema Registry that assigns schema ids. Unset: schemas/ids.json assigns them.",
     )
 

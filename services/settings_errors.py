@@ -10,7 +10,7 @@ _NAME = r"[\w.-]*(?:pass|secret|token|signature|(?:key|sig)(?![a-z]))[\w.-]*="
 # A password can contain any character, so all text after it is hidden. Only in the query of a URL, & ends it.
 _PASSWORDS = (
     # The scheme of the URL can be missing.
-    (re.compile(r"((?:^|://)[^/@:]*):(?!//).*@", re.DOTALL), r"\1:…@"),
+    (re.compile(r"((?:^|://)[^/:]*):(?!//).*@", re.DOTALL), r"\1:…@"),
     (re.compile(rf"(?<![?&\w.-])({_NAME}).*", re.DOTALL | re.IGNORECASE), r"\1…"),
     (re.compile(rf"([?&]{_NAME})[^&]*", re.IGNORECASE), r"\1…"),
 )

@@ -108,10 +108,11 @@ def test_no_error_shows_a_password(monkeypatch: pytest.MonkeyPatch, name: str) -
         read_settings()
 
 
-def test_no_error_shows_a_password_of_a_url_without_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOYALTY_SCHEMA_REGISTRY_URL", "user:s3cret@registry:8081")
+@pytest.mark.parametrize("user", ["user", "user@example", "http://other,user"])
+def test_no_error_shows_a_password_of_a_url_without_a_scheme(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    monkeypatch.setenv("LOYALTY_SCHEMA_REGISTRY_URL", f"{user}:s3cret@registry:8081")
 
-    with pytest.raises(SettingsError, match="'user:…@registry:8081' is not possible"):
+    with pytest.raises(SettingsError, match=f"'{user}:…@registry:8081' is not possible"):
         read_settings()
 
 

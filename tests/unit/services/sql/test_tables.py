@@ -537,20 +537,20 @@ def test_a_repeated_visit_under_the_same_number_counts(
     assert [("S1", 1, 1, 100.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
 
 
-def use_a_number_again(ledger: Ledger, folder: Path, kind: Kind) -> None:
-    """The older account has bought something else, and long ago with the number X. That basket is not in the files."""
-    long_ago = MARCH - 365 * 86_400_000
-    bought = (CARD, entry(1, invoice_number="X", time=long_ago)), (CARD, entry(2, invoice_number="Y", time=MARCH))
+def use_a_number_again(ledger: Ledger, folder: Path, kind: Kind, days: int) -> None:
+    """The older account has bought Y, and some days before X. That earlier basket is not in the files."""
+    before = MARCH - days * 86_400_000
+    bought = (CARD, entry(1, invoice_number="X", time=before)), (CARD, entry(2, invoice_number="Y", time=MARCH))
     ledger.append(*bought)
     ledger.append(("other", entry(1, invoice_number="X", time=MARCH, kind=kind)))
     export(folder / "export", *(line(number, "A", 1.0, CreatedTime=MARCH) for number in "XY"), day=date(2027, 3, 31))
 
 
-@pytest.mark.parametrize("kind", [Kind.EARNED, Kind.RETURNED])
+@pytest.mark.parametrize(("kind", "days"), [(Kind.EARNED, 365), (Kind.EARNED, 3), (Kind.RETURNED, 365)])
 def test_a_basket_belongs_to_its_own_buyer_also_if_an_earlier_basket_is_not_in_the_files(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, kind: Kind
+    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, kind: Kind, days: int
 ) -> None:
-    use_a_number_again(ledger, tmp_path, kind)
+    use_a_number_again(ledger, tmp_path, kind, days)
     keyed = opened(customer_key_file=tmp_path / "customer.key")
     ids = dict(rows(keyed, "SELECT customer_key, account_id FROM customer_keys"))
 
@@ -571,7 +571,7 @@ def test_baskets_of_two_years_without_a_usable_clock_are_visits_of_two_members(
 
 
 def test_a_basket_is_a_visit_of_its_own_buyer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
-    use_a_number_again(ledger, tmp_path, Kind.EARNED)
+    use_a_number_again(ledger, tmp_path, Kind.EARNED, 365)
     assert [("S1", 2, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
 
 
