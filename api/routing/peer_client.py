@@ -14,6 +14,7 @@ from api.routing.locator import Target
 from api.routing.peer_messages import (
     DEADLINE,
     FORWARDED_TO,
+    GROUP,
     PeerRequest,
     PeerResponse,
     PeerTimeoutError,
@@ -130,14 +131,13 @@ class PeerClient:
     ) -> httpx.Response:
         """Send a request and wait for the response, or for the headers of a stream. Raises PeerError."""
         url = httpx.URL(target.url).copy_with(raw_path=_escape_dots(request.path))
-        forwarded_to = f"{target.role.value} {self._group}"
-        own_headers = {FORWARDED_TO: forwarded_to, DEADLINE: f"{seconds_left:.3f}"}
+        own_headers = {FORWARDED_TO: target.role.value, GROUP: self._group, DEADLINE: f"{seconds_left:.3f}"}
         sent_headers = {"accept-encoding": "identity", **request.headers, **own_headers}
         if self._hops:
             # The peer trusts this instance, so the credentials of the caller are not sent.
             sent_headers.pop("authorization", None)
             key = request.headers.get("idempotency-key", "")
-            signed = HopRequest(request.method, url.raw_path.decode("latin-1"), forwarded_to, key)
+            signed = HopRequest(request.method, url.raw_path.decode("latin-1"), target.role.value, key)
             sent_headers[HOP] = self._hops.sign(request.caller, target.url, signed, request.content)
         is_stream = client is self._streams
         connect_timeout = min(timeout_seconds, _CONNECT_SECONDS)

@@ -14,7 +14,9 @@ from api.security.caller import Caller
 from api.security.problems import ForwardRefused
 
 FORWARDED_TO = "Loyalty-Forwarded-To"
-"""The header of a forwarded request: the role in which the receiver reads its copy, a blank, and the group of both."""
+"""The header of a forwarded request with the role in which the receiver reads its copy."""
+GROUP = "Loyalty-Group"
+"""The header of a forwarded request with the group of the sender."""
 DEADLINE = "Loyalty-Deadline"
 """The header of a forwarded request with the seconds until the deadline of the client."""
 
@@ -38,10 +40,9 @@ def note_role(scope: Scope, group: str) -> None:
     Raises ForwardRefused if an instance of another group has sent it: two deployments can have the same address, one
     after the other or by a wrong setting. Release 0.1 sends no group.
     """
-    if value := _received(scope, FORWARDED_TO):
-        scope["role"], _, sender = value.partition(" ")
-        if sender not in {"", group}:
-            raise ForwardRefused
+    scope["role"] = _received(scope, FORWARDED_TO)
+    if scope["role"] and _received(scope, GROUP) not in {None, group}:
+        raise ForwardRefused
 
 
 def role_in(request: Request) -> str | None:

@@ -114,8 +114,7 @@ class HopRequest(NamedTuple):
 
     Attributes:
         path: the path and the query as they are sent.
-        role: the value of Loyalty-Forwarded-To: the role in which the receiver reads, and the group of both; empty
-            without the header.
+        role: the value of Loyalty-Forwarded-To: the role in which the receiver reads; empty without the header.
         idempotency_key: the value of the header; empty without it.
     """
 

@@ -84,7 +84,7 @@ def test_only_listed_headers_are_forwarded() -> None:
         (hop,) = hops(group)
         assert listed == {name: hop.headers.get(name) for name in listed}
         assert not {"cookie", "x-forwarded-for"} & hop.headers.keys()
-        assert "active test" == hop.headers["loyalty-forwarded-to"]
+        assert ("active", "test") == (hop.headers["loyalty-forwarded-to"], hop.headers["loyalty-group"])
         assert 0 < float(hop.headers["loyalty-deadline"]) <= 5
         assert b"minSequence=1" == hop.url.query
 
@@ -122,12 +122,13 @@ def test_a_request_of_another_group_is_refused(method: str, path: str) -> None:
 
     async def steps(callers: Callers) -> None:
         for role in ("active", "standby"):
-            headers = {"Loyalty-Forwarded-To": f"{role} other"}
+            headers = {"Loyalty-Forwarded-To": role, "Loyalty-Group": "other"}
             refused = await callers.http.request(method, URLS[1] + path, headers=headers)
             assert 403 == refused.status_code
             assert method == "HEAD" or "forward-refused" == problem_type(refused, 403)
         if not path.endswith("events"):
-            for headers in ({"Loyalty-Forwarded-To": "active"}, {"Loyalty-Forwarded-To": "active test"}):
+            for sender in ({}, {"Loyalty-Group": "test"}):
+                headers = {"Loyalty-Forwarded-To": "active", **sender}
                 accepted = await callers.http.request(method, URLS[1] + path, headers=headers)
                 assert accepted.status_code in {200, 400}
 
