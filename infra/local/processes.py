@@ -75,7 +75,9 @@ class ManagedProcess:
     def environment(self) -> Mapping[str, str]:
         """The environment with which it was started; empty if it does not run."""
         process = self._running()
-        return process.environ() if process else {}
+        with contextlib.suppress(psutil.NoSuchProcess):  # it can end at this moment
+            return process.environ() if process else {}
+        return {}
 
     def start(
         self,

@@ -126,7 +126,7 @@ class Query:
                 replay = writer_with(EarlierIds(ids, learned.new)).trigger(once=True).start()
                 with suppress(StreamingQueryException):
                     replay.awaitTermination()
-                if replay.exception():
+                if CheckpointReader(spark, checkpoint).has_unfinished_batch:
                     return replay
             self.learn(spark, checkpoint, settings, learned.new)
         learned.save()
