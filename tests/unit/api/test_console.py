@@ -159,11 +159,16 @@ def test_the_end_of_a_redemption_shows_its_card_and_its_points(client: TestClien
         instance.write(LOYALTY_DECISIONS, redemption, decision | {"CommandID": redemption, "CustomerCardNo": card})
         form = {"card": CARD, "redemption": redemption}
         asked = client.post("/console/customer/capture", data=form, headers=HTMX).text
-        assert [card, "50.00", redemption] == re.findall("<dd>(.*?)</dd>", asked)
-        assert (card != CARD) == ("of another card" in asked)
+        assert f"The redemption reserved 50.00 points of card {card}." in asked
+        assert [redemption] == re.findall("<dd>(.*?)</dd>", asked)
+        assert (card != CARD) == (f"This page has another card, {CARD}. It may have replaced the first card." in asked)
     instance.write(LOYALTY_DECISIONS, "r4", mark_of("r4", "reserve", ""))
-    pending = client.post("/console/customer/capture", data=form | {"redemption": "r4"}, headers=HTMX).text
-    assert [CARD, "none yet", "r4"] == re.findall("<dd>(.*?)</dd>", pending)
+    instance.write(LOYALTY_DECISIONS, "a1", decision | mark_of("a1", "adjust", "") | {"CustomerCardNo": CARD})
+    instance.write(LOYALTY_DECISIONS, "r5", decision | {"CommandID": "r5", "CustomerCardNo": CARD, "Status": "refused"})
+    for without in ("r4", "a1", "r5"):
+        asked = client.post("/console/customer/capture", data=form | {"redemption": without}, headers=HTMX).text
+        assert "This command has reserved no points." in asked
+        assert [without] == re.findall("<dd>(.*?)</dd>", asked)
     wrong = client.post("/console/customer/void", data=form | {"redemption": "r3"}, headers=HTMX).text
     assert "No such command" in wrong
     assert ('value="r3"' in wrong, ">Continue</button>" in wrong) == (True, True)
