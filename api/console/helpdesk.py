@@ -120,7 +120,8 @@ def _doubt_about(answer: Answer) -> dict[str, Any] | None:
         return {"title": "The command is done, and the balance does not show it yet", "detail": again}
     if answer.status == HTTPStatus.ACCEPTED or str(answer.body.get("type")).endswith(":command-in-flight"):
         return {"title": "The command is sent, and has no decision yet", "detail": again}
-    if answer.status >= HTTPStatus.TOO_MANY_REQUESTS:
+    # The user may have lost a scope after the first attempt.
+    if answer.status == HTTPStatus.FORBIDDEN or answer.status >= HTTPStatus.TOO_MANY_REQUESTS:
         return answer.body | {"detail": f"{answer.body['detail']} {again}"}
     return None
 

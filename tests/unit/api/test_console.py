@@ -511,6 +511,15 @@ def test_a_form_keeps_its_key_if_the_api_cannot_name_the_user(guarded: TestClien
     assert 'href="/console/sign-in" target="_blank"' in reason()
 
 
+def test_a_form_keeps_its_key_if_its_user_has_lost_the_scope(guarded: TestClient, secured: SecuredGroup) -> None:
+    """The first attempt may be executed without a response. Somebody who began again would change the points twice."""
+    key = secured.key(Scope.BALANCE_READ)
+    guarded.post("/console/sign-in", data={"credentials": key.text}, headers=HTMX)
+    fields = {"card": CARD, "points": "5.00", "reason": "goodwill", "key": "k"}
+    answer = guarded.post("/console/customer/adjust", data=fields, headers=HTMX)
+    assert ("beforeend", True) == (answer.headers["hx-reswap"], "points:adjust" in answer.text)
+
+
 def test_text_that_fits_into_no_header_is_refused_as_a_key(client: TestClient) -> None:
     """An API without credentials accepts every caller, and a cookie has Latin-1 characters only."""
     answer = client.post("/console/sign-in", data={"credentials": "\u20ac"}, headers=HTMX)
