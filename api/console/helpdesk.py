@@ -62,21 +62,25 @@ async def entries(request: Request, card: str) -> Response:
     """A page of the entries, with the filters of the query. The newest entries may come later than the balance."""
     filters = {name: request.query_params.get(name, "") for name in ("kind", "from", "to")}
     cursor, path = request.query_params.get("cursor"), f"{_of(card)}/entries"
-    is_first, is_behind = cursor is None, False
-    newest = await ask(request, "GET", path, limit=1) if is_first else None  # Before the page, which may have more.
+    is_first, is_filtered, is_behind = cursor is None, any(filters.values()), False
+    # A page without a filter has the newest entry. With a filter, ask before the page, which may have more.
+    newest = await ask(request, "GET", path, limit=1) if is_first and is_filtered else None
     answer = await ask(request, "GET", path, limit=_ENTRIES_ON_A_PAGE, cursor=cursor, **filters)
     if answer.status == HTTPStatus.NOT_FOUND:  # The ledger has no entry of this account yet.
         answer = answer._replace(status=HTTPStatus.OK, body={"entries": [], "next": None})
     if not answer.is_good:
         return _problem_of(request, answer)
     may_redeem = Scope.POINTS_REDEEM.value in (await user_of(request))["scopes"]
-    if newest:
+    if is_first:
         balance = await ask(request, "GET", f"{_of(card)}/balance")
-        sequence = max((each["Sequence"] for each in newest.body.get("entries", [])), default=0)
+        sequence = max((each["Sequence"] for each in (newest or answer).body.get("entries", [])), default=0)
         is_behind = balance.is_good and balance.body["Sequence"] > sequence
-    may_end = may_redeem and is_first and not any(filters.values())
+    may_end = may_redeem and is_first and not is_filtered
     values = {"page": answer.body, "filters": filters, "may_end": may_end}
-    return page("entries.html", card=card, is_first=is_first, is_behind=is_behind, **values)
+    response = page("entries.html", card=card, is_first=is_first, is_behind=is_behind, **values)
+    if is_behind:
+        response.headers["HX-Trigger"] = '{"again": {"target": "#entries"}}'  # The page loads the statement again.
+    return response
 
 
 @router.get("/customer/{name}")

@@ -151,6 +151,31 @@ htmx.onLoad((content) => {
   if (next && !document.activeElement.matches("input, select, textarea")) next.focus(); // The user may type elsewhere.
 });
 
+const newest = new WeakMap(); // the newest request for each part of the page
+
+document.addEventListener("htmx:confirm", (event) => {
+  const { elt, target } = event.detail;
+  const before = newest.get(target)?.requestConfig.elt;
+  const isUnderWay = before?.classList.contains("htmx-request");
+  // A command under way keeps its form. In every other case, a later choice replaces an earlier one.
+  if (isUnderWay && before.matches("[data-command]")) event.preventDefault();
+  if (!elt.matches("[data-live]")) return;
+  // A refresh replaces neither the older entries nor a problem that loads again by itself.
+  if (target.querySelector("[data-older], .problem[hx-get]")) event.preventDefault();
+  // It waits for a request of the user. After an earlier refresh, htmx sends one more.
+  if (!isUnderWay || before === elt) return;
+  event.preventDefault();
+  htmx.trigger(elt, "again");
+});
+document.addEventListener("htmx:beforeSend", ({ detail }) => {
+  newest.set(detail.target, detail);
+  if (detail.elt.matches("[data-command]")) detail.elt.dataset.sent = "yes";
+});
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { target, xhr } = event.detail;
+  if (newest.get(target)?.xhr !== xhr) event.preventDefault(); // A slow refresh does not undo what the user chose.
+});
+
 function isOfUser(event) {
   return ["click", "submit"].includes(event.detail.requestConfig.triggeringEvent?.type);
 }
@@ -162,7 +187,7 @@ function isOfUser(event) {
 function showFailure(event, reason) {
   const loadsAgain = event.detail.elt.matches('[hx-trigger*="every"], [hx-trigger*="again"]');
   const loadsOnce = !event.detail.requestConfig.triggeringEvent && !loadsAgain;
-  if (loadsAgain) htmx.trigger(event.detail.elt, "again");
+  htmx.trigger(event.detail.target, "again"); // A live part may have missed a refresh, too.
   if (loadsOnce) event.detail.elt.textContent = `${reason} Load the page again.`;
   if (!isOfUser(event) || document.getElementById("beside-form")) return;
   const alert = document.createElement("p");
@@ -184,12 +209,12 @@ document.addEventListener("htmx:responseError", (event) => {
 });
 document.addEventListener("htmx:beforeRequest", (event) => {
   // The message about a command without a response stays for as long as its form.
-  const isAside = event.detail.requestConfig.verb === "get" && document.querySelector("#action input[name=key]");
+  const isAside = event.detail.requestConfig.verb === "get" && document.querySelector("#action [data-sent]");
   if (isOfUser(event) && !isAside) document.getElementById("beside-form")?.remove();
 });
 
 window.addEventListener("beforeunload", (event) => {
-  if (document.querySelector("#action input[name=key]")) event.preventDefault(); // The browser asks the user.
+  if (document.querySelector("#action [data-sent]")) event.preventDefault(); // The browser asks the user.
 });
 
 window.addEventListener("resize", () => {

@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import orjson
 import pytest
@@ -416,8 +417,9 @@ def test_the_statement_loads_again_until_the_ledger_has_the_entries(
     """The ledger does not answer. Then it has no entry of the new customer, then an older one, and then all of them."""
 
     def statement(kind: str = "") -> tuple[str, bool]:
-        shown = client.get("/console/customer/entries", params={"card": CARD, "kind": kind}).text
-        return shown, bool(re.search(r'hx-get="/console/customer/entries.*\b(load delay:|every )2s', shown))
+        answer = client.get("/console/customer/entries", params={"card": CARD, "kind": kind})
+        again = r'hx-get="/console/customer/entries.*\bevery 2s'
+        return answer.text, "again" in answer.headers.get("hx-trigger", "") or bool(re.search(again, answer.text))
 
     shown, loads_again = statement()
     assert ("The ledger is unavailable" in shown, loads_again) == (True, True)
@@ -432,6 +434,9 @@ def test_the_statement_loads_again_until_the_ledger_has_the_entries(
             assert ("1.00" in shown, is_behind) == (True, loads_again)
             shown, loads_again = statement("adjusted")
             assert ("No entries." in shown, is_behind) == (True, loads_again)
+        with patch.object(queries, "page", wraps=queries.page) as read:
+            statement()
+        assert 1 == read.call_count
 
 
 @pytest.mark.parametrize(

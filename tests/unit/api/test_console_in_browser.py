@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,7 @@ def test_an_error_of_a_gateway_does_not_replace_the_confirmation(chromium: Brows
         browser.open(f"/console/helpdesk?card={CARD}")
         browser.until_shown("The server answered with an error (status 502). Load the page again.", "#customer")
         confirm_an_adjustment(browser)
+        assert not leaving_is_asked(browser)
         broken.add("/console/customer/adjust")
         browser.click("Confirm")
         browser.until_shown("(status 502). Choose Confirm again: a repetition takes effect once.", "#beside-form")
@@ -234,50 +236,190 @@ def test_a_page_does_not_call_an_old_balance_live(chromium: Browser) -> None:
         assert "Connecting …" == browser.text("#connection")
 
 
-class SlowStatement:
-    """The statement without a filter takes a second."""
+@dataclass
+class Held:
+    """Which responses the Gate holds.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Attributes:
+        next: a part of the URL of the next request whose response the Gate holds.
+        asked: the URLs of all requests.
+        waiting: the URLs of the requests whose responses are ready and held, until the test clears the list.
+        lost: a part of the URL of the next request that gets an error of a gateway.
+    """
+
+    next: str | None = None
+    asked: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    lost: str | None = None
+
+
+class Gate:
+    """Holds responses. They show the state at the time of their requests."""
+
+    def __init__(self, app: ASGIApp, held: Held) -> None:
         self._app = app
+        self._held = held
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        if scope.get("path") == "/console/customer/entries" and b"kind=adjusted" not in scope["query_string"]:
-            await asyncio.sleep(1)
-        await self._app(scope, receive, send)
+        url = f"{scope.get('path')}?{scope.get('query_string', b'').decode()}"
+        self._held.asked.append(url)
+        if self._held.lost and self._held.lost in url:
+            self._held.lost = None
+            await PlainTextResponse("Bad Gateway", 502)(scope, receive, send)
+            return
+        if not self._held.next or self._held.next not in url:
+            await self._app(scope, receive, send)
+            return
+        self._held.next = None
+        messages: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            messages.append(message)
+
+        await self._app(scope, receive, keep)
+        self._held.waiting.append(url)
+        while url in self._held.waiting:  # noqa: ASYNC110 - the test is in another thread
+            await asyncio.sleep(0.02)
+        for each in messages:
+            await send(each)
+
+
+def hold(browser: Browser, held: Held, url: str, ask: Callable[[], Any]) -> None:
+    """Send a request to the URL, and hold its response."""
+    held.next = url
+    ask()
+    browser.until("the held response", lambda: held.waiting)
+
+
+def test_a_later_choice_replaces_one_that_waits(chromium: Browser) -> None:
+    """A slow response has blocked all buttons for 45 seconds. Later its form replaced another one."""
+    instance, held = Instance(), Held()
+    instance.app.add_middleware(Gate, held=held)
+    with opened(instance, chromium) as browser:
+        browser.open(f"/console/helpdesk?card={CARD}")
+        hold(browser, held, "/customer/adjust", lambda: browser.click("Adjust"))
+        browser.click("Adjust")
+        browser.until("the form", lambda: browser.focus_is_on("points"))
+        held.waiting.clear()
+        hold(browser, held, "/customer/block", lambda: browser.click("Block"))
+        browser.click("Redeem")
+        browser.until_shown("Redeem", "#action h3")
+        held.waiting.clear()
+        browser.until("the end of the requests", lambda: not browser.all(REQUESTS))
+        assert "Redeem" == browser.text("#action h3")
+
+        browser.open("/console/operations")
+        browser.until_shown("Programme file", "#programmes")
+        browser.element("#programme").send_keys("loyalty-factor: 0.05")
+        hold(browser, held, "/operations/programmes", lambda: browser.click("Check"))
+        browser.click("Check")
+        browser.until_shown("The programme is valid.", "#programme-outcome")
+        held.waiting.clear()
+
+
+@contextmanager
+def with_statement(browser: Browser, ledger: Ledger, entries: int) -> Iterator[tuple[Held, Callable[..., None]]]:
+    """A page with a statement, the Gate, and a function that adds an entry and waits until the balance shows it."""
+    instance, held = Instance(), Held()
+    instance.app.add_middleware(Gate, held=held)
+    numbers = iter(range(1, 1_000))
+
+    def append(kind: Kind = Kind.EARNED, *, reserved: int = 0) -> None:
+        number, opened_time = next(numbers), BALANCE["OpenedTime"]
+        own = {"kind": kind, "time": opened_time, "opened_time": opened_time, "total": number * 100}
+        ledger.append((CARD, entry(number, 100, reserved=reserved, **own)))
+        total = {"TotalLoyaltyPoints": Decimal(number), "Sequence": number}
+        instance.write(LOYALTY_BALANCES, CARD, BALANCE | total)
+        if number > entries:
+            browser.until_shown(f"{number}.00", "#balance .value")
+
+    with opened(instance, browser), closing(LedgerQueries(Settings(ledger_url=ledger.url))) as queries:
+        instance.app.state.dependencies.ledger = queries
+        for _ in range(entries):
+            append()
+        browser.open(f"/console/helpdesk?card={CARD}")
+        browser.until_shown("Live.", "#connection")
+        browser.until_shown("earned", "#entries")
+        browser.errors()
+        yield held, append
+
+
+def refresh(browser: Browser) -> None:
+    browser.driver.execute_script("htmx.trigger('#entries', 'refresh')")
+
+
+def newest_total(browser: Browser) -> str:
+    return browser.text("#entries tbody tr:first-child td:nth-child(4)")
+
+
+def statements(held: Held) -> int:
+    return sum("/customer/entries" in each for each in held.asked)
 
 
 def test_the_statement_shows_what_its_filter_says(chromium: Browser, ledger: Ledger) -> None:
     """An earlier refresh gets its response after the filter. The refreshes of a later event keep the filter. They also
     keep the focus on a button of a redemption.
     """
-
-    def append(sequence: int, kind: Kind, **changes: Any) -> None:
-        instance.write(LOYALTY_BALANCES, CARD, BALANCE | {"Sequence": sequence})
-        own = {"kind": kind, "time": BALANCE["OpenedTime"], "opened_time": BALANCE["OpenedTime"], **changes}
-        ledger.append((CARD, entry(sequence, 100, **own)))
-
-    instance = Instance()
-    instance.app.add_middleware(SlowStatement)
-    with opened(instance, chromium) as browser, closing(LedgerQueries(ledger.url)) as queries:
-        instance.app.state.dependencies.ledger = queries
-        for sequence, kind in enumerate((Kind.EARNED, Kind.ADJUSTED, Kind.RESERVED), start=1):
-            append(sequence, kind, reserved=100)
-        browser.open(f"/console/helpdesk?card={CARD}")
-        browser.until_shown("earned", "#entries")
-        before = len(browser.all("#entries tr"))
+    with with_statement(chromium, ledger, 3) as (held, append):
+        browser = chromium
+        append(Kind.ADJUSTED, reserved=100)
+        append(Kind.RESERVED, reserved=100)
+        browser.until_shown("Void", "#entries")
         browser.element("#entries .buttons button:last-child").send_keys("")
-        append(4, Kind.EXPIRED, reserved=100)
-        browser.until("the next entry", lambda: len(browser.all("#entries tr")) > before)
+        append(Kind.EXPIRED, reserved=100)
+        browser.until_shown("expired", "#entries")
         assert browser.focus_is_on("Void")
 
-        browser.driver.execute_script("htmx.trigger('#entries [data-live]', 'refresh'); kind.value = 'adjusted'")
+        hold(browser, held, "/customer/entries", lambda: refresh(browser))
+        browser.driver.execute_script("kind.value = 'adjusted'")
         browser.click("Filter")
         browser.until("the filter", lambda: "earned" not in browser.text("#entries"))
-        time.sleep(1.5)  # The response of the refresh would come now.
+        held.waiting.clear()
+        browser.until("the response of the refresh", lambda: not browser.all("#entries.htmx-request"))
         assert "earned" not in browser.text("#entries")
-        append(5, Kind.ADJUSTED)
+        append(Kind.ADJUSTED)
         browser.until("both entries", lambda: browser.text("#entries").count("adjusted") > 1)
         assert "earned" not in browser.text("#entries")
+        assert [] == browser.errors()
+
+
+def test_a_refresh_under_way_finishes_and_one_more_follows(chromium: Browser, ledger: Ledger) -> None:
+    """Otherwise the statement would not change while events come faster than its responses."""
+    with with_statement(chromium, ledger, 3) as (held, append):
+        hold(chromium, held, "/customer/entries", append)
+        before = statements(held)
+        for _ in range(2):
+            append()
+        assert before == statements(held)
+        held.waiting.clear()
+        chromium.until("the last entry", lambda: newest_total(chromium) == "6.00")
+        assert before + 1 == statements(held)
+        assert [] == chromium.errors()
+
+
+def test_a_refresh_leaves_the_choice_of_the_user_alone(chromium: Browser, ledger: Ledger) -> None:
+    """Events come before and after the response to Older entries. If that fails, the statement is live again."""
+    with with_statement(chromium, ledger, 45) as (held, append):
+        browser = chromium
+        hold(browser, held, "cursor=", lambda: browser.click("Older entries"))
+        append()
+        refresh(browser)
+        assert [] == browser.all("#entries.htmx-request")
+        held.waiting.clear()
+        browser.until("the older entries", lambda: newest_total(browser) == "25.00")
+        append()
+        refresh(browser)
+        assert [] == browser.all("#entries.htmx-request")
+        browser.click("Filter")
+        browser.until("the newest entries", lambda: newest_total(browser) == "47.00")
+
+        hold(browser, held, "/customer/entries", append)
+        append()
+        held.lost = "cursor="
+        browser.click("Older entries")
+        browser.until_shown("Choose the button again.", "#beside-form")
+        held.waiting.clear()
+        browser.until("the newest entries", lambda: newest_total(browser) == "49.00")
 
 
 STATUS: dict[str, Any] = {
