@@ -182,23 +182,24 @@ def test_gaps_duplicates_and_unreadable_records(
     )
     assert 1 == process.metric("loyalty_ledger_gaps ")
     assert 1 == process.metric("loyalty_ledger_repeats_total ")
-    assert [(2, 3)] == [(gap["first"], gap["last"]) for gap in command(database_url, "gaps")["gaps"]]
-    reasons = [each["reason"] for each in command(database_url, "undecodable")["undecodable"]]
+    assert [(2, 3)] == [(gap["first"], gap["last"]) for gap in command(settings, database_url, "gaps")["gaps"]]
+    reasons = [each["reason"] for each in command(settings, database_url, "undecodable")["undecodable"]]
     assert [True] * 3 == [
         any(words in reason for reason in reasons) for words in ("no value", "Confluent framing", "key is not")
     ]
     send(settings, ("A", entry(2)), ("A", entry(3)))
     process.wait_until(lambda: 0 == process.metric("loyalty_ledger_gaps "))
-    assert [] == command(database_url, "gaps")["gaps"]
-    assert 3 == command(database_url, "reread")["partitions"]
+    assert [] == command(settings, database_url, "gaps")["gaps"]
+    assert 3 == command(settings, database_url, "reread")["partitions"]
     process.wait_until(lambda: 6 <= process.metric("loyalty_ledger_repeats_total "))
     assert expected([("A", entry(number)) for number in (1, 2, 3, 4)] + [("B", entry(1))]) == stored(database_url)
     assert 0 == process.terminate()
 
 
-def command(url: str, name: str) -> dict[str, Any]:
+def command(settings: Settings, url: str, name: str) -> dict[str, Any]:
     """The output of ``loyalty ledger … --json``."""
-    done = CliRunner().invoke(app, ["ledger", name, "--json"], env={"LOYALTY_LEDGER_URL": url})
+    own = {"LOYALTY_LEDGER_URL": url, "LOYALTY_TOPIC_PREFIX": settings.topic_prefix}
+    done = CliRunner().invoke(app, ["ledger", name, "--json"], env=own)
     assert 0 == done.exit_code, done.output
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
