@@ -25,7 +25,6 @@ from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerUnavailableError
 from services.settings import Settings
 from services.sql import database as database_module
-from services.sql import files
 from services.sql.catalogue import TABLES
 from services.sql.database import Database, SqlError
 from services.sql.questions import BY_NAME, QUESTIONS
@@ -33,53 +32,12 @@ from tests.support.account_histories import HISTORIES, Processed
 from tests.support.builders import CARD, entry
 from tests.support.examples import examples
 from tests.support.ledger import Ledger
+from tests.unit.services.sql.rows import MARCH, at, export, line, rows
 
-MARCH = int(datetime(2027, 3, 31, 18, 30, tzinfo=UTC).timestamp() * 1000)
 _LAST_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 MAY = int(datetime(2027, 6, 1, tzinfo=UTC).timestamp() * 1000)
 """The end of the last day of May: the first millisecond of June."""
 YEARS = 3 * 365 * 86_400_000
-
-
-def rows(database: Database, statement: str) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.to_pylist() for column in database.run(statement).columns), strict=True))
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Database]]:
-    """Opens a database on the files and the ledger of this test."""
-    found: list[Database] = []
-
-    def opened(**changes: Any) -> Database:
-        settings = Settings(ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}", export_dir=str(tmp_path / "export"))
-        found.append(Database(settings.model_copy(update=changes)))
-        return found[-1]
-
-    yield opened
-    for database in found:
-        database.close()
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")) as ledger:
-        yield ledger
-
-
-def line(number: str, item: str, value: float, **changes: Any) -> dict[str, Any]:
-    """A line item as the export writes it."""
-    own = {"InvoiceNumber": number, "ItemCode": item, "TotalValue": value, "ItemQty": 1, "StoreID": "S1"}
-    return {**own, "CreatedTime": 1_790_000_000_000, "LineKind": "sale", "DateSource": "till", **changes}
-
-
-def export(
-    folder: Path, *lines: dict[str, Any], batch: int = 0, without: str = "", day: date = date(2026, 9, 21)
-) -> None:
-    names = [name for name in files.SCHEMA.names if name not in ("date", without)]
-    schema = pa.schema([files.SCHEMA.field(name) for name in names])
-    target = folder / f"date={day}" / f"batch={batch}"
-    target.mkdir(parents=True)
-    parquet.write_table(pa.Table.from_pylist([*lines], schema), target / "part-0.parquet")
 
 
 def test_the_catalogue_describes_the_tables(opened: Callable[..., Database]) -> None:
@@ -231,10 +189,6 @@ def test_liability_by_month(
     ledger.append(*((CARD, each) for each in lots_of(*entries)))
     found = rows(opened(), "SELECT Expiry, Tier, Points FROM liability ORDER BY Expiry")
     assert [(month, "gold", Decimal(points)) for month, points in sorted(expected.items())] == found
-
-
-def at(year: int, month: int, day: int, hour: int = 12) -> int:
-    return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp() * 1000)
 
 
 def test_the_liability_of_each_month_end_is_exact(opened: Callable[..., Database], ledger: Ledger) -> None:
@@ -398,27 +352,6 @@ def test_entries_show_no_customer(opened: Callable[..., Database], ledger: Ledge
         assert not {word for word in (CARD, "Ravi", "other-card") if word in shown}
 
 
-def test_customer_keys_end_with_the_account(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
-    """All lines of a customer have one key, which names nobody. After an erasure they have none."""
-    export(tmp_path / "export", line("INV1", "A", 1.0), line("INV2", "A", 1.0), line("INV9", "A", 1.0))
-    ledger.append((CARD, entry(1)), (CARD, entry(2)), ("other", entry(1, invoice_number="INV7")))
-    with pytest.raises(UserError, match="LOYALTY_CUSTOMER_KEY_FILE"):
-        opened().run("FROM customer_line_items")
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
-    statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
-
-    [(first,), (second,), (stranger,)] = rows(keyed, statement)
-
-    assert first == second
-    assert first
-    assert stranger is None
-    assert CARD not in first
-    assert [(first,), (second,), (None,)] == rows(keyed, statement)
-    assert first not in str(rows(opened(customer_key_file=tmp_path / "other.key"), statement))
-    ledger.append((CARD, entry(3, -200, kind=Kind.ERASED, total=0)))
-    assert [(None,)] * 3 == rows(keyed, statement)
-
-
 def test_entries_of_an_erased_account_have_no_invoices(opened: Callable[..., Database], ledger: Ledger) -> None:
     """With an invoice number, analysts could find the basket in the line items. Amounts stay."""
     ledger.append((CARD, entry(1)), ("other", entry(1, invoice_number="INV7")))
@@ -426,166 +359,6 @@ def test_entries_of_an_erased_account_have_no_invoices(opened: Callable[..., Dat
     assert [(1, "INV1", 50.5), (2, "INV7", 50.5)] == rows(opened(), statement)
     ledger.append((CARD, entry(2, -100, kind=Kind.ERASED, total=0)))
     assert [(1, "", 50.5), (2, "INV7", 50.5)] == rows(opened(), statement)
-
-
-def test_an_exchange_belongs_to_the_customer_who_bought(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
-) -> None:
-    """The account that loses the points of the returned item is older, and belongs to another customer."""
-    export(tmp_path / "export", line("INV1", "CHAIR", 9.0), line("X", "TABLE", 30.0), line("INV2", "LAMP", 5.0))
-    ledger.append(("other", entry(1, invoice_number="INV1")), (CARD, entry(1, invoice_number="INV2")))
-    taken = {"kind": Kind.RETURNED, "invoice_number": "X"}
-    ledger.append(("other", entry(2, -100, total=0, **taken)))
-    ledger.append((CARD, entry(2, 0, reason="purchase-unknown", **taken)), (CARD, entry(3, invoice_number="X")))
-    statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
-
-    [(other,), (own,), (exchange,)] = rows(opened(customer_key_file=tmp_path / "customer.key"), statement)
-
-    assert exchange == own != other
-
-
-def test_a_return_belongs_to_the_customer_who_bought_also_after_an_erasure_of_another(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
-) -> None:
-    """The erased customer has handed back the items. This account is older, and did not know the purchase."""
-    export(tmp_path / "export", line("INV1", "CHAIR", 9.0), line("R", "CHAIR", -9.0, LineKind="return"))
-    ledger.append(("other", entry(1, invoice_number="INV0")), (CARD, entry(1, invoice_number="INV1")))
-    returned = {"kind": Kind.RETURNED, "invoice_number": "R"}
-    ledger.append(("other", entry(2, 0, reason="purchase-unknown", **returned)), (CARD, entry(2, -100, **returned)))
-    ledger.append(("other", entry(3, -100, kind=Kind.ERASED, total=0)))
-    statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
-
-    [(bought,), (handed_back,)] = rows(opened(customer_key_file=tmp_path / "customer.key"), statement)
-
-    assert bought == handed_back is not None
-
-
-@pytest.mark.parametrize("late", [-3, 0, 30])
-def test_a_number_that_is_used_again_keeps_its_customers_apart(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, late: int
-) -> None:
-    """A till can be offline, or its clock can be wrong. The last buyer of the number is not a member."""
-    year, days = 365 * 86_400_000, late * 86_400_000
-    times = [MARCH, MARCH + year, MARCH + 2 * year]
-    for number, time_ in enumerate(times):
-        day = datetime.fromtimestamp(time_ / 1000, UTC).date()
-        export(tmp_path / "export", line("X", "A", 1.0, CreatedTime=time_), batch=number, day=day)
-    for number, card in enumerate((CARD, "other")):
-        ledger.append((card, entry(1, invoice_number="X", time=times[number] + days)))
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
-    ids = dict(rows(keyed, "SELECT customer_key, account_id FROM customer_keys"))
-
-    found = rows(keyed, "SELECT CustomerKey FROM customer_line_items ORDER BY CreatedTime")
-
-    assert [1, 2, None] == [ids.get(key) for (key,) in found]
-
-
-def test_an_entry_of_an_invoice_without_a_usable_clock_has_its_lines(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
-) -> None:
-    export(tmp_path / "export", line("INV1", "A", 1.0, CreatedTime=None), line("INV1", "B", 1.0, CreatedTime=None))
-    ledger.append((CARD, entry(1)))
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
-    [(first,), (second,)] = rows(keyed, "SELECT CustomerKey FROM customer_line_items")
-    assert first == second is not None
-
-
-@pytest.mark.parametrize("days", [0, 100])
-@pytest.mark.parametrize("clock", [True, False])
-def test_a_number_of_two_stores_gives_each_basket_to_its_customer(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, *, days: int, clock: bool
-) -> None:
-    """The stores sell a minute apart, or a hundred days. An entry has one basket, also if nothing tells which one."""
-    for number, (card, store) in enumerate([(CARD, "S1"), ("other", "S2")]):
-        time_ = MARCH + number * (60_000 + days * 86_400_000)
-        day = datetime.fromtimestamp(time_ / 1000, UTC).date()
-        created = time_ if clock else None
-        export(tmp_path / "export", line("X", "A", 1.0, StoreID=store, CreatedTime=created), batch=number, day=day)
-        ledger.append((card, entry(1, invoice_number="X", time=time_ + 1_000)))
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
-    ids = dict(rows(keyed, "SELECT customer_key, account_id FROM customer_keys"))
-
-    found = rows(keyed, "SELECT CustomerKey FROM customer_line_items ORDER BY StoreID")
-
-    assert ([1, 2] if clock or days else [1, None]) == [ids.get(key) for (key,) in found]
-
-
-def test_an_entry_of_an_evening_belongs_to_the_invoice_of_the_same_day(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
-) -> None:
-    """The entry is nearer to the next midnight. The invoice of the next day arrives weeks later."""
-    for store, time_, entered, card in (
-        ("S1", at(2026, 11, 1, 22), at(2026, 11, 1, 22), CARD),
-        ("S2", at(2026, 11, 2, 10), at(2026, 11, 25), "other"),
-    ):
-        day = datetime.fromtimestamp(time_ / 1000, UTC).date()
-        export(tmp_path / "export", line("X", "A", 1.0, StoreID=store, CreatedTime=time_), day=day)
-        ledger.append((card, entry(1, invoice_number="X", time=entered)))
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
-    statement = """
-        SELECT StoreID, account_id FROM customer_line_items LEFT JOIN customer_keys ON CustomerKey = customer_key
-    """
-    assert [("S1", 1), ("S2", 2)] == sorted(rows(keyed, statement))
-    assert [("S1", 1, 0, 0.0), ("S2", 1, 0, 0.0)] == rows(keyed, BY_NAME["repeat-rate"].sql)
-
-
-def test_a_repeated_visit_under_the_same_number_counts(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
-) -> None:
-    export(tmp_path / "export", line("X", "A", 1.0), line("X", "A", 1.0, CreatedTime=MARCH))
-    ledger.append((CARD, entry(1, invoice_number="X")), (CARD, entry(2, invoice_number="X")))
-    assert [("S1", 1, 1, 100.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
-
-
-def use_a_number_again(ledger: Ledger, folder: Path, kind: Kind, days: int) -> None:
-    """The older account has bought Y, and some days before X. That earlier basket is not in the files."""
-    before = MARCH - days * 86_400_000
-    bought = (CARD, entry(1, invoice_number="X", time=before)), (CARD, entry(2, invoice_number="Y", time=MARCH))
-    ledger.append(*bought)
-    ledger.append(("other", entry(1, invoice_number="X", time=MARCH, kind=kind)))
-    export(folder / "export", *(line(number, "A", 1.0, CreatedTime=MARCH) for number in "XY"), day=date(2027, 3, 31))
-
-
-@pytest.mark.parametrize(("kind", "days"), [(Kind.EARNED, 365), (Kind.EARNED, 3), (Kind.RETURNED, 365)])
-def test_a_basket_belongs_to_its_own_buyer_also_if_an_earlier_basket_is_not_in_the_files(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, kind: Kind, days: int
-) -> None:
-    use_a_number_again(ledger, tmp_path, kind, days)
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
-    ids = dict(rows(keyed, "SELECT customer_key, account_id FROM customer_keys"))
-
-    found = rows(keyed, "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber")
-
-    assert [2, 1] == [ids[key] for (key,) in found]
-
-
-def test_baskets_of_two_years_without_a_usable_clock_are_visits_of_two_members(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
-) -> None:
-    for year, card in ((2026, CARD), (2027, "other")):
-        unusable = line("X", "A", 1.0, CreatedTime=-year, DateSource="broker")
-        export(tmp_path / "export", unusable, day=date(year, 3, 31), batch=year)
-        time_ = int(datetime(year, 3, 31, tzinfo=UTC).timestamp() * 1000)
-        ledger.append((card, entry(1, invoice_number="X", time=time_)))
-    assert [("S1", 2, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
-
-
-def test_a_basket_is_a_visit_of_its_own_buyer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
-    use_a_number_again(ledger, tmp_path, Kind.EARNED, 365)
-    assert [("S1", 2, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
-
-
-@pytest.mark.parametrize("between", [100 * 86_400_000, 60_000])
-def test_a_number_of_two_stores_is_a_visit_to_one_of_them(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, between: int
-) -> None:
-    """Each store has one member, also if the invoices are of the same day."""
-    for number, (card, store) in enumerate([(CARD, "S1"), ("other", "S2")]):
-        time_ = MARCH + number * between
-        day = datetime.fromtimestamp(time_ / 1000, UTC).date()
-        export(tmp_path / "export", line("X", "A", 1.0, StoreID=store, CreatedTime=time_), batch=number, day=day)
-        ledger.append((card, entry(1, invoice_number="X", time=time_ + 1_000)))
-    assert [("S1", 1, 0, 0.0), ("S2", 1, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
 
 
 def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
