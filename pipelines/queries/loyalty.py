@@ -104,7 +104,7 @@ def _check_changelog(spark: SparkSession, checkpoint: str, settings: Settings, i
         raise CheckpointMismatchError(
             f"{checkpoint} is new, but {settings.name_of(LOYALTY_BALANCES)} continues another checkpoint: its readers "
             "would ignore every balance of the new one. Let LOYALTY_CHECKPOINT_DIR name the folder of that checkpoint, "
-            "make a new one with `loyalty rebuild` (docs/how-to/rebuild.md), or delete the topic too"
+            "or make a new one with `loyalty rebuild` (docs/how-to/rebuild.md)"
         )
 
 

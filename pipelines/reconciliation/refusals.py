@@ -16,8 +16,7 @@ def check_archive(snapshot: Snapshot, settings: Settings) -> None:
     if lost := snapshot.events.lost_records:
         raise UserError(
             f"the archive {settings.archive_dir} can lack {'; '.join(map(str, lost))}, which its query was allowed to "
-            "skip: accounts would miss these events. Restore the checkpoint, or an archive without the gap, from a "
-            "backup"
+            "skip: accounts would miss these events. Restore an archive without the gap from a backup"
         )
 
 
@@ -42,7 +41,7 @@ def check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
         reasons = "; ".join(sorted({row.problem for row in problems.select("problem").distinct().collect()}))
         notes = "".join(f"; {note}" for note in snapshot.notes)
         if EVENTS_MISSING in reasons and not snapshot.coverage.events_from:
-            notes += f"; {CREATED_AGAIN}. Restore the checkpoint from a backup"
+            notes += f"; {CREATED_AGAIN}. Only an archive that has them (--from parquet) can replace them"
         if ENTRIES_MISSING in reasons:
             notes += (
                 "; without them the order of the events is not known, and accounts could get wrong points. Restore the "
