@@ -116,24 +116,22 @@ def _write(context: QueryContext, sink: ParquetSink, batch: DataFrame, batch_id:
         retention.check(context.spark, ARCHIVE.checkpoint(settings), ARCHIVE.sources, settings)
 
 
-def _check_origin(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
-    """Refuse a new checkpoint in an archive with another key or of other topics.
+def check_origin(spark: SparkSession, settings: Settings) -> None:
+    """Raise CheckpointMismatchError if the archive has another key, or events of other topics.
 
     A card would get a second pseudonym, or a rebuild would take the old events for events of the new topics.
     """
-    files = Files(spark, settings.archive_dir)
-    origin = _origin(settings) if is_new else {}
-    different = {name for name, value in origin.items() if files.exists(name) and files.read(name) != value}
+    folder, files = settings.archive_dir, Files(spark, settings.archive_dir)
+    different = [name for name, value in _origin(settings).items() if files.exists(name) and files.read(name) != value]
     if _KEY_ID in different:
         raise CheckpointMismatchError(
-            f"{checkpoint} is new, and {settings.archive_dir} has pseudonyms of another key than "
-            f"{settings.pseudonym_key_file}: set LOYALTY_PSEUDONYM_KEY_FILE to the key of the archive, or choose a new "
-            "LOYALTY_ARCHIVE_DIR"
+            f"{folder} has pseudonyms of another key than {settings.pseudonym_key_file}: set "
+            "LOYALTY_PSEUDONYM_KEY_FILE to the key of the archive, or set LOYALTY_ARCHIVE_DIR to another folder"
         )
     if different:
         raise CheckpointMismatchError(
-            f"{checkpoint} is new, and {settings.archive_dir} has events of other topics: a topic was created again, "
-            "or LOYALTY_KAFKA_BOOTSTRAP_SERVERS or LOYALTY_TOPIC_PREFIX has changed. Choose a new LOYALTY_ARCHIVE_DIR"
+            f"{folder} has events of other topics: a topic was created again, or LOYALTY_KAFKA_BOOTSTRAP_SERVERS or "
+            "LOYALTY_TOPIC_PREFIX has changed. Set LOYALTY_ARCHIVE_DIR to another folder"
         )
 
 
@@ -154,5 +152,5 @@ ARCHIVE = Query(
     reads_programme=True,
     # Under another key the same card would get another pseudonym.
     fixed=lambda settings: {PSEUDONYM_KEY: _key_id(settings)},
-    check=_check_origin,
+    check=lambda spark, _checkpoint, settings, is_new: check_origin(spark, settings) if is_new else None,
 )

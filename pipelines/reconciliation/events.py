@@ -13,7 +13,7 @@ from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses
 from pipelines.columns.decoding import decode_avro
 from pipelines.columns.returns import names_original
-from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY
+from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY, check_origin
 from pipelines.reconciliation.context import Context
 from pipelines.sources.kafka import read_batch
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
@@ -55,7 +55,7 @@ class Events:
 def read_events(context: Context, now: int, *, archive: bool) -> Events:
     """Read the topics to their current end offsets. With ``archive``, also read deleted records from the archive.
 
-    Raises UserError if the topics cannot be read, and SettingsError if the archive cannot or has another key.
+    Raises UserError if the topics cannot be read, or if the archive cannot, or has another key or other topics.
     """
     settings, ids = context.settings, context.ids
     extents = {topic: extent_of(topic, settings, now) for topic in (POS_INVOICES, LOYALTY_COMMANDS)}
@@ -75,6 +75,7 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
     if archive:
         checkpoint = ARCHIVE.checkpoint(settings)
         _check_key(context, checkpoint)
+        check_origin(context.spark, settings)
         where = "neither in the topic nor in the archive"
         records = records.unionByName(_archived(context, extents))
         reader = CheckpointReader(context.spark, checkpoint)

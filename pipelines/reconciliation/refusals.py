@@ -41,7 +41,7 @@ def check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
         reasons = "; ".join(sorted({row.problem for row in problems.select("problem").distinct().collect()}))
         notes = "".join(f"; {note}" for note in snapshot.notes)
         if EVENTS_MISSING in reasons and not snapshot.coverage.events_from:
-            notes += f"; {CREATED_AGAIN}. Only an archive that has them (--from parquet) can replace them"
+            notes += f"; {CREATED_AGAIN}"
         if ENTRIES_MISSING in reasons:
             notes += (
                 "; without them the order of the events is not known, and accounts could get wrong points. Restore the "
