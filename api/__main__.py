@@ -89,9 +89,8 @@ def build_app(
             ledger=ledger,
             history=partial(read_key, settings),
             tls=client_context(settings, certificate),
-            security=security,
-            most_event_streams=settings.most_event_streams,
             operations=Operations(settings),
+            security=security,
         )
     )
 

@@ -12,7 +12,7 @@ from api.events.balances import BalanceEvents, History
 from api.events.streams import EventStreams
 from api.http.metrics import Metrics
 from api.http.parameters import StoreName
-from api.operations import BrokerUnavailable, Operations
+from api.operations import Operations
 from api.routing.locator import Locator
 from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
@@ -36,9 +36,8 @@ class Dependencies:
         version_0: the programme that is in force before a version is published.
         history: reads older records of a changelog.
         tls: the certificate that this app shows to peers, and the authorities that it trusts.
+        operations: the work of operators.
         security: None if callers need no credentials.
-        most_event_streams: how many event streams one caller may have open.
-        operations: the work of operators. None: its routes respond with the problem ``broker-unavailable``.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what an app consists of
@@ -51,9 +50,8 @@ class Dependencies:
         ledger: LedgerQueries,
         history: History,
         tls: SSLContext,
-        security: Security | None = None,
-        most_event_streams: int = 100,
-        operations: Operations | None = None,
+        operations: Operations,
+        security: Security | None,
     ) -> None:
         self.local = local
         self.reports = reports
@@ -66,7 +64,7 @@ class Dependencies:
         self.lookup = Lookup(local, self.locator, self.peers, metrics)
         self.scatter_gather = ScatterGather(local, self.locator, self.peers)
         self.operations = operations
-        self.streams = EventStreams(most_event_streams)
+        self.streams = EventStreams(operations.settings.most_event_streams)
         self.balance_events = BalanceEvents(local, self.locator, self.peers, self.lookup, self.streams, history)
         owner_only = OwnerOnly(local, self.locator, self.peers)
         is_upgrade = security is not None and security.accepts_unsigned_forwards
@@ -93,7 +91,7 @@ LocalDep = Annotated[LocalInstance, Depends(Part("local"))]
 LookupDep = Annotated[Lookup, Depends(Part("lookup"))]
 LocatorDep = Annotated[Locator, Depends(Part("locator"))]
 MetricsDep = Annotated[Metrics, Depends(Part("metrics"))]
-OperationsOfApp = Annotated[Operations | None, Depends(Part("operations"))]
+OperationsDep = Annotated[Operations, Depends(Part("operations"))]
 ProgrammeDep = Annotated[CurrentProgramme, Depends(Part("programme"))]
 ScatterGatherDep = Annotated[ScatterGather, Depends(Part("scatter_gather"))]
 StreamsDep = Annotated[EventStreams, Depends(Part("streams"))]
@@ -107,13 +105,6 @@ async def store_by_name(stores: StoresDep, store: StoreName) -> StateStore:
     raise UnknownStore(stores=list(stores.by_name))
 
 
-async def require_operations(operations: OperationsOfApp) -> Operations:
-    """The operations of the app. Raises BrokerUnavailable if it has none."""
-    if operations is None:
-        raise BrokerUnavailable(reason="this app has no connection to Kafka")
-    return operations
-
-
 async def place_of_stream(request: Request, streams: StreamsDep) -> AsyncGenerator[None]:
     """Hold a place for an event stream until the end of its response, or of its refusal. Raises TooManyStreams."""
     with streams.hold_place(request):
@@ -121,5 +112,4 @@ async def place_of_stream(request: Request, streams: StreamsDep) -> AsyncGenerat
 
 
 PLACE_OF_STREAM = Depends(place_of_stream)
-OperationsDep = Annotated[Operations, Depends(require_operations)]
 StoreOfPath = Annotated[StateStore, Depends(store_by_name)]

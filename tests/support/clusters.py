@@ -5,7 +5,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import httpx
@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
+from api.operations import BrokerUnavailable, Operations
 from api.security.gate import Security
 from schemas.topics import LOYALTY_DECISIONS, Topic
 from services.boot_clock import boot_seconds
@@ -124,6 +125,16 @@ class FakeCommandLog(CommandLog):
     def close(self) -> None: ...
 
 
+def _no_answer(*_: object) -> NoReturn:
+    raise BrokerUnavailable(reason="the test has no Kafka")
+
+
+class _WithoutKafka(Operations):
+    """Operations that do not wait ten seconds until they know that no broker answers."""
+
+    status = newest_dead_letters = audits = select = replay = publish_programme = _no_answer  # type: ignore[assignment]
+
+
 def app_of(
     local: LocalInstance, reports: PeerReports, command_log: FakeCommandLog, security: Security | None = None
 ) -> FastAPI:
@@ -138,6 +149,7 @@ def app_of(
             ledger=LedgerQueries(Settings(ledger_url="sqlite:////nowhere/ledger.sqlite")),
             history=lambda *_: [],
             tls=TLS,
+            operations=_WithoutKafka(_SETTINGS),
             security=security,
         )
     )

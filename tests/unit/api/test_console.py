@@ -540,11 +540,13 @@ def test_a_token_that_fits_into_no_cookie_is_refused(guarded: TestClient, secure
         assert is_refused == ("set-cookie" not in answer.headers)
 
 
-@pytest.mark.parametrize(
-    "path", ["overview/state", "overview/reasons", "operations/dead-letters", "operations/settings"]
-)
+@pytest.mark.parametrize("path", ["overview/state", "overview/reasons", "operations/dead-letters"])
 def test_a_missing_broker_is_a_problem_on_the_page(client: TestClient, path: str) -> None:
     assert "Kafka does not answer" in client.get(f"/console/{path}").text
+
+
+def test_the_settings_are_shown_without_kafka(client: TestClient) -> None:
+    assert "LOYALTY_LOG_FORMAT" in client.get("/console/operations/settings").text
 
 
 def test_a_replay_says_how_many_old_dead_letters_it_leaves_out() -> None:
