@@ -5,15 +5,14 @@ costs several times more than the read of the store. This module resolves the pa
 still declares the routes and responds to requests that are not valid. Decision 0017 has the measurements.
 """
 
-import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, Request, Response
-from fastapi.params import Depends, Header, Param, Path, Query
+from fastapi._compat import ModelField
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.routing import BaseRoute
@@ -169,43 +168,11 @@ class _Parameter(NamedTuple):
     name: str
     parse: Callable[[str], Any]
 
-    @classmethod
-    def of(cls, name: str, annotation: Any) -> "_Parameter":
-        return cls(name, TypeAdapter(annotation).validator.validate_python)
 
-
-class _Signature(NamedTuple):
-    """The parameters of an endpoint, apart from the request.
-
-    Attributes:
-        parts: the parts of the app, by the name of the parameter.
-        path: the parameters of the path, by their name in the path.
-        query: the parameters of the query, by their name in the query.
-        headers: the headers, by their name in lower case.
-    """
-
-    parts: dict[str, Part]
-    path: dict[str, _Parameter]
-    query: dict[str, _Parameter]
-    headers: dict[bytes, _Parameter]
-
-
-@cache
-def _signature_of(endpoint: Callable[..., Any]) -> _Signature:
-    found = _Signature({}, {}, {}, {})
-    for name, each in inspect.signature(endpoint).parameters.items():
-        annotation = each.annotation
-        match next((each for each in get_args(annotation) if isinstance(each, Param | Depends)), None):
-            case Depends(dependency=Part() as part):
-                found.parts[name] = part
-            case Path() as source:
-                found.path[source.alias or name] = _Parameter.of(name, annotation)
-            case Query() as source:
-                found.query[source.alias or name] = _Parameter.of(name, annotation)
-            case Header() as source:
-                header = source.alias or name.replace("_", "-")
-                found.headers[header.encode()] = _Parameter.of(name, annotation)
-    return found
+@cache  # All apps share the endpoints.
+def _parameter_of(field: ModelField) -> _Parameter:
+    annotation: Any = Annotated[field.field_info.annotation, field.field_info]
+    return _Parameter(field.name, TypeAdapter(annotation).validator.validate_python)
 
 
 class _LookupRoute:
@@ -219,9 +186,12 @@ class _LookupRoute:
         self._route = route
         self._match = route.path_regex.match
         self.endpoint: Callable[..., Awaitable[Response]] = route.endpoint
-        signature = _signature_of(route.endpoint)
-        self._parts = {name: getattr(dependencies, part.name) for name, part in signature.parts.items()}
-        self._path, self._query, self._headers = signature.path, signature.query, signature.headers
+        needed = route.dependant
+        parts = {each.name: each.call for each in needed.dependencies if each.name}
+        self._parts = {name: getattr(dependencies, part.name) for name, part in parts.items() if isinstance(part, Part)}
+        self._path = {each.alias: _parameter_of(each) for each in needed.path_params}
+        self._query = {each.alias: _parameter_of(each) for each in needed.query_params}
+        self._headers = {each.alias.encode(): _parameter_of(each) for each in needed.header_params}
 
     def arguments(self, scope: Scope) -> dict[str, Any] | None:
         """The arguments of the endpoint, without its defaults; None if the path belongs to another route.
