@@ -41,7 +41,7 @@ class Find(Protocol):
     def __call__(self, value: bytes | None, key: bytes | None, read: Any = None, /) -> Found: ...
 
 
-def find_in_invoices(known: KnownSchemas, customer_types: Collection[str]) -> Find:
+def find_in_invoices(customer_types: Collection[str], known: KnownSchemas) -> Find:
     """Finds the purchases and returns in the values of pos-invoices.
 
     Args:

@@ -18,9 +18,10 @@ from pipelines.columns.value_functions import call_for_each
 from schemas.topics import POS_INVOICES, Topic
 from services.messaging.avro import header, not_of_its_schema
 from services.messaging.schema_ids import SchemaIds
-from services.verdicts import Judge, KnownSchemas, judge_of_plain, judge_with_body
+from services.verdicts import judge_of_plain, judge_with_body
 
 _VERDICT = struct(reason="string", invoice_number="string", body="binary")
+"""The body is Avro in the newest schema."""
 
 
 def judge(records: DataFrame, topic: Topic, ids: SchemaIds) -> DataFrame:
@@ -29,7 +30,8 @@ def judge(records: DataFrame, topic: Topic, ids: SchemaIds) -> DataFrame:
     ``services.verdicts.Verdict`` describes them. Any known schema can have written a value. Takes records from
     ``sources.kafka``.
     """
-    verdict = _verdict(F.col("value"), F.col("key"), topic, ids.known(topic))
+    known = ids.known(topic)
+    verdict = call_for_each(F.col("value"), F.col("key"), topic.value, known, judge_with_body, _VERDICT, topic)
     return records.withColumn("verdict", verdict).select("*", "verdict.*").drop("verdict")
 
 
@@ -58,7 +60,7 @@ def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
 
 def decode_avro(rows: DataFrame, value: str, name: str, known: Mapping[int, str], into: str) -> DataFrame:
     """Add the column ``into``: the Avro record of this name in the column ``value``, null if there is none."""
-    verdict = _verdict(F.col(value), F.lit(None).cast("binary"), name, known)
+    verdict = call_for_each(F.col(value), F.lit(None).cast("binary"), name, known, judge_of_plain, _VERDICT, name)
     return _with_record(rows.withColumn("verdict", verdict), "verdict.body", name, into).drop("verdict")
 
 
@@ -69,19 +71,6 @@ def _with_record(rows: DataFrame, body: str, name: str, into: str) -> DataFrame:
     is_read = record.getField(schemas.field_names(name)[0]).isNotNull()
     # Each column is a step of its own. Otherwise Spark computes a column once for every use of it.
     return rows.withColumn(into, _as_struct(F.col(body), name)).withColumn(into, F.when(is_read, record))
-
-
-def _verdict(value: Column, key: Column, of: Topic | str, known: Mapping[int, str]) -> Column:
-    """A struct of the reason, the invoice number, and the Avro body in the newest schema.
-
-    ``of`` is a topic, or the name of plain Avro records.
-    """
-    name = of if isinstance(of, str) else of.value
-    return call_for_each(value, key, name, known, _judge, _VERDICT, of)
-
-
-def _judge(known: KnownSchemas, of: Topic | str) -> Judge:
-    return judge_of_plain(of, known) if isinstance(of, str) else judge_with_body(of, known)
 
 
 def _as_struct(body: Column, name: str) -> Column:

@@ -34,7 +34,7 @@ def call_for_each(
     Args:
         name: of the Avro records in the values.
         known: the schemas that can have written a value, as JSON by their ids.
-        make: makes the function from the known schemas and the further arguments. It must be a function of a module, so
+        make: makes the function from the further arguments and the known schemas. It must be a function of a module, so
             that a worker recognises it and calls it only once. The function that it makes takes the value and the key
             of a record, and the record in the value if it is already read.
         result: the names and types of the attributes of a returned object that the struct contains, at least two.
@@ -61,7 +61,7 @@ def call_for_each(
 # Spark calls ``call`` for each Arrow batch. These caches let a worker make each function and each reader only once.
 @cache
 def _made(make: Callable[..., Any], known: tuple[tuple[int, str], ...], *arguments: Hashable) -> Any:
-    return make(dict(known), *arguments)
+    return make(*arguments, dict(known))
 
 
 @cache

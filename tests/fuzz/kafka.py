@@ -78,7 +78,7 @@ def invoices(rng: Random) -> Iterator[KafkaRecord]:
 @contextmanager
 def prepare_invoices() -> Iterator[Feed]:
     known = IDS.known(topics.POS_INVOICES)
-    judge, find, accounts = judge_with_body(topics.POS_INVOICES, known), find_in_invoices(known, {PRIME}), _Accounts()
+    judge, find, accounts = judge_with_body(topics.POS_INVOICES, known), find_in_invoices({PRIME}, known), _Accounts()
 
     def feed(record: KafkaRecord) -> Outcome:
         found = find(record.value, record.key)

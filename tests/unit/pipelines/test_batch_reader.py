@@ -47,7 +47,7 @@ def test_the_values_equal_those_of_fastavro() -> None:
 
 
 def test_verdicts_and_events_are_the_same() -> None:
-    find = find_in_invoices(KNOWN, {PRIME})
+    find = find_in_invoices({PRIME}, KNOWN)
     for value, record in zip(damaged(), READER.read(damaged()), strict=True):
         assert repr(JUDGE(value, b"STR1", record)) == repr(JUDGE(value, b"STR1"))
         assert find(value, b"STR1", record) == find(value, b"STR1")

@@ -25,7 +25,7 @@ from tests.support.strategies import ANY_INVOICES
 from tests.support.unreadable import reasons, with_large_quantity
 
 KNOWN = IDS.known(topics.POS_INVOICES)
-FIND = find_in_invoices(KNOWN, {"PRIME"})
+FIND = find_in_invoices({"PRIME"}, KNOWN)
 COMMANDS = IDS.known(topics.LOYALTY_COMMANDS)
 READ_PURCHASE = record_decoder("Purchase", IDS.writer_schema)
 TIME = 1_700_000_000_000
@@ -63,7 +63,7 @@ def test_a_decimal_in_the_place_of_a_text_is_refused_like_in_the_fan_out(name: s
     fastavro.schemaless_writer(body, fastavro.parse_schema(schema), record)
     known, value = {9: json.dumps(schema)}, header(9) + body.getvalue()
 
-    reason = find_in_invoices(known, {"PRIME"})(value, b"STR1").reason
+    reason = find_in_invoices({"PRIME"}, known)(value, b"STR1").reason
 
     assert reason == judge_with_body(topics.POS_INVOICES, known)(value, b"STR1").reason
     assert reason == (None if number is None else "not an Avro PosInvoice of its schema id")
@@ -74,7 +74,7 @@ def test_a_worker_without_memory_does_not_refuse_a_purchase(monkeypatch: pytest.
         raise MemoryError
 
     monkeypatch.setattr("services.account_events.record_encoder", lambda *_: fail)
-    find = find_in_invoices(KNOWN, {"PRIME"})
+    find = find_in_invoices({"PRIME"}, KNOWN)
     with pytest.raises(MemoryError):
         find(json.dumps(invoice()).encode(), b"STR1")
 
