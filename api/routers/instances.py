@@ -1,5 +1,6 @@
 """Discovery for clients and peers: the instances, and the partitions and keys that they hold."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
@@ -96,11 +97,7 @@ async def key_metadata(
 
     The standby with the highest position comes first.
     """
-    found = locator.of_key(store, key.encode())
-    return json_response(
-        {"store": found.store, "partition": found.partition, "active": found.active, "standbys": list(found.standbys)},
-        caching=NO_STORE,
-    )
+    return json_response(asdict(locator.of_key(store, key.encode())), caching=NO_STORE)
 
 
 def _body(report: InstanceReport | HeldPartition) -> dict[str, Any]:
