@@ -184,7 +184,6 @@ def unpack_promtool() -> None:
 
 
 def ivy_jar() -> Path:
-    """The Ivy jar of PySpark."""
     found = sorted(VENV.glob("lib/python*/site-packages/pyspark/jars/ivy-*.jar"))
     if not found:
         raise SetupError("the installed pyspark contains no Ivy: delete .venv and run `make setup` again")

@@ -50,7 +50,6 @@ async def _answer_incomplete_body(_: Request, __: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Install the handlers."""
     app.add_exception_handler(ClientDisconnect, _answer_incomplete_body)
 
     @app.exception_handler(problems.Problem)

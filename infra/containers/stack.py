@@ -65,7 +65,6 @@ class ContainerStack:
 
     @property
     def metrics_url(self) -> str:
-        """URL of the metrics of the pipeline."""
         return f"http://{HOST}:{self.settings.metrics_port}/metrics"
 
     @property

@@ -62,8 +62,6 @@ console = Console(emoji=False)
 
 
 class ExportFormat(StrEnum):
-    """The formats of LOYALTY_EXPORT_FORMAT."""
-
     PARQUET = "parquet"
     DELTA = "delta"
 

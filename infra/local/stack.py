@@ -213,7 +213,6 @@ class LocalStack:
 
     @property
     def metrics_url(self) -> str:
-        """URL of the metrics of the pipeline."""
         return f"{self.pipeline.url}/metrics"
 
     @property

@@ -125,7 +125,6 @@ def raw_tables() -> str:
 
 
 def questions() -> str:
-    """The ready questions."""
     return table(("name", "question"), ((f"`{each.name}`", each.asks) for each in QUESTIONS))
 
 

@@ -26,8 +26,6 @@ _AFFECTED, _UNREADABLE = 1, 2
 
 
 class Ecosystem(StrEnum):
-    """An ecosystem of components."""
-
     PYPI = PYPI
     MAVEN = MAVEN
 

@@ -62,12 +62,10 @@ class MapCalls:
         return [self._state.getValue(key) for key in keys]
 
     def update(self, values: Iterable[tuple[Row, Row]]) -> None:
-        """Set the values of these keys."""
         for key, value in values:
             self._state.updateValue(key, value)
 
     def remove(self, keys: Iterable[Row]) -> None:
-        """Remove these keys."""
         for key in keys:
             self._state.removeKey(key)
 

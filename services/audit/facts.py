@@ -21,8 +21,6 @@ from services.state_stores.catalogue import balance_body
 
 
 class Source(StrEnum):
-    """The source of a fact."""
-
     EVENT = "events"
     LOYALTY = "loyalty topic"
     LEDGER = "ledger"

@@ -70,7 +70,6 @@ class CommandLog:
         self._closing = threading.Event()
 
     async def mark(self, mark: Record) -> None:
-        """Publish a mark."""
         await self._publish(topics.LOYALTY_DECISIONS, mark["CommandID"], mark)
 
     async def send(self, command: Record) -> None:

@@ -15,8 +15,6 @@ _SCHEMA = schemas.current("PosInvoice")
 
 
 class Format(StrEnum):
-    """The format of the values."""
-
     AVRO = "avro"
     JSON = "json"
 

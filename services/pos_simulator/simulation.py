@@ -75,8 +75,6 @@ class Options:
 
 
 class Kind(StrEnum):
-    """The kind of a message."""
-
     INVOICE = "invoice"
     REPEAT = "repeat"
     BROKEN = "broken"
