@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -123,10 +124,10 @@ class CommandService:
         if self.is_keyed:
             command = replace(command, request_hash=keyed_hash(command.request_hash, idempotency_key))
         hashes = possible_hashes(command.command_id, fields, idempotency_key)
-        decision = self._claim(command, hashes)
+        decision = self._known(command.command_id, hashes)
         if decision and decision["Status"] != PENDING:
             return await self.decisions.await_visibility(decision, deadline, card)
-        claim = self._in_flight[command.command_id]
+        claim = self._claim(command, has_mark=decision is not None)
         try:
             card = card or await self._preconditions.card_of_redemption(request, command, deadline)
             if decision is None:  # A command with a mark has passed these checks.
@@ -164,34 +165,25 @@ class CommandService:
                 await asyncio.gather(*self._publications, return_exceptions=True)
         await asyncio.to_thread(self._log.close)
 
-    def _claim(self, command: Command, hashes: AbstractSet[str]) -> Decision | None:
-        """Reserve the command for this request, unless it is decided.
-
-        ``hashes`` are the ``possible_hashes`` of the request.
-
-        Returns the decision, the mark of a command that this instance must send again, or None for a new command.
-        """
+    def _claim(self, command: Command, *, has_mark: bool) -> _Claim:
+        """Reserve a command without a decision for this request. Raises CommandInFlight and TooManyCommands."""
         command_id = command.command_id
-        known = self._known(command_id, hashes)
-        if known and known["Status"] != PENDING:
-            return known
-        claim = self._in_flight.get(command_id)
         # A mark does not prove that an earlier owner sent the command. The owner may have died after it wrote the mark.
-        if claim or (known and command_id in self._sent):
+        if command_id in self._in_flight or (has_mark and command_id in self._sent):
             # Most decisions take about a second. Before a copy has the mark, a read of Location would find no command.
-            headers = {"Location": location_of(command_id)} if known else {}
+            headers = {"Location": location_of(command_id)} if has_mark else {}
             raise CommandInFlight(retry_after=1, headers=headers)
         if len(self._in_flight) >= MOST_IN_FLIGHT:
             raise TooManyCommands
-        self._in_flight[command_id] = _Claim(command.request_hash)
-        return known
+        claim = self._in_flight[command_id] = _Claim(command.request_hash)
+        return claim
 
     def _known(self, command_id: str, hashes: AbstractSet[str]) -> Decision | None:
         """The decision or the mark of a command. ``hashes`` are the ``possible_hashes`` of the request.
 
         Raises IdempotencyKeyReused, CommandErased, and problems of the store.
         """
-        entry = self._read(command_id)
+        entry = self._owner_only.get(self._store, command_id.encode())
         known: Decision | None = orjson.loads(entry.body) if entry else None
         claim = self._in_flight.get(command_id)
         known_hash = known["RequestHash"] if known else claim and claim.request_hash
@@ -232,17 +224,12 @@ class CommandService:
             raise CommandErased
         return decision
 
-    def _read(self, command_id: str) -> VersionedValue | None:
-        """The record of a command in the local copy. Raises Problem."""
-        return self._owner_only.get(self._store, command_id.encode())
-
     async def _wait(self, command_id: str, sequence: int, deadline: float) -> VersionedValue | None:
         """The record with the sequence, or the current record at the deadline; None if the copy stops serving."""
-        seconds = max(0.0, deadline - time.monotonic())
+        key, seconds = command_id.encode(), max(0.0, deadline - time.monotonic())
+        read = partial(self._owner_only.get, self._store, key)
         with suppress(Problem):
-            return await self._waiters.wait(
-                command_id.encode(), lambda: self._read(command_id), ReadConsistency(sequence).is_satisfied_by, seconds
-            )
+            return await self._waiters.wait(key, read, ReadConsistency(sequence).is_satisfied_by, seconds)
         return None
 
     async def _release(self, command_id: str, claim: _Claim, publication: asyncio.Task[None]) -> None:
