@@ -32,10 +32,6 @@ _LARGE_BYTES = 2**20
 _LARGE = ("/v1/stores/", "/v1/simulate", "/v1/programmes", "/v1/dead-letters", "/console/operations/")
 
 
-def limit_of(path: str) -> int:
-    return _LARGE_BYTES if path.startswith(_LARGE) else _COMMAND_BYTES
-
-
 class BodyLimitMiddleware:
     """Responds with 413 if Content-Length is too large, or as soon as a body becomes too large."""
 
@@ -46,7 +42,7 @@ class BodyLimitMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit = limit_of(scope["path"])
+        limit = _LARGE_BYTES if scope["path"].startswith(_LARGE) else _COMMAND_BYTES
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > limit:
             await BodyTooLarge(limit=limit).response()(scope, receive, send)

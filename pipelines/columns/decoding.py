@@ -8,7 +8,7 @@ That took longer than the work itself (docs/explanation/decisions/0053-python-de
 import json
 from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
@@ -70,9 +70,5 @@ def _with_record(rows: DataFrame, body: str, name: str, into: str) -> DataFrame:
     # Spark returns a struct of nulls for a body that it cannot read. The first field of a valid record is never null.
     is_read = record.getField(schemas.field_names(name)[0]).isNotNull()
     # Each column is a step of its own. Otherwise Spark computes a column once for every use of it.
-    return rows.withColumn(into, _as_struct(F.col(body), name)).withColumn(into, F.when(is_read, record))
-
-
-def _as_struct(body: Column, name: str) -> Column:
-    """Avro bodies in the newest schema of this name, as structs."""
-    return from_avro(body, json.dumps(schemas.current(name)), {"mode": "PERMISSIVE"})
+    read = from_avro(body, json.dumps(schemas.current(name)), {"mode": "PERMISSIVE"})
+    return rows.withColumn(into, read).withColumn(into, F.when(is_read, record))

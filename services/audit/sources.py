@@ -75,16 +75,12 @@ def _page(api: OpenerDirector, url: str) -> dict[str, Any]:
             reason = str(error)
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
-            if isinstance(error, urllib.error.HTTPError) and not _is_transient(error.code):
-                raise UnreadableError(Source.BALANCE, f"{shown}: {reason}") from error
+                # Another attempt cannot succeed, unless the server failed or the audit sent too many requests.
+                if error.code < HTTPStatus.INTERNAL_SERVER_ERROR and error.code != HTTPStatus.TOO_MANY_REQUESTS:
+                    raise UnreadableError(Source.BALANCE, f"{shown}: {reason}") from error
         if time.monotonic() > deadline:
             raise UnreadableError(Source.BALANCE, f"{shown}: {reason}")
         time.sleep(_RETRY_SECONDS)
-
-
-def _is_transient(status: int) -> bool:
-    """Whether another attempt can succeed: the server failed, or the audit sent too many requests."""
-    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
 
 
 def ledger_entries(settings: Settings, ids: SchemaIds, key_id: str) -> Iterator[Fact]:

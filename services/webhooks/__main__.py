@@ -66,11 +66,8 @@ def serve(
             running.append(dispatcher)
             await dispatcher.run(stopping)
 
-    def run_in_loop(endpoint: Endpoint) -> None:
-        asyncio.run(run(endpoint))
-
     with ThreadPoolExecutor(len(endpoints), "endpoint") as threads:
-        loops = [threads.submit(run_in_loop, endpoint) for endpoint in endpoints]
+        loops = [threads.submit(asyncio.run, run(endpoint)) for endpoint in endpoints]
         wait(loops, return_when=FIRST_COMPLETED)
         stopping.set()
     for each in loops:
