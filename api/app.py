@@ -64,18 +64,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         version=version("retail-loyalty"),
         summary="Loyalty points: balances from state that the instances share, and commands.",
         description=openapi.DESCRIPTION,
-        openapi_tags=[
-            {"name": "customers", "description": "Reads of customers' balances, entries and statements."},
-            {"name": "commands", "description": "Changes of points and cards. Each command takes effect exactly once."},
-            {"name": "programme", "description": "What a basket would earn by the rules of the programme."},
-            {"name": "discovery", "description": "The instances, and the partitions and keys that each of them holds."},
-            {"name": "stores", "description": "Reads of any state store."},
-            {
-                "name": "operations",
-                "description": "Health, metrics and settings of this instance, the status of the whole system, dead "
-                "letters, audits, and versions of the programme.",
-            },
-        ],
+        openapi_tags=openapi.TAGS,
         lifespan=lifespan,
         # A redirect to the path without a slash would name the host of the request, which may be that of a proxy.
         redirect_slashes=False,

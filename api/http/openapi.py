@@ -30,6 +30,19 @@ Every error is `application/problem+json` (RFC 9457). Clients tell errors apart 
 A client can repeat a request after 503 with `Retry-After`.
 """
 
+TAGS = [
+    {"name": "customers", "description": "Reads of customers' balances, entries and statements."},
+    {"name": "commands", "description": "Changes of points and cards. Each command takes effect exactly once."},
+    {"name": "programme", "description": "What a basket would earn by the rules of the programme."},
+    {"name": "discovery", "description": "The instances, and the partitions and keys that each of them holds."},
+    {"name": "stores", "description": "Reads of any state store."},
+    {
+        "name": "operations",
+        "description": "Health, metrics and settings of this instance, the status of the whole system, dead "
+        "letters, audits, and versions of the programme.",
+    },
+]
+
 # If the instance needs no credentials, the operations of its document have no `security`.
 _CREDENTIALS = {
     "bearer": {
