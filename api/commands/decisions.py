@@ -38,7 +38,7 @@ Decision = dict[str, Any]
 """
 
 
-class Outcome(NamedTuple):
+class Decided(NamedTuple):
     """The result of a command.
 
     Attributes:
@@ -78,14 +78,14 @@ class Decisions:
                         raise
         return None if decision and decision["Status"] == ERASED else decision
 
-    async def await_visibility(self, decision: Decision, deadline: float, card: str | None = None) -> Outcome:
+    async def await_visibility(self, decision: Decision, deadline: float, card: str | None = None) -> Decided:
         """Wait until the next read of the balance shows the decision, at most until the deadline. Raises CommandErased.
 
         ``card`` is the customer if the decision does not name one. Without a card, this does not wait.
         """
         card = decision["CustomerCardNo"] or card
         if decision["Status"] != DONE or card is None:
-            return Outcome(decision, is_visible=True)
+            return Decided(decision, is_visible=True)
         erased = decision["Kind"] == ERASE
         opened_time = from_time_text(decision["OpenedTime"])
         changed = ReadConsistency(decision["AccountSequence"] or 0, opened_time, erased)
@@ -103,12 +103,12 @@ class Decisions:
                 # still come.
                 if found.value is None and not erased and _age(decision) > EVENT_MEMORY:
                     raise CommandErased
-                return Outcome(decision, is_visible=erased or found.value is not None)
+                return Decided(decision, is_visible=erased or found.value is not None)
             # A standby shows the decision. But the next read may go to the owner, which may not show it yet.
             if seconds < _READ_PAUSE_SECONDS:
                 break
             await asyncio.sleep(_READ_PAUSE_SECONDS)
-        return Outcome(decision, is_visible=False)
+        return Decided(decision, is_visible=False)
 
 
 @asynccontextmanager

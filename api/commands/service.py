@@ -25,9 +25,9 @@ from fastapi import Request
 from api.commands.decisions import (
     FORWARDING_SECONDS,
     GRACE_SECONDS,
+    Decided,
     Decision,
     Decisions,
-    Outcome,
     location_of,
     wait_seconds,
 )
@@ -107,7 +107,7 @@ class CommandService:
 
     async def submit(
         self, request: Request, command: Command, fields: Mapping[str, Any], card: str | None, seconds: float
-    ) -> Outcome | PeerResponse:
+    ) -> Decided | PeerResponse:
         """Submit a command, or find its decision if it was submitted before. Raises Problem.
 
         Args:

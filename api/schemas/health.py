@@ -3,7 +3,7 @@
 from pydantic import BaseModel, Field
 
 from api.schemas.fields import CAMEL_CASE
-from services.interactive_queries.reports import KafkaError
+from services.interactive_queries.reports import WhyNotFollowing
 
 
 class Liveness(BaseModel):
@@ -40,5 +40,5 @@ class Readiness(BaseModel):
     model_config = CAMEL_CASE
 
     ready: bool
-    kafka_error: KafkaError
+    kafka_error: WhyNotFollowing
     partitions: list[StorePartitionReport]

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from services.interactive_queries.reports import HeldPartition, KafkaError
+from services.interactive_queries.reports import HeldPartition, WhyNotFollowing
 
 
 class Instance(BaseModel):
@@ -11,7 +11,7 @@ class Instance(BaseModel):
     url: str = Field(examples=["http://127.0.0.1:8080"])
     is_self: bool = Field(alias="self", description="Whether this instance sent the response.")
     reachable: bool = Field(description="Whether the instance responded to the last request.")
-    kafka_error: KafkaError = Field(alias="kafkaError")
+    kafka_error: WhyNotFollowing = Field(alias="kafkaError")
     partitions: list[HeldPartition] = Field(description="From its own report, which is about a second old.")
 
 

@@ -12,7 +12,7 @@ from services.state_stores.assignment import Role
 
 _CAMEL_CASE = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 
-KafkaError = Annotated[
+WhyNotFollowing = Annotated[
     str | None,
     Field(description="Why the instance cannot follow Kafka now, for example because its disk is full. null: it can."),
 ]
@@ -42,7 +42,7 @@ class InstanceReport(BaseModel):
     url: str = Field(examples=["http://127.0.0.1:8080"])
     group: str = Field(description="The consumer group that distributes the partitions.", examples=["loyalty-api"])
     partitions: tuple[HeldPartition, ...]
-    kafka_error: KafkaError = None
+    kafka_error: WhyNotFollowing = None
 
     @cached_property
     def copies(self) -> dict[tuple[str, int], HeldPartition]:
