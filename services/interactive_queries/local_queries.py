@@ -52,7 +52,7 @@ class Page(NamedTuple):
 
 
 def serving_partitions(
-    local: LocalInstance, store: StateStore, wanted: Collection[int], max_lag: int | None = None
+    local: LocalInstance, store: StateStore, wanted: Collection[int], max_lag: int | None
 ) -> ServingPartitions:
     """The wanted partitions that can be read here: active copies, and standbys within the maximum lag."""
     tasks, statuses = {}, []

@@ -41,9 +41,7 @@ def hide_in_row(row: dict[str, Any], card: str, pseudonym: str) -> None:
         row["actor"] = BEARER_ACTOR
 
 
-def hide_in_table(
-    connection: Connection, account_id: int, card: str, pseudonym: str, latest: int | None = None
-) -> None:
+def hide_in_table(connection: Connection, account_id: int, card: str, pseudonym: str, latest: int | None) -> None:
     """Remove a customer from the entries of the account, and from entries that name the card.
 
     Both accounts of a transfer have its reason, so the function removes it from both. It also removes the reason of an

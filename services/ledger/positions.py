@@ -7,7 +7,7 @@ import structlog
 from sqlalchemy import Connection, Engine, delete, event, insert, select, update
 
 from schemas.topics import LOYALTY
-from services.ledger.database import READ_SECONDS, LedgerError, reading_engine
+from services.ledger.database import LedgerError, reading_engine
 from services.ledger.tables import POSITION, PROPERTY, UNDECODABLE
 from services.settings import Settings
 
@@ -107,7 +107,7 @@ def bind(connection: Connection, properties: Mapping[str, str]) -> None:
         connection.execute(insert(PROPERTY).values(name=name, value=properties[name]))
 
 
-def own_ledger(settings: Settings, *, seconds: int = READ_SECONDS) -> Engine:
+def own_ledger(settings: Settings, *, seconds: int) -> Engine:
     """``reading_engine`` for the ledger of these settings. ``connect`` raises LedgerError if it has another topic."""
     engine = reading_engine(settings.ledger_url, seconds=seconds)
 

@@ -124,7 +124,7 @@ class LedgerQueries:
             opening, closing = (_total_before(connection, account, number) for number in (first, end))
         return Statement(opening, closing, self._entries(account, first, end))
 
-    def customers_of_invoice(self, number: str, only: str | None = None) -> list[str]:
+    def customers_of_invoice(self, number: str, only: str | None) -> list[str]:
         """Up to 100 cards with an entry of an invoice, sorted, without erased customers.
 
         Args:

@@ -64,7 +64,7 @@ def new_store(
 def whole(store: StateStore, wanted: Sequence[int] = (0, 1, 2)) -> ServingPartitions:
     """The serving partitions of an instance that has standbys only."""
     stores = LocalStores({"things": store}, FakeFeed(), SequenceWaiters())
-    return serving_partitions(LocalInstance(stores, FixedMembership(url="http://one"), Settings()), store, wanted)
+    return serving_partitions(LocalInstance(stores, FixedMembership(url="http://one"), Settings()), store, wanted, None)
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
