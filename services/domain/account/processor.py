@@ -38,8 +38,8 @@ from services.domain.returns import InvoiceKind
 
 _HANDLERS: dict[type, Callable[[Posting, Any], None]] = {
     Absorb: moves.absorb,
-    Purchase: purchases.purchase,
-    Forward: purchases.forwarded,
+    Purchase: purchases.process_purchase,
+    Forward: purchases.process_forwarded_return,
     Receive: commands.receive,
     Import: commands.take_import,
     Adjust: commands.adjust,

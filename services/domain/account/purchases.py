@@ -38,7 +38,7 @@ def lacks_its_sale(account: Account, event: Purchase, programmes: Programmes) ->
     return is_exchange and not is_sale_known and is_eligible(event, programmes)
 
 
-def purchase(posting: Posting, event: Purchase) -> None:
+def process_purchase(posting: Posting, event: Purchase) -> None:
     """Adds the points of a purchase, takes back the points of a return, or both for an exchange.
 
     The sold half of an exchange comes first, as purchases come before returns of the same millisecond.
@@ -58,7 +58,7 @@ def purchase(posting: Posting, event: Purchase) -> None:
     settle(posting, event.invoice_number)
 
 
-def forwarded(posting: Posting, event: Forward) -> None:
+def process_forwarded_return(posting: Posting, event: Forward) -> None:
     """Takes back the points of a return that the index of invoices has forwarded."""
     sold, returned = halves(event.invoice)
     if returned:
