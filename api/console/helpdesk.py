@@ -44,7 +44,7 @@ async def customer(request: Request, card: str) -> Response:
     card, user = card.strip(), await user_of(request)
     balance = await ask(request, "GET", f"{_of(card)}/balance")
     if not balance.is_good:
-        return _problem_of(request, balance)
+        return _problem_with_retries(request, balance)
     allowed = {name: each for name, each in ACTIONS.items() if each.scope.value in user["scopes"]}
     return page("customer.html", card=card, answer=balance, actions=allowed, kinds=list(Kind))
 
@@ -53,7 +53,7 @@ async def customer(request: Request, card: str) -> Response:
 async def balance(request: Request, card: str) -> Response:
     answer = await ask(request, "GET", f"{_of(card)}/balance")
     if not answer.is_good:
-        return _problem_of(request, answer)
+        return _problem_with_retries(request, answer)
     return page("balance.html", card=card, answer=answer)
 
 
@@ -69,7 +69,7 @@ async def entries(request: Request, card: str) -> Response:
     if answer.status == HTTPStatus.NOT_FOUND:  # The ledger has no entry of this account yet.
         answer = answer._replace(status=HTTPStatus.OK, body={"entries": [], "next": None})
     if not answer.is_good:
-        return _problem_of(request, answer)
+        return _problem_with_retries(request, answer)
     may_redeem = Scope.POINTS_REDEEM.value in (await user_of(request))["scopes"]
     if is_first:
         balance = await ask(request, "GET", f"{_of(card)}/balance")
@@ -130,7 +130,7 @@ def _doubt_about(answer: Answer) -> dict[str, Any] | None:
     return None
 
 
-def _problem_of(request: Request, answer: Answer) -> Response:
+def _problem_with_retries(request: Request, answer: Answer) -> Response:
     """Show a problem. The page requests the URL again until a temporary problem has ended.
 
     Until then it keeps the first message, because a screen reader would read each new one aloud.
