@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,7 @@ from infra.local import stack as stack_module
 from infra.local.__main__ import app, parts_of
 from infra.local.broker import LocalBroker
 from infra.local.ports import HOST
+from infra.local.processes import ManagedProcess
 from infra.local.stack import LocalStack, Service, environment_of, private_settings
 from pipelines.runtime.query_table import CONTINUOUS
 from services.settings import Settings
@@ -86,15 +88,20 @@ def test_two_commands_that_start_a_stack_at_once_start_each_part_once(
 
 
 @pytest.mark.program
+def _shows(process: ManagedProcess, environment: dict[str, str]) -> bool:
+    return process.environment.items() >= environment.items()
+
+
 def test_a_stack_refuses_a_part_of_another_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise `up` would replace the API key of the stack that runs."""
     monkeypatch.setattr(stack_module, "create_topics", lambda _: None)
     running = LocalStack(tmp_path, private_settings(tmp_path, topic_prefix="a-"))
     other = LocalStack(tmp_path, private_settings(tmp_path))
     sleep = [sys.executable, "-c", "import signal; signal.pause()"]
-    for part in running.broker, *running.services:
-        environment = {} if part is running.broker else environment_of(running.settings)
-        part.process.start(sleep, environment, tmp_path, lambda: True, 60)
+    for process in running.broker.process, *(each.process for each in running.services):
+        environment = {} if process is running.broker.process else environment_of(running.settings)
+        # Linux shows the environment of a program a moment after its start.
+        process.start(sleep, environment, tmp_path, partial(_shows, process, environment), 60)
     try:
         running.start()
         with pytest.raises(StartUpError, match=r'^pipeline runs with the LOYALTY_TOPIC_PREFIX "a-"'):
