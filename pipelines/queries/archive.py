@@ -55,7 +55,8 @@ def _archive(context: QueryContext) -> DataStreamWriter:
     remove_staging_folders(context.spark, settings.archive_dir)
     files = Files(context.spark, settings.archive_dir)
     for name, value in _origin(settings).items():
-        if not files.exists(name):
+        # A checkpoint that continues has accepted that a topic was created again, and lists the lost records.
+        if settings.accept_data_loss or not files.exists(name):
             files.write(name, value)
     versions = load_programmes(settings)
     require_versions(context.spark, ARCHIVE.checkpoint(settings), versions)

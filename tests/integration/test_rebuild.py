@@ -278,7 +278,8 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
     publish_invoices(settings, invoice("I3", A, 100.0))
     with pytest.raises(UserError, match="pos-invoices"):
         run_to_the_end(spark, settings, ARCHIVE)
-    run_to_the_end(spark, settings.model_copy(update={"accept_data_loss": True}), ARCHIVE)
+    create_again(settings, topics.LOYALTY_COMMANDS)
+    run_to_the_end(spark, settings.model_copy(update={"accept_data_loss": True}), LOYALTY, ARCHIVE)
     run_to_the_end(spark, settings, LOYALTY, ARCHIVE)
     delete_records(settings, topics.POS_INVOICES)
 
