@@ -8,11 +8,10 @@ still declares the routes and responds to requests that are not valid. Decision 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, Request, Response
-from fastapi._compat import ModelField
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.routing import BaseRoute
@@ -24,6 +23,9 @@ from api.routing.peer_messages import note_role
 from api.security.caller import Caller
 from api.security.gate import NO_SNIFFING, enter, guarded
 from api.security.problems import ForwardRefused
+
+if TYPE_CHECKING:
+    from fastapi._compat import ModelField
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -169,8 +171,8 @@ class _Parameter(NamedTuple):
     parse: Callable[[str], Any]
 
 
-@cache  # All apps share the endpoints.
-def _parameter_of(field: ModelField) -> _Parameter:
+@cache  # All apps share the routes.
+def _parameter_of(field: "ModelField") -> _Parameter:
     annotation: Any = Annotated[field.field_info.annotation, field.field_info]
     return _Parameter(field.name, TypeAdapter(annotation).validator.validate_python)
 

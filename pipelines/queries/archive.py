@@ -132,7 +132,7 @@ def check_origin(spark: SparkSession, settings: Settings) -> None:
     if different:
         raise CheckpointMismatchError(
             f"{folder} has events of other topics: a topic was created again, or LOYALTY_KAFKA_BOOTSTRAP_SERVERS or "
-            "LOYALTY_TOPIC_PREFIX has changed. Set LOYALTY_ARCHIVE_DIR to another folder"
+            "LOYALTY_TOPIC_PREFIX has changed. The new topics need another LOYALTY_ARCHIVE_DIR"
         )
 
 

@@ -322,7 +322,7 @@ def test_a_version_that_is_published_during_a_rebuild_or_an_audit_is_noticed(spa
 
 def with_another_archive_than_the_old_one(spark, settings):
     """After the retention, a rebuild would take the archived events of the old topic for events of the new topic."""
-    refusal = r"events of other topics: .* Set LOYALTY_ARCHIVE_DIR to another folder"
+    refusal = r"events of other topics: .* The new topics need another LOYALTY_ARCHIVE_DIR"
     with pytest.raises(CheckpointMismatchError, match=refusal):
         rebuild(reconciliation_context(spark, settings), archive=True, without_ledger=True)
     shutil.rmtree(ARCHIVE.checkpoint(settings))
