@@ -32,7 +32,7 @@ _BROKER_SECONDS = 5.0
 _CHECK_SECONDS = 5.0
 _STALLED_SECONDS = 120.0
 
-_TEMPORARY = (*AWAY, SchemaRegistryUnavailableError, PositionMovedError)
+_TEMPORARY = (*AWAY, SchemaRegistryUnavailableError)
 """After these errors the consumer reads the positions again and continues there. It skips nothing."""
 
 
@@ -88,9 +88,23 @@ class LedgerConsumer:
         self._positions = self._appender.open(str(topic.topic_id), marks, before)
         self._metrics.gaps.set(self._appender.count_gaps())
         consumer.assign([TopicPartition(self._topic, number, start) for number, start in self._positions.items()])
-        log.info("following", topic=self._topic, positions=self._positions)
+        if not self._reader.connected:
+            log.info("following", topic=self._topic, positions=self._positions)
 
     def _poll_once(self) -> None:
+        try:
+            self._append_or_check()
+        except PositionMovedError:
+            # This is no failure: a second ledger has appended these records, or `loyalty ledger reread` has run.
+            # Without a pause, two ledgers would do the same work again, and one of them would connect for each batch.
+            time.sleep(_POLL_SECONDS)
+            self._connect()
+        self._appender.checkpoint_after_erasure()
+        for partition, position in self._positions.items():
+            self._metrics.position.labels(self._topic, partition).set(position)
+            self._metrics.lag.labels(partition).set(max(0, self._reader.end_offset(self._topic, partition) - position))
+
+    def _append_or_check(self) -> None:
         records = self._reader.read(_BATCH_RECORDS, _POLL_SECONDS).records
         if records:
             messages = [message for of_partition in records.values() for message in of_partition]
@@ -100,10 +114,6 @@ class LedgerConsumer:
             # Without new records, only this check finds an unavailable database, or a run of `loyalty ledger reread`.
             self._appender.check(self._positions)
             self._next_check = time.monotonic() + _CHECK_SECONDS
-        self._appender.checkpoint_after_erasure()
-        for partition, position in self._positions.items():
-            self._metrics.position.labels(self._topic, partition).set(position)
-            self._metrics.lag.labels(partition).set(max(0, self._reader.end_offset(self._topic, partition) - position))
 
     def _append(self, messages: Sequence[Message]) -> None:
         batch = self._batch(messages)
