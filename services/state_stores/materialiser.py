@@ -104,6 +104,8 @@ class Materialiser:
     @property
     def kafka_error(self) -> str | None:
         """Why the stores cannot follow their changelogs now; None if they can."""
+        if not self.alive:
+            return "the materialiser has stopped or hangs: restart this instance; its log has the reason"
         return self._reader.error
 
     @property

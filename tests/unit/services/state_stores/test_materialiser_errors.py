@@ -155,7 +155,7 @@ def test_a_write_that_finds_damage_rebuilds_the_store(monkeypatch: pytest.Monkey
 
 
 def test_a_materialiser_that_fails_leaves_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is read-only. A standby elsewhere takes over, and /livez asks for a restart."""
+    """The disk is read-only. A standby elsewhere takes over. /livez, /readyz and the status ask for a restart."""
 
     class ReadOnly(MemoryStorePartition):
         def apply(self, *_: object) -> None:
@@ -164,6 +164,7 @@ def test_a_materialiser_that_fails_leaves_the_group(monkeypatch: pytest.MonkeyPa
     store = StateStore(DEFINITION)
     with running(store, monkeypatch, lambda *_: ReadOnly()) as materialiser:
         wait_for("its end", lambda: not materialiser.alive)
+        assert "restart this instance" in str(materialiser.kafka_error)
         assert _assignment_of(materialiser).left
         assert {} == store.tasks
 
