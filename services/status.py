@@ -228,17 +228,25 @@ def default_urls(settings: Settings) -> dict[str, str]:
 
 
 def _spans(settings: Settings) -> tuple[_Spans, str | None]:
-    """The first offset and the end offset of each partition of each topic, and why they are not known."""
+    """The first offset and the end offset of each partition of the topics, and why some are not known."""
     diagnosis = clients.ConnectionDiagnosis()
+    spans: dict[str, dict[int, tuple[int, int]]] = {}
+    problem = None
     with closing(clients.bounded_consumer(settings, "loyalty-status", error_cb=diagnosis.on_error)) as consumer:
         try:
-            consumer.list_topics(timeout=_SECONDS)
-            return {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}, None
+            found = consumer.list_topics(timeout=_SECONDS).topics
+            for topic in topics.ALL:
+                name = settings.name_of(topic)
+                if problem and name not in found:  # one missing topic is enough: the search for it takes seconds
+                    continue
+                try:
+                    spans[topic.name] = watermarks_of(consumer, name)
+                except PublishError as error:
+                    problem = problem or str(error)
         except KafkaException:
             consumer.poll(0)
-            return {}, diagnosis.explain(settings)
-        except PublishError as error:
-            return {}, str(error)
+            problem = diagnosis.explain(settings)
+    return spans, problem
 
 
 def _get(part: OpenerDirector, url: str) -> Any:
@@ -279,9 +287,9 @@ def _lags(samples: Iterable[Sample], spans: _Spans, own_topics: Mapping[str, str
         topic = own_topics.get(sample.labels.get("topic", ""))
         if topic is None:
             continue
-        if reader := _POSITIONS.get(sample.name):
-            _, end = spans.get(topic, {}).get(int(sample.labels["partition"]), (0, 0))
-            found[reader.format(**sample.labels), topic] += max(0, end - int(sample.value))
+        span = spans.get(topic, {}).get(int(sample.labels.get("partition", -1)))
+        if span and (reader := _POSITIONS.get(sample.name)):
+            found[reader.format(**sample.labels), topic] += max(0, span[1] - int(sample.value))
         if reader := _LAGS.get(sample.name):
             found[reader.format(**sample.labels), topic] += int(sample.value)
     return [Lag(reader, topic, records) for (reader, topic), records in sorted(found.items())]

@@ -89,14 +89,19 @@ def instances_table(found: Status) -> Table:
     return table("instance", "state", "active partitions", "standbys", "lag of its stores", rows=rows)
 
 
-def _freshness(found: Freshness) -> str:
+def freshness_shares(found: Freshness) -> str:
+    """For example ``50% at most 1 s, 99% more than 3600 s``."""
+
     def within(seconds: float | None) -> str:
         return f"more than {found.longest:g} s" if seconds is None else f"at most {seconds:g} s"
 
-    shares = ", ".join(f"{share:.0%} {within(seconds)}" for share, seconds in found.within.items())
+    return ", ".join(f"{share:.0%} {within(seconds)}" for share, seconds in found.within.items())
+
+
+def _freshness(found: Freshness) -> str:
     return (
-        f"freshness: {shares} after Kafka stored the invoice or command ({found.balances:,} balances since the start "
-        "of the API instance, whose histogram rounds the seconds up)"
+        f"freshness: {freshness_shares(found)} after Kafka stored the invoice or command ({found.balances:,} balances "
+        "since the start of the API instance, whose histogram rounds the seconds up)"
     )
 
 

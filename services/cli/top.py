@@ -1,6 +1,7 @@
 """`loyalty top`: the overview page of the console, in a terminal."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -12,7 +13,16 @@ from rich.live import Live
 from rich.table import Table
 
 from services.cli.output import AsJson, console, print_json, read_settings, table
-from services.cli.status import ApiUrl, PipelineUrl, instances_table, parts_table, read_status, status_json, urls_of
+from services.cli.status import (
+    ApiUrl,
+    PipelineUrl,
+    freshness_shares,
+    instances_table,
+    parts_table,
+    read_status,
+    status_json,
+    urls_of,
+)
 from services.status import Rates, Status, rates_between
 
 
@@ -57,26 +67,24 @@ def top(
 def overview(found: Status, rates: Rates | None) -> RenderableType:
     """The tables of one update. Without rates their cells are empty."""
     freshness = (rates and rates.freshness) or found.freshness
-    shares = (
-        [f"{share:.0%} within {seconds:g} s" for share, seconds in freshness.within.items() if seconds]
-        if freshness
-        else []
-    )
     letters = "not known" if found.dead_letters is None else f"{found.dead_letters:,}"
-    line = f"freshness: {', '.join(shares) or 'not known'}    dead letters: {letters}    Ctrl-C ends"
+    shares = freshness_shares(freshness) if freshness else "not known"
+    line = f"freshness: {shares}    dead letters: {letters}    Ctrl-C ends"
     return Group(line, _queries(found, rates), _topics(found, rates), instances_table(found), parts_table(found))
 
 
 def _queries(found: Status, rates: Rates | None) -> Table:
-    lags = {query: sum(lag.records for lag in found.lags if lag.reader == f"query {query}") for query in found.work}
+    lags: Counter[str] = Counter()
+    for lag in found.lags:
+        lags[lag.reader] += lag.records
     rows = (
         (
             query,
             _rate(rates and rates.queries.get(query)),
             _rate(rates and rates.batch_seconds.get(query), 2),
-            f"{lag:,}",
+            _rate(lags.get(f"query {query}"), 0),
         )
-        for query, lag in sorted(lags.items())
+        for query in sorted(found.work)
     )
     return table("query", "records a second", "seconds a batch", "not read yet", rows=rows)
 

@@ -14,8 +14,15 @@ Offsets = Mapping[int, int]
 
 
 def watermarks_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
-    """The first offset and the end offset of each partition. Raises PublishError if there is no such topic."""
-    partitions = [TopicPartition(topic, partition) for partition in find_topic(consumer, topic).partitions]
+    """The first offset and the end offset of each partition.
+
+    Raises PublishError if there is no such topic, or if a partition has no leader.
+    """
+    described = find_topic(consumer, topic).partitions
+    for number, each in described.items():
+        if each.leader < 0:
+            raise PublishError(f"topic {topic}: partition {number} has no leader: start the brokers that store it")
+    partitions = [TopicPartition(topic, partition) for partition in described]
     return {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in partitions}
 
 

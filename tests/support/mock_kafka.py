@@ -15,6 +15,7 @@ _LIBRDKAFKA.rd_kafka_handle_mock_cluster.argtypes = [_POINTER]
 _LIBRDKAFKA.rd_kafka_handle_mock_cluster.restype = _POINTER
 _LIBRDKAFKA.rd_kafka_mock_push_request_errors_array.argtypes = [_POINTER, ctypes.c_int16, _NUMBER, _POINTER]
 _LIBRDKAFKA.rd_kafka_mock_broker_set_rtt.argtypes = [_POINTER, ctypes.c_int32, ctypes.c_int]
+_LIBRDKAFKA.rd_kafka_mock_partition_set_leader.argtypes = [_POINTER, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32]
 _LIBRDKAFKA.rd_kafka_mock_start_request_tracking.argtypes = [_POINTER]
 _LIBRDKAFKA.rd_kafka_mock_get_requests.argtypes = [_POINTER, _POINTER]
 _LIBRDKAFKA.rd_kafka_mock_get_requests.restype = ctypes.POINTER(_POINTER)
@@ -40,6 +41,12 @@ def refuse_next(broker: Producer, request: int, error: int, times: int = 1) -> N
     _LIBRDKAFKA.rd_kafka_mock_push_request_errors_array(
         cluster, request, times, (ctypes.c_int * times)(*[error] * times)
     )
+
+
+def lose_leader(broker: Producer, topic: str) -> None:
+    """Take the leader from the first partition of a topic."""
+    cluster = _LIBRDKAFKA.rd_kafka_handle_mock_cluster(_handle(broker))
+    _LIBRDKAFKA.rd_kafka_mock_partition_set_leader(cluster, topic.encode(), 0, -1)
 
 
 @contextmanager

@@ -91,7 +91,7 @@ class Broker:
         self.assigned: list[TopicPartition] = []
 
     def list_topics(self, topic: str, timeout: float) -> Any:
-        partitions = {number: None for name, number in self._records if name == topic}
+        partitions = {number: SimpleNamespace(leader=1) for name, number in self._records if name == topic}
         return SimpleNamespace(topics={topic: SimpleNamespace(partitions=partitions, error=None)})
 
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:

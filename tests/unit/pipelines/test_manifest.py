@@ -268,7 +268,8 @@ class Log:
         return {"pos-invoices": {0: self.position}}
 
     def list_topics(self, topic: str, **_: object) -> SimpleNamespace:
-        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions=[self.partition])})
+        partitions = {self.partition: SimpleNamespace(leader=1)}
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions=partitions)})
 
     def get_watermark_offsets(self, place: TopicPartition, **_: object) -> tuple[int, int]:
         if place.partition != self.partition:

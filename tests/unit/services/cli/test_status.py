@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -72,8 +73,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker whose topics have ten records in each of two partitions."""
 
     class Consumer:
-        def list_topics(self, timeout: float) -> None:
-            """The broker answers."""
+        def list_topics(self, timeout: float) -> SimpleNamespace:
+            return SimpleNamespace(topics={})
 
         def close(self) -> None:
             """The test ends."""
@@ -289,8 +290,27 @@ def test_top_shows_the_status_at_each_update(
     assert 0 == result.exit_code, result.output
     assert 2 == result.stdout.count("Ctrl-C ends")
     assert "customer" not in result.stdout
-    for text in ("pos-invoices", "50% within", "dead letters", "http://127.0.0.1:8080"):
+    for text in ("pos-invoices", "50% at most", "dead letters", "http://127.0.0.1:8080"):
         assert text in result.stdout
     as_json = json.loads(CliRunner().invoke(app, ["top", "--json", "--api", url, "--pipeline", url]).stdout)
     assert 0.0 == as_json["rates"]["topics"]["pos-invoices"]
     assert {"parts", "instances", "dead_letters"} <= as_json.keys()
+
+
+def test_top_knows_no_lag_without_kafka(answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cell is not 0. Balances that are later than the last limit of the histogram are still shown."""
+
+    def fail(*_: object) -> None:
+        raise PublishError("topic t-pos-invoices: no such topic")
+
+    monkeypatch.setattr("services.status.watermarks_of", fail)
+    work = 'loyalty_query_batches_total{query="fan-out"} 1.0\n'
+    answers["/metrics"] = (200, METRICS.replace('{le="+Inf"} 100.0', '{le="+Inf"} 20000.0') + work)
+    url = f"http://127.0.0.1:{answers['url'][0]}"
+    environment = {"LOYALTY_TOPIC_PREFIX": "t-"}
+
+    shown = CliRunner().invoke(app, ["top", "--count", "1", "--api", url, "--pipeline", url], env=environment).stdout
+
+    assert "50% more than 2.5 s" in shown
+    (row,) = [line for line in shown.splitlines() if "fan-out" in line]
+    assert "0" not in row
