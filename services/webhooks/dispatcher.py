@@ -37,6 +37,7 @@ notification is retried.
 _IDLE_SECONDS = 0.5
 _BUSY_SECONDS = 0.05
 _BROKER_SECONDS = 10.0
+_LAG_SECONDS = 2.0
 _LONGEST_POLL_INTERVAL_MS = 300_000
 _MILLISECONDS = 1_000
 
@@ -80,6 +81,7 @@ class EndpointDispatcher:
         self._uncommitted = UncommittedOffsets()
         self._is_committing = False
         self._paused: set[int] = set()
+        self._next_lag_time = 0.0
         self._revoked = False
         self._failure: Exception | None = None
 
@@ -131,7 +133,7 @@ class EndpointDispatcher:
             self._start_delivery(record)
         self._records.clear()
         await loop.run_in_executor(kafka_thread, self._commit)
-        self._update_lag()
+        await loop.run_in_executor(kafka_thread, self._update_lag)
 
     def _read(self, seconds: float) -> None:
         """Read the available records. Wait for the first one.
@@ -277,12 +279,22 @@ class EndpointDispatcher:
             self._paused.difference_update(ready)
 
     def _update_lag(self) -> None:
+        """Set the lag every two seconds. If the broker does not answer in time, it stays as it is."""
+        if time.monotonic() < self._next_lag_time:
+            return
+        self._next_lag_time = time.monotonic() + _LAG_SECONDS
         consumer = self._reader.consumer
         assigned = consumer.assignment()
         unread = 0
         for each in consumer.position(assigned) if assigned else []:
             if each.offset >= 0:
-                unread += max(0, self._reader.end_offset(self._topic, each.partition) - each.offset)
+                # librdkafka fetches nothing from a paused partition, so the end offset that it knows is old.
+                is_known = each.partition not in self._paused
+                try:
+                    _, end = consumer.get_watermark_offsets(each, timeout=_IDLE_SECONDS, cached=is_known)
+                except KafkaException:
+                    return
+                unread += max(0, end - each.offset)
         self._metrics.lag.labels(self._endpoint.name, self._topic).set(unread + len(self._deliveries))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 
 import httpx
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from prometheus_client import CollectorRegistry
 
 from schemas import topics
@@ -312,6 +312,39 @@ def test_a_commit_that_fails_for_one_partition_is_repeated(monkeypatch: pytest.M
 
     dispatch(reader, monkeypatch, steps)
     assert (1, []) == (reader.committed[0], errors)
+
+
+def test_the_lag_grows_while_all_partitions_are_paused() -> None:
+    """A receiver does not answer, so the dispatcher reads no further. An alert on the lag must still fire."""
+    registry = CollectorRegistry()
+
+    async def deliver(_: Message) -> None:
+        await asyncio.Event().wait()
+
+    def publish(broker: Producer, records: int) -> None:
+        for number in range(records):
+            broker.produce(TOPIC, Record(0, number, f"card {number}").value(), partition=0)
+        broker.flush(10)
+
+    async def run() -> None:
+        with mock_broker() as (settings, broker):
+            publish(broker, 1)  # the topic exists
+            each = EndpointDispatcher(ENDPOINT, settings, IDS, deliver, cast(DeadLetterWriter, None), Metrics(registry))
+            stopping = threading.Event()
+            running = asyncio.create_task(each.run(stopping))
+            try:
+                async with asyncio.timeout(60):
+                    while not each._paused:  # a record from before the dispatcher has its partitions is not delivered
+                        publish(broker, 100)
+                        await asyncio.sleep(0.05)
+                    publish(broker, 5_000)
+                    labels = {"endpoint": "crm", "topic": TOPIC}
+                    await until(lambda: (registry.get_sample_value("loyalty_webhook_lag", labels) or 0) >= 5_000)
+            finally:
+                stopping.set()
+                await running
+
+    asyncio.run(run())
 
 
 def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
