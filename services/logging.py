@@ -83,7 +83,7 @@ def _console_renderer() -> structlog.dev.ConsoleRenderer:
 class WarningLimit(logging.Filter):
     """Lets a warning with the same text pass at most once a minute, and counts the omitted ones.
 
-    Use it for warnings that any client can cause at any rate.
+    Use it for warnings that a client or a receiver can cause at any rate.
     """
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import signal
 import threading
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from schemas import topics
 from services import tracing
 from services.errors import UserError
 from services.health import serve_health
-from services.logging import configure_logging
+from services.logging import WarningLimit, configure_logging
 from services.messaging.dead_letters import DeadLetterWriter
 from services.messaging.publishing import connected_producer
 from services.messaging.schema_ids import schema_ids
@@ -92,6 +93,8 @@ def main(
         settings.require_safe_metrics()
         tracing.start("loyalty-webhooks")
         configure_logging(settings)
+        # A receiver that is down fails many attempts in each second.
+        logging.getLogger("services.webhooks.delivery").addFilter(WarningLimit())
         require_port(settings.metrics_host, settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT")
         running: list[EndpointDispatcher] = []
         with serve_health(settings, settings.webhooks_metrics_port, REGISTRY, lambda: problem(endpoints, running)):

@@ -73,8 +73,8 @@ class Delivery:
                         # A receiver can ask for more time, but not for less.
                         error.retry_after = max(error.retry_after, attempt.next_wait)
                     log.warning(
-                        "an attempt to deliver a notification failed",
-                        endpoint=endpoint.name,
+                        "an attempt to deliver a notification to %s failed",
+                        endpoint.name,
                         attempt=attempt.num,
                         reason=str(error),
                     )
