@@ -62,7 +62,10 @@ class Usage:
             window.count, elapsed = 0, elapsed % seconds
             window.start = now - elapsed
         if window.count + window.previous * (1 - elapsed / seconds) >= self._limits.most:
-            raise TooManyRequests(retry_after=max(1, math.ceil(seconds - elapsed)))
+            # The place gets free when enough requests of the previous period have left the window. If all the requests
+            # are of the current period, that is the end of the period.
+            wait = seconds * (1 - (self._limits.most - window.count) / max(1, window.previous)) - elapsed
+            raise TooManyRequests(retry_after=math.floor(wait) + 1)
         return window
 
     def is_over(self, now: float) -> bool:
