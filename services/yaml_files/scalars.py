@@ -93,7 +93,7 @@ def in_iso(length: timedelta) -> str:
     """Returns the duration as ISO 8601, in days or in the largest smaller unit that gives a whole number."""
     seconds, rest = divmod(length // _MILLISECOND, 1_000)
     if rest:
-        return f"PT{length.total_seconds():g}S"
+        return f"PT{seconds}.{rest:03}".rstrip("0") + "S"
     if seconds % 86_400 == 0:
         return f"P{seconds // 86_400}D"
     for unit, size in (("H", 3600), ("M", 60)):

@@ -215,6 +215,7 @@ campaigns:
         (LEAST + "return-window: P731D", "not between P0D and P730D"),
         (LEAST + "expiry-notice: P7D", "points never expire without valid-for"),
         (LEAST + "valid-for: P7D\nexpiry-notice: P7D", "must be shorter than valid-for, which is P7D"),
+        (LEAST + "valid-for: P1DT0.001S\nexpiry-notice: P2D", "must be shorter than valid-for, which is PT86400.001S"),
         (LEAST + "time-zone: Asia/Nowhere", "'Asia/Nowhere' is not a time zone"),
         (LEAST + "time-zone: ../etc/passwd", "is not a time zone"),
         (LEAST + "time-zone: Asia", "is not a time zone"),
