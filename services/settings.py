@@ -145,8 +145,8 @@ class Settings(BaseSettings):
     )
     max_offsets_per_trigger: PositiveInt = Field(
         100_000,
-        description="Largest number of records in one micro-batch. The queries fan-out, sales and export wait for this "
-        "number of records, at most for their interval.",
+        description="Largest number of records of each topic in one micro-batch. The queries fan-out, sales and export "
+        "wait for this number of records, at most for their interval.",
     )
     accept_data_loss: bool = Field(
         default=False,
@@ -312,7 +312,8 @@ class Settings(BaseSettings):
     application_server: str | None = Field(
         None,
         pattern=r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$",
-        description="URL at which peers reach this instance. Unset: http:// with api_host and api_port.",
+        description="URL at which peers reach this instance. Unset: http:// (with api_certificate_file https://) with "
+        "api_host and api_port.",
     )
     standby_replicas: NonNegativeInt = Field(1, description="Number of standbys for each partition.")
     session_timeout: Annotated[timedelta, IsIso] = Field(

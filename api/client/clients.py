@@ -53,7 +53,7 @@ class LoyaltyClient:
         self._http.close()
 
     def balance(self, card: str) -> Balance:
-        """The points of a customer, never older than what this client has seen of the card."""
+        """The points of a customer, never older than what ``balance`` or a command has shown to this client."""
         return self._run(self._flows.balance(card))
 
     def entries(self, card: str, cursor: str | None = None, limit: int = 100) -> EntryPage:
@@ -132,7 +132,7 @@ class AsyncLoyaltyClient:
         await self._http.aclose()
 
     async def balance(self, card: str) -> Balance:
-        """The points of a customer, never older than what this client has seen of the card."""
+        """The points of a customer, never older than what ``balance`` or a command has shown to this client."""
         return await self._run(self._flows.balance(card))
 
     async def entries(self, card: str, cursor: str | None = None, limit: int = 100) -> EntryPage:

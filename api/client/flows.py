@@ -78,7 +78,7 @@ class Flows:
         self._seen: OrderedDict[str, Version] = OrderedDict()
 
     def balance(self, card: str) -> Flow[Balance]:
-        """The balance, never older than what this client has seen of the card."""
+        """The balance, never older than what ``balance`` or a command has shown to this client."""
         opened, sequence = _NOTHING
 
         def calls() -> Iterator[Call]:

@@ -12,7 +12,8 @@ class Balance(BaseModel):
     TotalLoyaltyPoints: PointsText = Field(description=f"The sum of all entries of the account. {EXACT}")
     AvailableLoyaltyPoints: PointsText = Field(
         description="The part of the total that the customer can spend now. It is negative if the customer returned "
-        "goods while their points were reserved, or after spending them if the programme allows debts.",
+        "goods while their points were reserved, or after spending them if the programme allows debts, or after an "
+        "adjustment with allowNegative.",
         examples=["400.00"],
     )
     PendingLoyaltyPoints: PointsText = Field(

@@ -28,7 +28,9 @@ class StoreEntry(BaseModel):
 
     key: str
     value: dict[str, Any] = Field(description="The JSON value as the store keeps it.")
-    sequence: int = Field(description="Grows with every change of the key.")
+    sequence: int = Field(
+        description="Grows with every change of the key. A new account of an erased card begins at 1 again."
+    )
     partition: int
     offset: int = Field(description="The offset of the changelog record with this value.")
 

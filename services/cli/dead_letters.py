@@ -80,7 +80,7 @@ def replay(
     """
     positions = [_position(text) for text in offset or ()]
     if select_all == bool(reason is not None or positions):
-        stop("no dead letters are selected: use --reason or --offset or both, or use --all alone", MISUSED)
+        stop("select dead letters with --reason or --offset or both, or use --all alone", MISUSED)
     if reason is not None and not reason.strip():
         # Every reason contains the empty text, which an unset variable in a script gives.
         stop("--reason is blank, which would select every dead letter: use --all to select all", MISUSED)

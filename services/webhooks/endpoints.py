@@ -37,9 +37,10 @@ class Endpoint:
         name: identifies the endpoint. Its consumer group has this name, so another name is a new endpoint.
         secrets: raw bytes. Each request has one signature per secret, so that a receiver can change to a new secret.
         kinds: the kinds of notifications that the endpoint gets.
-        timeout: the longest time of one attempt, until the status of the response arrives.
+        timeout: the longest time of one attempt. If only the status of the response arrives in this time, it counts.
         attempts: the number of attempts, the first one included.
-        first_wait, longest_wait: the limits of the wait between two attempts. Each wait is twice the wait before it.
+        first_wait, longest_wait: the limits of the wait between two attempts. It doubles after each attempt. A
+            random time of at most ``first_wait`` is added.
         concurrency: the number of simultaneous requests. They are for different customers.
     """
 
