@@ -82,7 +82,7 @@ def memory(drivers: int, facts: Path = Path("/proc/meminfo"), limit: Path = Path
     total = min(total, int(allowed)) if allowed.isdigit() else total
     found = f"{total / _GIB:.1f} GiB, {min(available, total) / _GIB:.1f} GiB available"
     if total < MEMORY[drivers] * _GIB:
-        fewer = ", set LOYALTY_PIPELINE_DRIVERS=1" if drivers > 1 else ""
+        fewer = ", set LOYALTY_PIPELINE_DRIVERS=1" if total >= MEMORY[1] * _GIB else ""
         advice = f"use a machine with {_gigabytes(drivers)} GB{fewer}, or run the parts on several machines"
         return Check("memory", State.PROBLEM, found, advice)
     if available < MEMORY[drivers] / 2 * _GIB:

@@ -192,9 +192,7 @@ def max_record_age(topic: Topic, settings: Settings) -> timedelta | None:
     config = future.result()
     # With the time of one wrong clock, Spark could drop the records of other producers as late.
     if config["message.timestamp.type"].value != "LogAppendTime":
-        raise SettingsError(
-            f"topic {name} does not have message.timestamp.type=LogAppendTime; set it, or create the topic again"
-        )
+        raise SettingsError(f"topic {name} does not have message.timestamp.type=LogAppendTime: set it for the topic")
     retention, segment = (int(config[setting].value) for setting in ("retention.ms", "segment.ms"))
     return None if retention < 0 else timedelta(milliseconds=retention + segment)
 

@@ -126,6 +126,15 @@ def test_the_memory_is_limited_by_that_of_a_container(
     assert State.WARNING is doctor.memory(1, tmp_path / "missing", group).state
 
 
+@pytest.mark.parametrize(("total", "is_enough_for_one"), [(3, False), (4, True)])
+def test_one_driver_is_the_advice_only_if_the_memory_is_enough_for_one(
+    tmp_path: Path, *, total: int, is_enough_for_one: bool
+) -> None:
+    facts = tmp_path / "meminfo"
+    facts.write_text(f"MemTotal:  {total * GIB // 1024} kB\n")
+    assert is_enough_for_one == ("LOYALTY_PIPELINE_DRIVERS=1" in doctor.memory(2, facts, tmp_path / "missing").advice)
+
+
 def test_without_java_the_advice_names_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> Path:
         raise JavaNotFoundError
