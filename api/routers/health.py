@@ -26,7 +26,7 @@ class NotReady(
     example={"ready": False, "kafkaError": None, "partitions": []},
 ):
     """The instance restores its stores after the start, or it restores a damaged global store. Wait. If kafkaError is
-    not null, it says why the stores cannot follow Kafka.
+    not null, it says why the instance cannot follow Kafka.
     """
 
 

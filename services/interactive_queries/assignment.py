@@ -48,6 +48,10 @@ class GroupAssignment:
         return self._membership.alive
 
     @property
+    def error(self) -> str | None:
+        return self._membership.error
+
+    @property
     def settled(self) -> bool:
         view, member_id = self._membership.view, self._membership.member_id
         if view is None or not view.covers(self._membership.partitions):

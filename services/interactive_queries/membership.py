@@ -44,6 +44,7 @@ class GroupMembership:
     Attributes:
         owned: the partitions that the group has given to this instance, as far as it knows.
         assigned_at: when the group gave each partition to this instance for the last time, by ``boot_seconds``.
+        error: why this instance is not in the group; None if it is in the group, or if Kafka has named no reason.
     """
 
     def __init__(self, settings: Settings, url: str) -> None:
@@ -55,6 +56,7 @@ class GroupMembership:
         self.lease_seconds = settings.session_timeout.total_seconds() / 2
         self.owned: frozenset[ChangelogPartition] = frozenset()
         self.assigned_at: Mapping[ChangelogPartition, float] = {}
+        self.error: str | None = None
         self._confirmed_at = float("-inf")
         self._described = True
         self._doubted_at: float | None = None
@@ -118,7 +120,8 @@ class GroupMembership:
                         self.owned = frozenset()
                 message = consumer.poll(_POLL_SECONDS)
                 if message is not None and (error := message.error()):
-                    log.warning("the group member received an error from Kafka", error=error.str())
+                    self.error = error.str()
+                    log.warning("the group member received an error from Kafka", error=self.error)
                 if pending is None and boot_seconds() >= self._next_refresh:
                     asked_at = boot_seconds()  # before the request, because the process can pause during the call
                     self._next_refresh = asked_at + _REFRESH_SECONDS
@@ -169,8 +172,10 @@ class GroupMembership:
         if not self._described:
             log.info("the coordinator describes the group again")
         self._described = True
-        # If the group has removed this member, another one may own its partitions already.
-        self._confirmed_at = asked_at if view.has(member_id) else float("-inf")
+        if view.has(member_id):
+            self._confirmed_at, self.error = asked_at, None
+        else:  # If the group has removed this member, another one may own its partitions already.
+            self._confirmed_at = float("-inf")
         self.member_id = member_id
         changed = self.view is None or (view.members, view.stable) != (self.view.members, self.view.stable)
         self.view = view

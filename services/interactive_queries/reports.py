@@ -14,7 +14,10 @@ _CAMEL_CASE = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen
 
 WhyNotFollowing = Annotated[
     str | None,
-    Field(description="Why the instance cannot follow Kafka now, for example because its disk is full. null: it can."),
+    Field(
+        description="Why the instance cannot follow Kafka now, for example because its disk is full, or because its "
+        "group refuses it. null: it can."
+    ),
 ]
 
 

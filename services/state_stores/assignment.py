@@ -29,6 +29,10 @@ class Assignment(Protocol):
         """Whether it still follows changes of the assignment."""
 
     @property
+    def error(self) -> str | None:
+        """Why the group does not accept this instance; None if it does, or if no reason is known."""
+
+    @property
     def settled(self) -> bool:
         """Whether this instance knows all partitions that it owns. There may be none."""
 

@@ -103,10 +103,10 @@ class Materialiser:
 
     @property
     def kafka_error(self) -> str | None:
-        """Why the stores cannot follow their changelogs now; None if they can."""
+        """Why the stores cannot follow their changelogs now, or why the group does not accept this instance."""
         if not self.alive:
             return "the materialiser has stopped or hangs: restart this instance; its log has the reason"
-        return self._reader.error
+        return self._reader.error or self._assignment.error
 
     @property
     def alive(self) -> bool:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from http.client import HTTPResponse
 from itertools import chain
 from pathlib import Path
@@ -70,6 +71,15 @@ def is_shared(asked: ApiProcess, instances: list[ApiProcess]) -> bool:
     active, standby = (shares(asked, role) for role in ("active", "standby"))
     owners = {each.url for each in instances} == active.keys() and all(active.values())
     return owners and all(sorted(chain(*role.values())) == [0, 1, 2] for role in (active, standby))
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_an_instance_that_the_group_refuses_says_why(settings: Settings, tmp_path: Path) -> None:
+    """Its stores are restored, but it never joins the group. So the advice to wait would be wrong."""
+    too_short = settings.model_copy(update={"state_dir": tmp_path, "session_timeout": timedelta(seconds=1)})
+    with ApiProcess(too_short, tmp_path / "refused.log") as instance:
+        report = instance.wait_until(lambda report: report["kafkaError"] is not None)
+    assert (False, "JoinGroup failed: Broker: Invalid session timeout") == (report["ready"], report["kafkaError"])
 
 
 def test_any_instance_answers_for_every_customer(start: Callable[[str], ApiProcess], writer: Writer) -> None:

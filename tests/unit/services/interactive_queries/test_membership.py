@@ -50,6 +50,15 @@ def answer(result: Any) -> "Future[Any]":
     return future
 
 
+def test_the_error_of_the_group_ends_when_the_group_has_the_member(membership: GroupMembership, clock: Clock) -> None:
+    """Until then it stays, also if the group describes itself."""
+    membership.error = "JoinGroup failed"
+    membership._update_view(clock.now, answer(description(member(OTHER, [PLACE]))), "")
+    assert "JoinGroup failed" == membership.error
+    membership._update_view(clock.now, answer(description(member(URL, [PLACE]))), f"{URL}-1")
+    assert membership.error is None
+
+
 def test_the_lease_starts_when_the_coordinator_is_asked(membership: GroupMembership, clock: Clock) -> None:
     """It lasts half of the session timeout, also if the answer is read late, for example after a suspend."""
     assert not membership.lease_holds

@@ -66,6 +66,7 @@ class FixedAssignment:
         self.roles: dict[ChangelogPartition, Role] = {}
         self.settled = True
         self.alive = True
+        self.error: str | None = None
         self.attached = self.left = False
         self.can_hand_over = False
 
