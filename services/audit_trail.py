@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError
 from schemas.topics import AUDIT_TRAIL
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.headers import cloud_event
-from services.messaging.publishing import connected_producer, publish
+from services.messaging.publishing import PublishError, connected_producer, publish
 from services.messaging.resending import ResendingProducer
 from services.messaging.schema_ids import schema_ids
 from services.messaging.topic_reader import values_of
@@ -159,8 +159,9 @@ class AuditTrail:
 def audited(action: str, settings: Settings, **details: str) -> Iterator[dict[str, str]]:
     """Record an operator's command before the block runs, and again when the block has succeeded or failed.
 
-    Yields the details, so that the block can add to them. Raises PublishError if the broker does not acknowledge a
-    record. After such an error of the first record, the block does not run.
+    Yields the details, so that the block can add to them. Raises PublishError if the broker does not acknowledge the
+    first record. Then the block does not run. An error of the second record is only logged, because the user would read
+    it as an error of the command, and could repeat a command that has succeeded.
 
     Args:
         action: the command, for example ``loyalty keys create``.
@@ -168,12 +169,20 @@ def audited(action: str, settings: Settings, **details: str) -> Iterator[dict[st
     """
     note = _outcome_recorder(action, settings, details)
     note("begun")
+
+    def note_end(outcome: str) -> None:
+        try:
+            note(outcome)
+        except PublishError:
+            advice = "the topic audit-trail does not say how this command ended. Do not repeat it because of this"
+            log.warning(advice, action=action, outcome=outcome, details=details)
+
     try:
         yield details
     except BaseException:
-        note("failed")
+        note_end("failed")
         raise
-    note("done")
+    note_end("done")
 
 
 def announce(action: str, settings: Settings, **details: str) -> None:

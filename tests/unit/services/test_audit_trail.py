@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -140,6 +141,27 @@ def test_an_operator_does_not_act_without_a_record(
     with pytest.raises(PublishError), audited("loyalty keys create", Settings()):
         acted.append(1)
     assert ([], []) == (acted, noted)
+
+
+def test_a_command_ends_as_it_would_with_its_second_record(
+    noted: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the trail would make the user repeat a command that has succeeded. The log says how it ended."""
+    publish = audit_trail.publish
+
+    def accept_the_first(records: list[tuple[bytes, bytes]], *others: Any) -> None:
+        if noted:
+            raise PublishError("a record was not delivered; send all of them again")
+        publish(records, *others)
+
+    monkeypatch.setattr(audit_trail, "publish", accept_the_first)
+    with capture_logs() as lines, audited("loyalty programme publish", Settings()) as details:
+        details["version"] = "2"
+    noted.clear()
+    with capture_logs() as more, pytest.raises(SystemExit), audited("loyalty programme publish", Settings()):
+        raise SystemExit(2)
+
+    assert [("done", {"version": "2"}), ("failed", {})] == [(each["outcome"], each["details"]) for each in lines + more]
 
 
 def test_an_unknown_user_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
