@@ -82,7 +82,7 @@ def _channel(topic: Topic) -> dict[str, Any]:
     }
     return {
         "address": topic.name,
-        "description": f"The key of a record is {topic.key}, in UTF-8.",
+        "description": f"The key of a record is {topic.key}{', in UTF-8' if topic.value else ''}.",
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in _messages(topic)},
         "bindings": {"kafka": binding},
     }
