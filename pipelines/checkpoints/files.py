@@ -17,7 +17,8 @@ class Files:
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001  # PySpark has no public access to Hadoop's file systems
-        self._new_path = jvm.org.apache.hadoop.fs.Path
+        # The complete name in one step. Otherwise Java also searches all jars for a class of the name of each package.
+        self._new_path = getattr(jvm, "org.apache.hadoop.fs.Path")
         self._folder = self._new_path(folder)
         self._system = self._folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
 
