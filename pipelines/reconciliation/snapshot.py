@@ -107,7 +107,7 @@ def take_snapshot(
     events.records.persist(StorageLevel.DISK_ONLY)
     of_events = recorded.where(F.col("event_id").isNotNull()).select("pseudonym", "event_id", "entry_time")
     repeated = repeated_identities(events.records, of_events, settings).persist(StorageLevel.DISK_ONLY)
-    effective = effective_events(events.records, of_events, repeated)
+    effective = effective_events(events.records, of_events, repeated).persist(StorageLevel.DISK_ONLY)
     processed = effective.where(F.col("is_recorded") | is_before(progress.positions)) if progress else effective
     of_customers = processed.where(F.col("pseudonym").isNotNull())
     all_facts = facts.of_events(of_customers).union(entries.where("is_readable").select(*facts.FACT_TYPE.names))
