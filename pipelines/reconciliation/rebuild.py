@@ -212,20 +212,19 @@ def _write(context: Context, accounts: DataFrame, returns: DataFrame, snapshot: 
     """Write the records of the newly processed events, and those that the last micro-batch may not have written."""
     of_accounts = accounts.select(F.posexplode("records").alias("position", "record")).select("position", "record.*")
     forwarded = _forwarded(context, accounts, returns, snapshot.events.records).withColumn("position", F.lit(0))
-    records = of_accounts.unionByName(forwarded)
-    others = records.where(F.col("topic") != topics.LOYALTY_COMMANDS.name)
+    is_command = F.col("topic") == topics.LOYALTY_COMMANDS.name
+    commands = of_accounts.where(is_command).unionByName(forwarded)
     # Write commands first. After the entry of a transfer is in the topic, no rebuild sends its credit again.
-    for rows in (_unsent_commands(records, sent_ids(snapshot)), others):
+    for rows in (_unsent(commands, sent_ids(snapshot)), of_accounts.where(~is_command)):
         write_batch(kafka_records(rows.select(*RECORD_TYPE.names), context.settings), context.settings)
 
 
-def _unsent_commands(records: DataFrame, sent: DataFrame) -> DataFrame:
+def _unsent(commands: DataFrame, sent: DataFrame) -> DataFrame:
     """The commands that are not sent, each key in the order of ``position``.
 
     The parts of an account must reach the other card in their order, before later events. The join loses this order.
     """
-    commands = records.where(F.col("topic") == topics.LOYALTY_COMMANDS.name).join(sent, "id", "left_anti")
-    return commands.repartition("key").sortWithinPartitions("key", "position")
+    return commands.join(sent, "id", "left_anti").repartition("key").sortWithinPartitions("key", "position")
 
 
 def _forwarded(context: Context, accounts: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:
