@@ -193,10 +193,7 @@ class Forward(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import(Command):
-    """Adds points that the customer had in another system.
-
-    A card accepts each command id only once, until an erasure, also if its account moves.
-    """
+    """Adds points that the customer had in another system. An account accepts each command id only once, for ever."""
 
     lots: tuple[SentLot, ...]
 

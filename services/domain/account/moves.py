@@ -130,7 +130,7 @@ def absorb(posting: Posting, event: Absorb) -> None:
     posting.take_back(part.debt, most_debt=part.debt)
     account.reserved_debt = min(account.reserved_debt + part.reserved_debt, account.debt)
     account.reservations |= part.reservations
-    account.imports = tuple(dict.fromkeys([*account.imports, *part.imports]))
+    account.imports += part.imports
     # Both accounts can know the same number, if a till has used it again. Later returns mean the newer purchase.
     both = sorted([*part.purchases.items(), *account.purchases.items()], key=lambda item: item[1].append_time)
     account.purchases = _oldest_first(dict(both))
@@ -167,7 +167,7 @@ def _empty(account: Account) -> None:
     )
     account.lots, account.reservations, account.purchases = {}, {}, {}
     account.debt = account.reserved_debt = account.period_start = account.period_end = account.earned_in_period = 0
-    account.tier, account.is_blocked = "", False
+    account.tier, account.is_blocked, account.imports = "", False, ()
 
 
 def _parts(account: Account) -> Iterator[Account]:

@@ -42,8 +42,7 @@ def test_a_replaced_card_hands_over_everything():
     same = "lots", "reservations", "purchases", "returns", "tier", "period_end", "earned_in_period", "imports", "total"
     for name in same:
         assert getattr(before, name) == getattr(new, name), name
-    returns = {"bought": PastReturn(1, 0)}
-    left = Account(1, old.sequence, 5, moved_to=NEW, commands=old.commands, returns=returns, imports=("I",))
+    left = Account(1, old.sequence, 5, moved_to=NEW, commands=old.commands, returns={"bought": PastReturn(1, 0)})
     assert left == old
     assert ((OLD,), False) == (new.former_cards, new.is_blocked)
     out, inward = cards.entries[OLD][-1], cards.entries[NEW][0]

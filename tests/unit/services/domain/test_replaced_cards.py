@@ -17,7 +17,6 @@ from services.domain.events import (
     Capture,
     Erase,
     Forward,
-    Import,
     Line,
     Purchase,
     Receive,
@@ -267,19 +266,6 @@ def test_two_cards_that_replace_each_other_lose_nothing():
 
     assert {OLD: 1_00, NEW: 10_00} == {card: cards.total(card) for card in (OLD, NEW)}
     assert ["", ""] == [cards.states[card].moved_to for card in (OLD, NEW)]
-
-
-def test_a_card_takes_an_import_once_although_its_account_moves():
-    """Two cards can swap their accounts. The import comes again when the card has forgotten its other commands."""
-    imported = Import(append_time=1, command_id="I", lots=(SentLot(5_00, 0),))
-    again = replace(imported, append_time=1 + EVENT_MEMORY + DAY)
-    cards = Cards().happen(OLD, imported).happen(NEW, BOUGHT)
-    cards.happen(OLD, move(2), delivered=False).happen(NEW, move(2, OLD, number=2), delivered=False).deliver()
-    cards.happen(OLD, again).happen(NEW, again)
-    assert {OLD: 10_00, NEW: 5_00} == {card: cards.total(card) for card in (OLD, NEW)}
-
-    cards.happen(OLD, move(again.append_time + 1, number=3)).happen(NEW, again)
-    assert (15_00, ("I",)) == (cards.total(NEW), cards.states[NEW].imports)
 
 
 @pytest.mark.parametrize("names", [(OLD, NEW), (OLD, NEW, THIRD)])
