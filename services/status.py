@@ -109,7 +109,7 @@ class Status:
         work: the work of each query, by its name. Empty if the pipeline does not answer.
         balances: the cumulative number of balances by the upper bound of their freshness in seconds, as in Prometheus.
         records: the number of records that each topic has, by topic. Empty if Kafka does not answer.
-        lags: the lags of all readers that answered.
+        lags: the lags of all readers that answered. A reader has none if the ends of one of its topics are not known.
         instances: the instances of the API as ``GET /v1/instances`` shows them.
     """
 
@@ -283,16 +283,20 @@ def _problem(part: OpenerDirector, url: str) -> str | None:
 
 def _lags(samples: Iterable[Sample], spans: _Spans, own_topics: Mapping[str, str]) -> list[Lag]:
     found: Counter[tuple[str, str]] = Counter()
+    # The lags in the other topics of these readers are only a part: their sum could be 0.
+    unknown = set()
     for sample in samples:
         topic = own_topics.get(sample.labels.get("topic", ""))
         if topic is None:
             continue
-        span = spans.get(topic, {}).get(int(sample.labels.get("partition", -1)))
-        if span and (reader := _POSITIONS.get(sample.name)):
-            found[reader.format(**sample.labels), topic] += max(0, span[1] - int(sample.value))
+        if reader := _POSITIONS.get(sample.name):
+            if topic not in spans:
+                unknown.add(reader.format(**sample.labels))
+            elif span := spans[topic].get(int(sample.labels["partition"])):
+                found[reader.format(**sample.labels), topic] += max(0, span[1] - int(sample.value))
         if reader := _LAGS.get(sample.name):
             found[reader.format(**sample.labels), topic] += int(sample.value)
-    return [Lag(reader, topic, records) for (reader, topic), records in sorted(found.items())]
+    return [Lag(reader, topic, records) for (reader, topic), records in sorted(found.items()) if reader not in unknown]
 
 
 def _freshness(balances: Mapping[float, float]) -> Freshness | None:

@@ -297,14 +297,19 @@ def test_top_shows_the_status_at_each_update(
     assert {"parts", "instances", "dead_letters"} <= as_json.keys()
 
 
-def test_top_knows_no_lag_without_kafka(answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cell is not 0. Balances that are later than the last limit of the histogram are still shown."""
+def test_top_knows_no_lag_without_a_topic(answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cell is not 0, also if the lag in another topic of the query is known. Balances that are later than the
+    last limit of the histogram are still shown.
+    """
 
-    def fail(*_: object) -> None:
-        raise PublishError("topic t-pos-invoices: no such topic")
+    def watermarks(_: object, topic: str) -> dict[int, tuple[int, int]]:
+        if topic == "t-loyalty-commands":
+            raise PublishError("topic t-loyalty-commands: no such topic")
+        return {0: (0, 0)}
 
-    monkeypatch.setattr("services.status.watermarks_of", fail)
+    monkeypatch.setattr("services.status.watermarks_of", watermarks)
     work = 'loyalty_query_batches_total{query="fan-out"} 1.0\n'
+    work += 'loyalty_query_position{partition="0",query="fan-out",topic="t-loyalty-commands"} 0.0\n'
     answers["/metrics"] = (200, METRICS.replace('{le="+Inf"} 100.0', '{le="+Inf"} 20000.0') + work)
     url = f"http://127.0.0.1:{answers['url'][0]}"
     environment = {"LOYALTY_TOPIC_PREFIX": "t-"}
