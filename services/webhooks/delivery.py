@@ -75,6 +75,7 @@ class Delivery:
                     log.warning(
                         "an attempt to deliver a notification to %s failed",
                         endpoint.name,
+                        endpoint=endpoint.name,
                         attempt=attempt.num,
                         reason=str(error),
                     )

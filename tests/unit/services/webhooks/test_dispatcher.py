@@ -222,7 +222,7 @@ def test_the_log_names_a_notification_by_its_position(
     send = Delivery(endpoint, client, Metrics(CollectorRegistry())).deliver
     (identity,) = dispatch(reader, monkeypatch, steps, send=send)
     (line,) = (each for each in capsys.readouterr().out.splitlines() if "an attempt" in each)
-    assert "offset=0 partition=3" in line
+    assert "endpoint=crm offset=0 partition=3" in line
     assert identity not in line
 
 
