@@ -292,8 +292,11 @@ class EndpointDispatcher:
                 is_known = each.partition not in self._paused
                 try:
                     _, end = consumer.get_watermark_offsets(each, timeout=_IDLE_SECONDS, cached=is_known)
-                except KafkaException:
-                    return
+                except KafkaException as error:
+                    if error.args[0].code() in NO_ANSWER:
+                        return
+                    # The partition has no leader, so nothing is appended.
+                    _, end = consumer.get_watermark_offsets(each, cached=True)
                 unread += max(0, end - each.offset)
         self._metrics.lag.labels(self._endpoint.name, self._topic).set(unread + len(self._deliveries))
 

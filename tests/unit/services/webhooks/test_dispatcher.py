@@ -30,7 +30,7 @@ from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message
 from services.webhooks.metrics import Metrics
 from tests.support.builders import IDS, entry, notification
-from tests.support.mock_kafka import hanging, mock_broker
+from tests.support.mock_kafka import hanging, lose_leader, mock_broker
 
 ENDPOINT = Endpoint("crm", "http://crm.example", (b"x" * 24,), frozenset(Kind))
 STUCK = "stuck"
@@ -315,31 +315,38 @@ def test_a_commit_that_fails_for_one_partition_is_repeated(monkeypatch: pytest.M
 
 
 def test_the_lag_grows_while_all_partitions_are_paused() -> None:
-    """A receiver does not answer, so the dispatcher reads no further. An alert on the lag must still fire."""
+    """A receiver does not answer, so the dispatcher reads no further. An alert on the lag must still fire, also if one
+    of the partitions has no leader.
+    """
     registry = CollectorRegistry()
 
     async def deliver(_: Message) -> None:
         await asyncio.Event().wait()
 
-    def publish(broker: Producer, records: int) -> None:
-        for number in range(records):
-            broker.produce(TOPIC, Record(0, number, f"card {number}").value(), partition=0)
+    def publish(broker: Producer, records: int, *partitions: int) -> None:
+        for partition in partitions:
+            for number in range(records):
+                broker.produce(TOPIC, Record(partition, number, f"card {number}").value(), partition=partition)
         broker.flush(10)
 
     async def run() -> None:
         with mock_broker() as (settings, broker):
-            publish(broker, 1)  # the topic exists
+            publish(broker, 1, 0)  # the topic exists
             each = EndpointDispatcher(ENDPOINT, settings, IDS, deliver, cast(DeadLetterWriter, None), Metrics(registry))
             stopping = threading.Event()
             running = asyncio.create_task(each.run(stopping))
             try:
                 async with asyncio.timeout(60):
-                    while not each._paused:  # a record from before the dispatcher has its partitions is not delivered
-                        publish(broker, 100)
+                    # A record from before the dispatcher has its partitions is not delivered.
+                    while each._paused != {0, 1}:
+                        publish(broker, 100, 0, 1)
                         await asyncio.sleep(0.05)
-                    publish(broker, 5_000)
+                    publish(broker, 5_000, 0, 1)
                     labels = {"endpoint": "crm", "topic": TOPIC}
-                    await until(lambda: (registry.get_sample_value("loyalty_webhook_lag", labels) or 0) >= 5_000)
+                    await until(lambda: (registry.get_sample_value("loyalty_webhook_lag", labels) or 0) >= 10_000)
+                    lose_leader(broker, TOPIC)
+                    publish(broker, 20_000, 1)
+                    await until(lambda: (registry.get_sample_value("loyalty_webhook_lag", labels) or 0) >= 20_000)
             finally:
                 stopping.set()
                 await running
