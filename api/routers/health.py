@@ -25,8 +25,8 @@ class NotReady(
     title="The instance is not ready",
     example={"ready": False, "kafkaError": None, "partitions": []},
 ):
-    """The instance restores its stores after the start, or it restores a damaged global store. Wait. If kafkaError is
-    not null, it says why the instance cannot follow Kafka.
+    """The instance restores its stores after the start, or it restores a damaged global store. Wait, unless kafkaError
+    says why the instance cannot follow Kafka.
     """
 
 
