@@ -32,7 +32,7 @@ _BROKER_SECONDS = 5.0
 _CHECK_SECONDS = 5.0
 _STALLED_SECONDS = 120.0
 
-_TEMPORARY = (*AWAY, SchemaRegistryUnavailableError)
+_TEMPORARY = (*AWAY, SchemaRegistryUnavailableError, PositionMovedError)
 """After these errors the consumer reads the positions again and continues there. It skips nothing."""
 
 
@@ -95,10 +95,15 @@ class LedgerConsumer:
         try:
             self._append_or_check()
         except PositionMovedError:
-            # This is no failure: a second ledger has appended these records, or `loyalty ledger reread` has run.
-            # Without a pause, two ledgers would do the same work again, and one of them would connect for each batch.
+            # This is no failure: a second ledger has appended these records. Without a pause, two ledgers would do the
+            # same work again, and one of them would connect for each batch.
             time.sleep(_POLL_SECONDS)
+            before = self._positions
             self._connect()
+            if any(self._positions.get(partition, 0) < position for partition, position in before.items()):
+                # `loyalty ledger reread` has run. Or a ledger of another Kafka cluster uses this database: each of them
+                # then deletes the positions of the other one again and again, and an operator must see it.
+                raise
         self._appender.checkpoint_after_erasure()
         for partition, position in self._positions.items():
             self._metrics.position.labels(self._topic, partition).set(position)
