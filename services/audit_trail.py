@@ -173,9 +173,11 @@ def audited(action: str, settings: Settings, **details: str) -> Iterator[dict[st
     def note_end(outcome: str) -> None:
         try:
             note(outcome)
-        except PublishError:
-            advice = "the topic audit-trail does not say how this command ended. Do not repeat it because of this"
-            log.warning(advice, action=action, outcome=outcome, details=details)
+        except PublishError as error:
+            # The error also says to send the records again, which reads as advice to repeat the command.
+            reason, _, _ = str(error).partition("; ")
+            text = "the command has ended, but the topic audit-trail does not say how"
+            log.warning(text, actor=operator(), action=action, outcome=outcome, details=details, reason=reason)
 
     try:
         yield details

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from infra.local.ports import free_port
 from schemas.topics import AUDIT_TRAIL
 from services import audit_trail
-from services.audit_trail import AuditTrail, announce, audit_record, audited, details_of, read_trail
+from services.audit_trail import AuditTrail, announce, audit_record, audited, details_of, operator, read_trail
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.publishing import PublishError
 from services.messaging.resending import ResendingProducer
@@ -162,6 +162,7 @@ def test_a_command_ends_as_it_would_with_its_second_record(
         raise SystemExit(2)
 
     assert [("done", {"version": "2"}), ("failed", {})] == [(each["outcome"], each["details"]) for each in lines + more]
+    assert {(operator(), "a record was not delivered")} == {(each["actor"], each["reason"]) for each in lines + more}
 
 
 def test_an_unknown_user_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
