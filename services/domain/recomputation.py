@@ -14,7 +14,7 @@ from services.domain.account.model import EVENT_MEMORY, RETURN_MEMORY, Account, 
 from services.domain.account.processor import process
 from services.domain.account.timers import apply_next_change
 from services.domain.entries import Entry, Kind
-from services.domain.events import Absorb, Erase, Event, Forward, Purchase, Replace, Reserve, Unreadable
+from services.domain.events import Absorb, Erase, Event, Forward, Import, Purchase, Replace, Reserve, Unreadable
 from services.domain.programme import Programmes
 from services.domain.receipt_time import is_eligible
 from services.domain.returns import InvoiceKind
@@ -140,7 +140,9 @@ def _without_ignored(
 
 
 def _came_with(part: Account, event: Event, memory: int) -> bool:
-    """Whether an account that moved here already knew the number of an invoice. This account then ignored it."""
+    """Whether an account that moved here knew this import or this invoice number. Then this account ignored it."""
+    if isinstance(event, Import):
+        return event.decision_id in part.imports
     past = part.purchases.get(event.event_id) or part.returns.get(event.event_id)
     return isinstance(event, Purchase) and past is not None and event.append_time <= past.append_time + memory
 

@@ -17,6 +17,7 @@ from services.domain.events import (
     Capture,
     Erase,
     Forward,
+    Import,
     Line,
     Purchase,
     Receive,
@@ -143,6 +144,17 @@ def test_a_card_that_the_new_account_does_not_know_sends_its_invoices_again_afte
     if is_marker_removed:
         assert cards.advance(4 + EVENT_MEMORY).states[NEW] is None
     assert 10_00 == cards.happen(OLD, bought("after", 4 + EVENT_MEMORY)).total(NEW)
+    assert_that_an_audit_finds_nothing(cards)
+
+
+def test_an_audit_knows_that_an_import_came_with_another_account():
+    """The account ignored the second import. After the erasure, the import must not open another account."""
+    imported = Import(append_time=2, command_id="I", lots=(SentLot(5_00, 0),))
+    cards = Cards().happen(OLD, BOUGHT, imported, move(3))
+    cards.happen(OLD, replace(imported, append_time=4 + 22 * DAY))
+    assert 15_00 == cards.total(NEW)
+
+    cards.happen(NEW, Erase(append_time=cards.now + 1, command_id="E"))
     assert_that_an_audit_finds_nothing(cards)
 
 
