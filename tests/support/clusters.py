@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import LocalStores, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
+from services.status import ApiState, Part, Status
 from tests.support.builders import IDS
 
 URL = "http://127.0.0.1:8080"
@@ -132,7 +134,11 @@ def _no_answer(*_: object) -> NoReturn:
 class _WithoutKafka(Operations):
     """Operations that do not wait ten seconds until they know that no broker answers."""
 
-    status = newest_dead_letters = audits = select = replay = publish_programme = _no_answer  # type: ignore[assignment]
+    async def status(self, api: ApiState) -> tuple[Status, None]:
+        kafka = Part("kafka", "127.0.0.1:9092", "Kafka does not answer")
+        return Status(time.time(), [kafka], {}, {}, {}, {}, [], api.instances), None
+
+    newest_dead_letters = audits = select = replay = publish_programme = _no_answer  # type: ignore[assignment]
 
 
 def app_of(

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from api.http.server import server_of
+from api.operations import BrokerUnavailable
 from infra.local.ports import free_port
 from schemas.topics import LOYALTY_BALANCES
 from services.api_keys.keys import Scope
@@ -432,16 +433,19 @@ STATUS: dict[str, Any] = {
 }
 
 
+PROBLEM = BrokerUnavailable(reason="the test has no Kafka")
+
+
 class StatusOfSystem:
-    """Answers for a system, as long as it has a status. The instance alone has no Kafka."""
+    """Answers for a system, as long as it has a status."""
 
     def __init__(self, app: ASGIApp, statuses: list[dict[str, Any]]) -> None:
         self._app = app
         self._statuses = statuses
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        is_asked = scope.get("path") == "/v1/status" and self._statuses
-        await (JSONResponse(self._statuses[-1]) if is_asked else self._app)(scope, receive, send)
+        answer = JSONResponse(self._statuses[-1]) if self._statuses else PROBLEM.response()
+        await (answer if scope.get("path") == "/v1/status" else self._app)(scope, receive, send)
 
 
 def test_the_overview_keeps_the_place_of_its_reader(chromium: Browser) -> None:
