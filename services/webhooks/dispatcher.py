@@ -133,7 +133,9 @@ class EndpointDispatcher:
             self._start_delivery(record)
         self._records.clear()
         await loop.run_in_executor(kafka_thread, self._commit)
-        await loop.run_in_executor(kafka_thread, self._update_lag)
+        if time.monotonic() >= self._next_lag_time:
+            self._next_lag_time = time.monotonic() + _LAG_SECONDS
+            await loop.run_in_executor(kafka_thread, self._update_lag)
 
     def _read(self, seconds: float) -> None:
         """Read the available records. Wait for the first one.
@@ -279,10 +281,7 @@ class EndpointDispatcher:
             self._paused.difference_update(ready)
 
     def _update_lag(self) -> None:
-        """Set the lag every two seconds. If the broker does not answer in time, it stays as it is."""
-        if time.monotonic() < self._next_lag_time:
-            return
-        self._next_lag_time = time.monotonic() + _LAG_SECONDS
+        """Set the lag. If the broker does not answer in time, it stays as it is."""
         consumer = self._reader.consumer
         assigned = consumer.assignment()
         unread = 0
