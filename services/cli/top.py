@@ -80,9 +80,9 @@ def _queries(found: Status, rates: Rates | None) -> Table:
     rows = (
         (
             query,
-            _rate(rates and rates.queries.get(query)),
-            _rate(rates and rates.batch_seconds.get(query), 2),
-            _rate(lags.get(f"query {query}"), 0),
+            _figure(rates and rates.queries.get(query)),
+            _figure(rates and rates.batch_seconds.get(query), 2),
+            _figure(lags.get(f"query {query}"), 0),
         )
         for query in sorted(found.work)
     )
@@ -91,10 +91,10 @@ def _queries(found: Status, rates: Rates | None) -> Table:
 
 def _topics(found: Status, rates: Rates | None) -> Table:
     rows = (
-        (topic, f"{records:,}", _rate(rates and rates.topics.get(topic))) for topic, records in found.records.items()
+        (topic, f"{records:,}", _figure(rates and rates.topics.get(topic))) for topic, records in found.records.items()
     )
     return table("topic", "records", "a second", rows=rows)
 
 
-def _rate(value: float | None, digits: int = 1) -> str | None:
+def _figure(value: float | None, digits: int = 1) -> str | None:
     return None if value is None else f"{value:,.{digits}f}"
