@@ -140,7 +140,7 @@ class _Turns:
 
 
 class Operations:
-    """The operations of one instance. Its methods raise BrokerUnavailable if Kafka does not answer."""
+    """The operations of one instance. All methods but ``status`` raise BrokerUnavailable if Kafka does not answer."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

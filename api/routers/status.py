@@ -13,7 +13,6 @@ from api.events.streams import MEDIA_TYPE, START, Event, TooManyStreams
 from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.responses import NO_STORE, json_response
-from api.operations import BrokerUnavailable
 from api.routers.instances import instance_list
 from api.schemas.operations import CallerReport, StatusReport
 from api.security.permissions import caller_of, needs
@@ -40,7 +39,6 @@ async def caller(request: Request) -> Response:
     dependencies=[needs(Scope.OPERATE)],
     summary="The settings of this instance",
     response_model=dict[str, Any],
-    responses=problems.responses(BrokerUnavailable),
 )
 async def settings_in_force(operations: OperationsDep) -> Response:
     """All settings of this instance with their values. Passwords are hidden, also in URLs."""
@@ -71,7 +69,6 @@ StatusReaderDep = Annotated[StatusReader, Depends(status_reader)]
     dependencies=[needs(Scope.OPERATE)],
     summary="What runs",
     response_model=StatusReport,
-    responses=problems.responses(BrokerUnavailable),
 )
 async def status(read_status: StatusReaderDep) -> Response:
     """What runs, the records and the lag of the topics, the work of the queries, the instances and the freshness.
@@ -88,7 +85,7 @@ async def status(read_status: StatusReaderDep) -> Response:
     response_class=Response,
     responses={
         200: {"description": "Events.", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
-        **problems.responses(BrokerUnavailable, TooManyStreams),
+        **problems.responses(TooManyStreams),
     },
 )
 async def status_events(request: Request, read_status: StatusReaderDep, streams: StreamsDep) -> Response:
