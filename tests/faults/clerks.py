@@ -102,8 +102,8 @@ class Clerks(BackgroundThreads):
             tries.append(type(error).__name__)
             return None
         found = answer.json() if answer.headers.get("content-type", "").endswith("json") else {}
-        problem = str(found.get("type")).rpartition(":")[2]
-        tries.append(f"{answer.status_code} {problem}")
+        problem = str(found.get("type", "")).rpartition(":")[2]
+        tries.append(f"{answer.status_code} {problem}".rstrip())
         if answer.status_code == httpx.codes.ACCEPTED or answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
             return None
         return None if problem in _NOT_YET else Answer(answer.status_code, found)

@@ -41,6 +41,7 @@ class Row:
             None without commands.
         evidence: a description of the observations, or of the first that shows a defect.
         commit: the commit of the code. ``+`` marks uncommitted changes.
+        earlier: the number of injections on earlier commits that lost, doubled and falsified nothing.
     """
 
     fault: str
@@ -56,6 +57,7 @@ class Row:
     slowest_command_seconds: float | None = None
     evidence: str = ""
     commit: str = ""
+    earlier: int = 0
 
     @property
     def is_survived(self) -> bool:
@@ -88,10 +90,13 @@ def read() -> dict[str, Row]:
 
 
 def record(row: Row) -> None:
-    """Add a row to the row of the same fault and commit. It replaces the row of another commit."""
+    """Add a row to the row of the same fault and commit. It replaces the row of an earlier commit."""
     rows = read()
-    before = rows.get(row.fault)
-    rows[row.fault] = before + row if before and before.commit == row.commit else row
+    before = rows.get(row.fault, Row(row.fault, 0, 0, 0, 0))
+    if before.commit == row.commit:
+        rows[row.fault] = before + row
+    else:
+        rows[row.fault] = replace(row, earlier=before.earlier + before.injected * before.is_survived)
     _write(REPORT, rows.values())
 
 
@@ -102,7 +107,7 @@ def _write(path: Path, rows: Iterable[Row]) -> None:
 
 HEADINGS = (
     "fault", "times", "lost", "doubled", "wrong", "not linearizable", "again by id", "no read for", "slowest command",
-    "recovery", "commit", "seen",
+    "recovery", "commit", "earlier", "seen",
 )  # fmt: skip
 
 
@@ -119,8 +124,8 @@ def cells(row: Row) -> list[str]:
     figures = [row.injected, row.lost, row.doubled, row.wrong_answers, judged, row.again]
     seconds = [row.unavailable_seconds, row.slowest_command_seconds, row.recovery_seconds]
     times = ["-" if each is None else f"{each:.0f} s" for each in seconds]
-    seen = _shortened(row.evidence)
-    return [row.fault, *(str(each) if row.injected else "-" for each in figures), *times, row.commit, seen]
+    ends = [row.commit, str(row.earlier), _shortened(row.evidence)]
+    return [row.fault, *(str(each) if row.injected else "-" for each in figures), *times, *ends]
 
 
 def _shortened(evidence: str) -> str:

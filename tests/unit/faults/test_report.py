@@ -35,10 +35,11 @@ def test_a_row_has_figures_times_and_evidence() -> None:
         recovery_seconds=61.04,
         evidence="a | b " + "word " * 60,
         commit="4ee218e",
+        earlier=7,
     )
     *figures, seen = cells(row)
 
-    assert ["kill", "3", "0", "1", "2", "2 (1,200 operations)", "14", "2 s", "-", "61 s", "4ee218e"] == figures
+    assert ["kill", "3", "0", "1", "2", "2 (1,200 operations)", "14", "2 s", "-", "61 s", "4ee218e", "7"] == figures
     assert seen.startswith("a / b word")
     assert seen.endswith("…")
     assert not row.is_survived
@@ -82,3 +83,14 @@ def test_the_injections_of_one_commit_add_up() -> None:
 
     sums = Row("kill", 4, 0, 1, 0, 0, 10, 0, 1, 3, None, "defect", "new")
     assert {"kill": sums, "pause": Row("pause", 1, 0, 0, 0, commit="old")} == read()
+
+
+@pytest.mark.usefixtures("_own_files")
+def test_a_row_counts_the_survived_injections_of_earlier_commits() -> None:
+    record(Row("kill", 3, 0, 0, 0, commit="first"))
+    record(Row("kill", 2, 1, 0, 0, commit="defect"))
+    record(Row("kill", 4, 0, 0, 0, commit="repaired"))
+    record(Row("kill", 1, 0, 0, 0, commit="new"))
+    record(Row("kill", 1, 0, 0, 0, commit="new"))
+
+    assert {"kill": Row("kill", 2, 0, 0, 0, commit="new", earlier=7)} == read()
