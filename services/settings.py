@@ -7,7 +7,7 @@ from decimal import Decimal
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -30,6 +30,7 @@ from services.settings_errors import explain, hint, without_passwords
 TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
 """In points. With the loyalty factor 0.02, a customer earns them with purchases of 50,000."""
 
+ExportFormat = Literal["parquet", "delta"]
 Port = Annotated[int, Field(ge=1, le=65535)]
 _ISO_DURATION = re.compile(r"-?P(?=.)(\d+W)?(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
 
@@ -51,9 +52,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="LOYALTY_", env_ignore_empty=True, frozen=True, extra="forbid")
 
     kafka_bootstrap_servers: str = Field("127.0.0.1:9092", description="Kafka brokers, host:port separated by commas.")
-    kafka_security_protocol: str = Field(
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT",
-        pattern="^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$",
         description="Security protocol of the brokers. Use SASL_SSL for secured brokers.",
     )
     kafka_ssl_ca_location: Path | None = Field(
@@ -61,9 +61,8 @@ class Settings(BaseSettings):
         description="PEM file with the authorities that sign the certificates of the brokers. Unset: the "
         "authorities of the system.",
     )
-    kafka_sasl_mechanism: str = Field(
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
         "SCRAM-SHA-512",
-        pattern="^(PLAIN|SCRAM-SHA-256|SCRAM-SHA-512)$",
         description="SASL mechanism by which this process authenticates.",
     )
     kafka_sasl_password_file: Path | None = Field(
@@ -126,9 +125,8 @@ class Settings(BaseSettings):
         description="Folder of the Spark checkpoints, with one folder for each query. Any Hadoop URI.",
     )
     export_dir: str = Field("var/parquet", description="Folder of the exported files. Any Hadoop URI.")
-    export_format: str = Field(
+    export_format: ExportFormat = Field(
         "parquet",
-        pattern="^(parquet|delta)$",
         description="Format of the exported files. Fixed for the life of a folder. An object store needs delta.",
     )
     tables_dir: str = Field(
@@ -212,9 +210,8 @@ class Settings(BaseSettings):
 
     api_host: str = Field("127.0.0.1", description="Host on which the API listens.")
     api_port: Port = Field(8080, description="Port on which the API listens.")
-    api_access: str = Field(
+    api_access: Literal["loopback", "authenticated", "anyone"] = Field(
         "loopback",
-        pattern="^(loopback|authenticated|anyone)$",
         description="Who may send requests to the API. loopback: everybody on this machine. The API then listens on "
         "loopback addresses only. authenticated: callers with an API key or a token. anyone: everybody who reaches the "
         "port. Use this only in a network that something else protects.",
@@ -308,7 +305,7 @@ class Settings(BaseSettings):
     state_dir: Path = Field(
         Path("var/state"), description="Folder of the local state stores of the API. Each process needs its own folder."
     )
-    state_store: str = Field("rocksdb", pattern="^(rocksdb|memory)$", description="Kind of the local state stores.")
+    state_store: Literal["rocksdb", "memory"] = Field("rocksdb", description="Kind of the local state stores.")
     application_server: str | None = Field(
         None,
         pattern=r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$",
@@ -351,13 +348,12 @@ class Settings(BaseSettings):
     webhooks_file: Path = Field(Path("webhooks.yaml"), description="File with the endpoints of `loyalty webhooks`.")
     webhooks_metrics_port: Port = Field(9110, description="Port of the metrics of `loyalty webhooks`, on metrics_host.")
 
-    log_level: str = Field(
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO",
-        pattern="^(DEBUG|INFO|WARNING|ERROR)$",
         description="Lowest level of log lines. The lines `audit` of the API appear at each level.",
     )
-    log_format: str = Field(
-        "console", pattern="^(console|json)$", description="Format of log lines: for people or for machines."
+    log_format: Literal["console", "json"] = Field(
+        "console", description="Format of log lines: for people or for machines."
     )
 
     @field_validator("kafka_sasl_password", "kafka_sasl_username")

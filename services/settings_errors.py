@@ -40,7 +40,7 @@ _FORMS = {
     "status_urls": "parts with their URLs, separated by spaces, such as pipeline=http://pipeline:9108 "
     "ledger=http://ledger:9109",
 }
-"""Describes the format of the settings whose pattern is not a list of words."""
+"""Describes the format of each setting that has a pattern."""
 
 
 def _expectation(error: ErrorDetails) -> str:  # noqa: PLR0911 - one for each kind of error
@@ -54,8 +54,9 @@ def _expectation(error: ErrorDetails) -> str:  # noqa: PLR0911 - one for each ki
         case "less_than_equal":
             return f"at most {context['le']}"
         case "string_pattern_mismatch":
-            words = context["pattern"].strip("^()$").split("|")
-            return _FORMS.get(str(error["loc"][0])) or f"{', '.join(words[:-1])} or {words[-1]}"
+            return _FORMS[str(error["loc"][0])]
+        case "literal_error":
+            return str(context["expected"]).replace("'", "")
         case kind if kind.startswith("int_"):
             return "a whole number, such as 3"
         case kind if kind.startswith(("decimal_", "finite_")):

@@ -8,7 +8,6 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -38,7 +37,7 @@ from services.messaging.avro import UndecodableError
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.invoicing import TIME_ZONE, opening, since_opening
 from services.pos_simulator.simulation import Options
-from services.settings import Settings
+from services.settings import ExportFormat, Settings
 
 _RETURNS, _EXCHANGES, _OFFLINE = 0.04, 0.02, 0.05
 """Shares of the simulated invoices. Even a short day has some invoices of each kind."""
@@ -61,12 +60,7 @@ _KNOWN_ERRORS = (
 console = Console(emoji=False)
 
 
-class ExportFormat(StrEnum):
-    PARQUET = "parquet"
-    DELTA = "delta"
-
-
-def demo_settings(directory: Path, export_format: str) -> Settings:
+def demo_settings(directory: Path, export_format: ExportFormat) -> Settings:
     """Settings of a short run on a small machine."""
     return private_settings(
         directory,
@@ -101,7 +95,7 @@ def main(  # noqa: PLR0913  # one argument for each option
     ] = None,
     export_format: Annotated[
         ExportFormat, typer.Option(help="Format of the exported files that are compared.")
-    ] = ExportFormat.PARQUET,
+    ] = "parquet",
     *,
     containers: Annotated[bool, typer.Option("--containers", help="Run the stack in containers.")] = False,
     secured: Annotated[
@@ -116,7 +110,7 @@ def main(  # noqa: PLR0913  # one argument for each option
     console.stderr = as_json
     if secured and not containers:
         raise typer.BadParameter("--secured works only with --containers: add it")
-    if containers and export_format is ExportFormat.DELTA:
+    if containers and export_format == "delta":
         raise typer.BadParameter("--export-format delta works only without --containers: leave one of them out")
     recorded = [file.resolve() for file in files or []]
     var = folder.resolve() if folder else folders.enter() / "var"

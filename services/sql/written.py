@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from schemas.topics import LOYALTY
 from services.errors import SettingsError, UserError
-from services.settings import Settings
+from services.settings import ExportFormat, Settings
 from services.sql.catalogue import CUSTOMER_LINE_ITEMS, LINE_ITEMS, TABLES
 from services.sql.database import Database
 from services.sql.files import open_delta
@@ -118,7 +118,7 @@ def _locked(folder: str) -> Iterator[None]:
         yield
 
 
-def _read(folder: str, export_format: str) -> pa.Table | None:
+def _read(folder: str, export_format: ExportFormat) -> pa.Table | None:
     """The rows that the folder has, or None if it is new."""
     delta = open_delta(folder)
     file = Path(folder, _FILE)

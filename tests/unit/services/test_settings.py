@@ -71,6 +71,7 @@ def test_no_duration_is_negative(monkeypatch: pytest.MonkeyPatch, name: str) -> 
         ("LOYALTY_FACTOR", "half", "a number, such as 0.02"),
         ("LOYALTY_FACTOR", "1.5", "at most 1"),
         ("ACCEPT_DATA_LOSS", "maybe", "true or false"),
+        ("STATE_STORE", "disk", "rocksdb or memory"),
         ("LOG_LEVEL", "TRACE", "DEBUG, INFO, WARNING or ERROR"),
         ("TOPIC_PREFIX", "a b", "letters, digits and hyphens"),
         ("RATE_LIMIT", "5", "a number and a unit, such as 500/second or 20/minute"),
