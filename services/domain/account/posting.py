@@ -31,6 +31,10 @@ class Posting:
     event: Event | None = None
     card: str = ""
 
+    def of(self, event: Event, programme: Programme) -> "Posting":
+        # ``dataclasses.replace`` takes several times as long.
+        return Posting(self.account, self.programmes, programme, self.time, self.outcome, event, self.card)
+
     def add_entry(self, kind: Kind, points: int = 0, **details: Any) -> Entry:
         """Appends an entry with the current state of the account. ``details`` are further fields of the entry."""
         account, event = self.account, self.event

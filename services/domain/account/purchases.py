@@ -44,17 +44,15 @@ def process_purchase(posting: Posting, event: Purchase) -> None:
     The sold half of an exchange comes first, as purchases come before returns of the same millisecond.
     """
     sold, returned = halves(event)
-    programme_at_arrival, rules = posting.programme, applicable_rules(event, posting.programmes)
+    rules = applicable_rules(event, posting.programmes)
     if sold and rules.programme.is_eligible(sold.customer_type):
-        posting.event, posting.programme = sold, rules.programme
-        points = _earn(posting, with_campaign_time(sold, posting.programmes), rules)
-        # Tiers follow the time of arrival. The version of a late receipt may not know the customer's tier.
-        posting.programme = programme_at_arrival
+        sale = posting.of(sold, rules.programme)
+        points = _earn(sale, with_campaign_time(sold, posting.programmes), rules)
         if rules.programme.tier_period:
-            _count_towards_tier(posting, points)
+            # Tiers follow the time of arrival. The version of a late receipt may not know the customer's tier.
+            _count_towards_tier(posting.of(sold, posting.programme), points)
     if returned and event.invoice_number not in posting.account.returns:
-        posting.event = returned
-        _process_return(posting, returned)
+        _process_return(posting.of(returned, posting.programme), returned)
     settle(posting, event.invoice_number)
 
 
