@@ -85,7 +85,7 @@ class InvalidProgramme(
     title="The programme is not valid",
     example={"problems": [{"line": 3, "path": "tiers", "message": "should be a list"}], "reason": "line 3, tiers"},
 ):
-    """The programme was not published. Correct the file or the time: {reason}"""
+    """The programme was not published. Correct the file or the time: {reason}."""
 
 
 class BrokerUnavailable(

@@ -46,11 +46,11 @@ def pseudonyms(key_file: Path) -> Pseudonyms:
     except OSError as error:
         raise SettingsError(
             f"cannot read or create {key_file}: {error.strerror}. Set LOYALTY_PSEUDONYM_KEY_FILE "
-            "(LOYALTY_CUSTOMER_KEY_FILE for customer keys) to a file that all processes share and this user may read."
+            "(LOYALTY_CUSTOMER_KEY_FILE for customer keys) to a file that all processes share and this user may read"
         ) from error
     if len(key) != KEY_BYTES:
         raise SettingsError(
-            f"{key_file} is not a key: it has {len(key)} bytes, not {KEY_BYTES}. Restore it from a backup."
+            f"{key_file} is not a key: it has {len(key)} bytes, not {KEY_BYTES}. Restore it from a backup"
         )
     return Pseudonyms(key)
 

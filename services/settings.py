@@ -438,12 +438,12 @@ class Settings(BaseSettings):
             raise SettingsError(
                 f"LOYALTY_API_HOST: other machines can reach {self.api_host}. Without credentials, the API listens on "
                 "loopback addresses only. Set LOYALTY_API_ACCESS=authenticated and make a key with `loyalty keys "
-                "create`, or set LOYALTY_API_ACCESS=anyone if something else protects the port."
+                "create`, or set LOYALTY_API_ACCESS=anyone if something else protects the port"
             )
         if self.application_server is None and self.api_host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not bound
             raise SettingsError(
                 f"LOYALTY_APPLICATION_SERVER: it must be set, because no peer can reach {self.api_host}. Set it to the "
-                "URL at which the other instances reach this one, such as http://10.0.0.7:8080."
+                "URL at which the other instances reach this one, such as http://10.0.0.7:8080"
             )
 
     def require_safe_metrics(self) -> None:
@@ -453,7 +453,7 @@ class Settings(BaseSettings):
                 raise SettingsError(
                     f"LOYALTY_METRICS_HOST: other machines can reach {self.metrics_host}. Without a key, a process "
                     "serves its metrics on loopback addresses only. Write a random key into a file, for example with "
-                    "`openssl rand -hex 32`, and set LOYALTY_METRICS_KEY_FILE to the file."
+                    "`openssl rand -hex 32`, and set LOYALTY_METRICS_KEY_FILE to the file"
                 )
         elif not lines_of(self.metrics_key_file):
             raise SettingsError(f"LOYALTY_METRICS_KEY_FILE: {self.metrics_key_file} has no key: write one into it")

@@ -55,7 +55,7 @@ def main(
             raise SystemExit(
                 "\n  ".join([f"{name}: these changes break programs that were written for the last release:", *changes])
                 + f"\nKeep the contract, or raise the version {version('retail-loyalty')} in pyproject.toml and run"
-                " `make setup`."
+                " `make setup`"
             )
         for folder in (FOLDER, FOLDER / "released") if release else (FOLDER,):
             folder.mkdir(parents=True, exist_ok=True)

@@ -68,13 +68,13 @@ def encode_account(account: AccountState) -> bytes:
 def decode_account(state: bytes) -> AccountState:
     """Returns the account. Raises UndecodableError if this version cannot read the bytes."""
     if state[:1] not in (_MESSAGE_PACK, MARKER):
-        raise UndecodableError(f"The format {state[:1]!r} is not known. Use the release that wrote the checkpoint.")
+        raise UndecodableError(f"the format {state[:1]!r} is not known. Use the release that wrote the checkpoint")
     try:
         if state[:1] == MARKER:
             return ErasureMarker(_decode_time(memoryview(state)[1:]))
         stored = _decode(memoryview(state)[1:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UndecodableError(f"The account cannot be decoded: {error}") from error
+        raise UndecodableError(f"the account cannot be decoded: {error}") from error
     account = Account(*_fields_of(stored))
     for command_id, past in stored.commands.items():
         if isinstance(past, int):

@@ -212,7 +212,7 @@ class Programmes:
         try:
             return self._by_number[number]
         except KeyError:
-            raise LookupError(f"The programme has no version {number}") from None
+            raise LookupError(f"the programme has no version {number}") from None
 
     @cached_property
     def _by_number(self) -> dict[int, Programme]:

@@ -101,7 +101,7 @@ def _time_zone(name: str) -> str:
 
 def _time_zone_here(name: str) -> str:
     if name not in _zones_here():
-        raise ValueError(f"{name!r} is not a time zone of this machine. Install a newer package tzdata.")
+        raise ValueError(f"{name!r} is not a time zone of this machine. Install a newer package tzdata")
     return name
 
 
@@ -111,13 +111,13 @@ def _hours(value: str) -> tuple[int, int]:
         raise ValueError(f"{value!r} is not a range of full hours such as 17:00-20:00")
     first, end = int(match[1]), int(match[2])
     if not first < end <= _LAST_HOUR:
-        raise ValueError(f"{value} does not end later on the same day. Write two campaigns for 22:00-2:00.")
+        raise ValueError(f"{value} does not end later on the same day. Write two campaigns for 22:00-2:00")
     return first, end
 
 
 def _not_empty(values: list[str]) -> list[str]:
     if not values:
-        raise ValueError("is an empty list. Remove the key instead.")
+        raise ValueError("is an empty list. Remove the key instead")
     return values
 
 
@@ -161,7 +161,7 @@ class _Campaign(FileModel):
     @model_validator(mode="after")
     def _changes_points(self) -> "_Campaign":
         if self.multiplier == 1 and not self.bonus:
-            raise ValueError("changes no points. Add a bonus, or a multiplier other than 1.")
+            raise ValueError("changes no points. Add a bonus, or a multiplier other than 1")
         return self
 
     def rules(self, items: frozenset[str]) -> domain.Campaign:
@@ -218,7 +218,7 @@ class _ProgrammeFile(FileModel):
         if notice and "valid_for" in info.data:
             valid_for = info.data["valid_for"]
             if valid_for is None:
-                raise ValueError("points never expire without valid-for. Add valid-for or remove expiry-notice.")
+                raise ValueError("points never expire without valid-for. Add valid-for or remove expiry-notice")
             if notice >= valid_for:
                 raise ValueError(f"must be shorter than valid-for, which is {_iso(valid_for)}")
         return notice
@@ -240,7 +240,7 @@ class _ProgrammeFile(FileModel):
     @classmethod
     def _only_with_till(cls, limit: int, info: ValidationInfo) -> int:
         if info.data.get("time_basis") is TimeBasis.BROKER:
-            raise ValueError("has no effect with the time basis broker. Add time-basis: till, or remove this key.")
+            raise ValueError("has no effect with the time basis broker. Add time-basis: till, or remove this key")
         return limit
 
     @field_validator("campaigns")

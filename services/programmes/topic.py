@@ -142,7 +142,7 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
     except KafkaException as error:
         if error.args[0].code() in _FENCED_CODES:
             raise ProgrammeError(
-                "another publisher came after this one, so nothing was published. Publish again."
+                "another publisher came after this one, so nothing was published. Publish again"
             ) from error
         raise PublishError(f"topic {topic}: {error.args[0].str()}; nothing was published") from error
     try:
@@ -185,18 +185,18 @@ def _next(file: str, rules: Programme, before: Sequence[Version], effective_time
     if effective_time < 0:
         raise ProgrammeError(
             "a version cannot take effect before 1970. Nothing was published. Publish with a later time, or without a "
-            "time."
+            "time"
         )
     if effective_time < latest:
         raise ProgrammeError(
             f"version {before[-1].number} takes effect at {short_time_text(latest)}, and the next version cannot take "
-            "effect before it. Nothing was published. Publish with that time or a later one."
+            "effect before it. Nothing was published. Publish with that time or a later one"
         )
     # The latest version of an older release can have any time. The next version must be able to follow it.
     if effective_time > max(now + _TEN_YEARS, latest):
         raise ProgrammeError(
             f"{short_time_text(effective_time)} is more than ten years ahead, and no later version could take effect "
-            "before it. Nothing was published. Publish with an earlier time."
+            "before it. Nothing was published. Publish with an earlier time"
         )
     number = len(before) + 1
     return Version(number, effective_time, now, file, replace(rules, version=number, effective_time=effective_time))
@@ -235,7 +235,7 @@ def _refuse_too_soon(version: Version, append_time: int, notice: int) -> None:
             f"{short_time_text(version.effective_time)} is too soon: every process must know a version "
             f"{notice / _SECOND:.0f} s before it takes effect (LOYALTY_PROGRAMME_NOTICE). The earliest time is now "
             f"{short_time_text(_earliest(notice))}. Nothing was published. Publish with a later time, or without a "
-            "time."
+            "time"
         )
 
 

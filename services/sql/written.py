@@ -56,7 +56,7 @@ def require_own_folders(names: Iterable[str], settings: Settings) -> None:
             raise SettingsError(
                 f"cannot write a table to {folder}: LOYALTY_EXPORT_DIR is {settings.export_dir}, and one of the two "
                 "folders is in the other. Rows of the table could become line items, and files of line items could be "
-                "deleted. Set LOYALTY_TABLES_DIR to a folder beside LOYALTY_EXPORT_DIR."
+                "deleted. Set LOYALTY_TABLES_DIR to a folder beside LOYALTY_EXPORT_DIR"
             )
 
 

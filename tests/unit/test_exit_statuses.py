@@ -1,5 +1,8 @@
-"""The exit statuses of docs/reference/cli.md, for errors that a user can solve."""
+"""Errors that a user can solve: the exit statuses of docs/reference/cli.md, and the form of their texts."""
 
+import ast
+import re
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -21,6 +24,8 @@ from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.programmes.file import ProgrammeError
 from services.settings import Settings
 from services.start_up import StartUpError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -82,3 +87,18 @@ def test_rebuild_and_audit(rebuild: int, error: Exception, monkeypatch: pytest.M
         with pytest.raises(typer.Exit) as end, open_context("test", failed):
             raise error
         assert status == end.value.exit_code
+
+
+def test_no_text_of_an_error_ends_with_a_full_stop() -> None:
+    """The command line prints the text after "error: ", and other texts continue it."""
+    files = [
+        file for name in ("api", "infra", "pipelines", "schemas", "services") for file in (ROOT / name).rglob("*.py")
+    ]
+    raised = {
+        f"{file.relative_to(ROOT)}:{node.lineno}": ast.unparse(node.exc)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Raise) and node.exc
+    }
+    assert len(raised) > 100
+    assert [] == [place for place, text in raised.items() if re.search(r"\.['\"]\)$", text)]
