@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -68,7 +69,8 @@ def install(app: FastAPI) -> None:
             return problems.UnknownRoute().response()
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             return problems.MethodNotAllowed(headers=headers).response()
-        return problems.OtherProblem(status, "http-error", status.phrase, str(error.detail), headers=headers).response()
+        title = httpx.codes.get_reason_phrase(status)
+        return problems.OtherProblem(status, "http-error", title, str(error.detail), headers=headers).response()
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid_request(_: Request, error: RequestValidationError) -> Response:

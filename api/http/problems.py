@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Self
 
+import httpx
 import orjson
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -123,7 +124,8 @@ def responses(*kinds: type[Problem]) -> dict[int | str, dict[str, Any]]:
         response = described.setdefault(
             kind.status.value,
             {
-                "description": kind.status.phrase,
+                # The phrases of HTTPStatus depend on the version of Python.
+                "description": httpx.codes.get_reason_phrase(kind.status),
                 "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": {}}},
             },
         )
@@ -244,6 +246,6 @@ class InternalError(
     Problem,
     status=HTTPStatus.INTERNAL_SERVER_ERROR,
     code="internal-error",
-    title=HTTPStatus.INTERNAL_SERVER_ERROR.phrase,
+    title="Internal Server Error",
 ):
     """The request failed because of a defect. The log of the server has the cause. Report it to the operator."""

@@ -4,14 +4,17 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
+from http import HTTPStatus
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 from starlette.responses import JSONResponse
 
+from api.http import error_handlers
 from api.http.documentation import PATHS
+from api.http.problems import InvalidParameters, responses
 
 
 class Addresses(HTMLParser):
@@ -91,3 +94,17 @@ def test_the_page_can_send_credentials(client: TestClient) -> None:
     assert client.get("/redoc").status_code == 404
     assert client.head("/docs").status_code == 200
     assert client.get("/docs/redoc.standalone.js").status_code == 404
+
+
+def test_texts_do_not_depend_on_the_version_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 has other phrases than Python 3.11 for some statuses."""
+    monkeypatch.setattr(HTTPStatus.UNPROCESSABLE_ENTITY, "phrase", "another phrase")
+    app = FastAPI()
+    error_handlers.install(app)
+
+    @app.get("/")
+    def fail() -> None:
+        raise HTTPException(422, "because")
+
+    assert "Unprocessable Entity" == responses(InvalidParameters)[422]["description"]
+    assert "Unprocessable Entity" == TestClient(app).get("/").json()["title"]
