@@ -5,6 +5,7 @@ import json
 import sqlite3
 import tarfile
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def continue_release(archive: Path, folder: Path, settings: Settings) -> Setting
     _publish(folder / RECORDS, settings)
     new_ids = {old: new for name, new in topic_ids(settings).items() if (old := release.topic_ids.get(name))}
     _rename(folder / "checkpoints", {release.prefix: settings.topic_prefix, release.folder: str(folder)})
-    with sqlite3.connect(folder / "ledger.sqlite") as ledger:
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
         changes = [(new, old) for old, new in new_ids.items()]
         ledger.executemany("UPDATE ledger_position SET topic_id = ? WHERE topic_id = ?", changes)
         ledger.execute(

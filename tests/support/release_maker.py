@@ -13,6 +13,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -147,7 +148,7 @@ def _count(settings: Settings, topic: str) -> int:
 def _ledger_entries(settings: Settings) -> int:
     import sqlite3
 
-    with sqlite3.connect(settings.ledger_url.removeprefix("sqlite:///")) as database:
+    with closing(sqlite3.connect(settings.ledger_url.removeprefix("sqlite:///"))) as database:
         (count,) = database.execute("SELECT count(*) FROM ledger_entry").fetchone()
     return int(count)
 

@@ -26,11 +26,11 @@ from services.cli import app
 from services.cli.output import table
 from services.cli.sql import _answer
 from services.cli.sql_shell import completer_of, ends, run_shell
-from services.ledger.database import migrate, writing_engine
 from services.settings import Settings, read_settings
 from services.sql.database import Database
 from services.sql.questions import QUESTIONS
 from tests.support.kafka import NOBODY
+from tests.support.ledger import Ledger
 
 STATEMENT = """
     SELECT 1 AS a, 'x,"y' AS b, 1.50::DECIMAL(9,2) AS c, NULL AS d, DATE '2026-11-22' AS e, '\\xFF'::BLOB AS f, [1] AS g
@@ -231,7 +231,7 @@ def a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     monkeypatch.setenv("LOYALTY_LEDGER_URL", url)
     monkeypatch.setenv("LOYALTY_KAFKA_BOOTSTRAP_SERVERS", NOBODY)
-    migrate(writing_engine(url))
+    Ledger(url).close()
 
 
 @pytest.fixture
