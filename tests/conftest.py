@@ -83,6 +83,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     secured broker share a process, too. The tests with a Schema Registry run in the first process, because some of them
     need Spark.
     """
+    # The parameters of a test replace those of the fixture, so a marker there would be lost.
+    if "callspec" in vars(item) and item.callspec.params.get("database_url") == "postgresql":
+        item.add_marker(pytest.mark.program)
     if "unit" in item.path.parts:
         return
     groups = {"spark": "spark", "registry": "spark", "secured": "secured"}
@@ -265,7 +268,7 @@ def postgresql(pytestconfig: pytest.Config) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.program)])
+@pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty database for this test, in SQLite and in PostgreSQL."""
     from tests.support.postgresql import database
