@@ -1,20 +1,31 @@
-"""Fixtures of the tests of services: no broker, and state stores."""
+"""Fixtures of the tests of services: no broker or librdkafka's mock, and state stores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from services.settings import Settings
 from services.state_stores.contract import StorePartition
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
+from tests.support.mock_kafka import mock_broker
 
 
 @pytest.fixture(autouse=True)
-def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No broker listens, so nothing waits long for one."""
-    for module in ("dead_letters", "publishing"):
-        monkeypatch.setattr(f"services.messaging.{module}.BROKER_TIMEOUT", 0.1)
+def _no_broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No broker listens, so nothing waits long for one. The broker of a test may be slow on a busy machine."""
+    if "mocked_broker" not in request.fixturenames:
+        for module in ("dead_letters", "publishing"):
+            monkeypatch.setattr(f"services.messaging.{module}.BROKER_TIMEOUT", 0.1)
+
+
+@pytest.fixture
+def mocked_broker() -> Iterator[tuple[Settings, Producer]]:
+    """Settings of a broker that answers, and a producer."""
+    with mock_broker() as found:
+        yield found
 
 
 @pytest.fixture(params=["memory", "rocksdb"])

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
 from infra.local.ports import free_port
@@ -16,7 +17,6 @@ from services.messaging.publishing import PublishError
 from services.messaging.resending import ResendingProducer
 from services.settings import Settings
 from tests.support.builders import IDS
-from tests.support.mock_kafka import mock_broker
 
 MINE = audit_record(
     "key:1", "DELETE /v1/customers/{card}", "200", "http://one:8080", customer="p1-x", details={"a": "b"}
@@ -43,16 +43,15 @@ def test_records_keep_all_fields() -> None:
     assert audit_record("a", "b", "c", "d")["EventID"] != audit_record("a", "b", "c", "d")["EventID"]
 
 
-def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(mocked_broker: tuple[Settings, Producer]) -> None:
     """The record is only in the log, and counts as lost."""
-    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 10.0)
+    settings, _ = mocked_broker
     lost: list[None] = []
-    with mock_broker() as (settings, _):
-        trail = AuditTrail(settings, lambda: lost.append(None))
-        for actor in ("first", "\ud800", "third"):
-            trail.write(audit_record(actor, "b", "c", "d"))
-        trail.close()
-        assert (["first", "third"], 1) == (sorted(each["Actor"] for each in read_trail(settings)), len(lost))
+    trail = AuditTrail(settings, lambda: lost.append(None))
+    for actor in ("first", "\ud800", "third"):
+        trail.write(audit_record(actor, "b", "c", "d"))
+    trail.close()
+    assert (["first", "third"], 1) == (sorted(each["Actor"] for each in read_trail(settings)), len(lost))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from services.domain.validation import INVOICE_TOO_LARGE
-from services.messaging import dead_letters, headers, publishing
+from services.messaging import dead_letters, headers
 from services.messaging.dead_letters import (
     DeadLetter,
     DeadLettersError,
@@ -28,7 +28,7 @@ from services.messaging.dead_letters import (
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError
 from services.messaging.topic_reader import records_of
 from services.settings import Settings
-from tests.support.mock_kafka import hanging, mock_broker, refuse_next
+from tests.support.mock_kafka import hanging, refuse_next
 
 _PRODUCE = 0
 LETTER = DeadLetter(RecordPosition(0, 4), 1, "pos-invoices", RecordPosition(1, 7), "StoreID is missing", b"STR1", b"{}")
@@ -108,18 +108,11 @@ def test_a_record_is_only_replayed_to_a_topic_whose_records_become_dead_letters(
     )[0]
 
 
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Settings, Producer]]:
-    monkeypatch.setattr(publishing, "BROKER_TIMEOUT", 10.0)
-    with mock_broker() as found:
-        yield found
-
-
-def test_a_replay_keeps_all_headers(broker: tuple[Settings, Producer]) -> None:
+def test_a_replay_keeps_all_headers(mocked_broker: tuple[Settings, Producer]) -> None:
     """A record can have several headers of one name, for example of two proxies on its way. The replay adds the time
     at which the record became a dead letter.
     """
-    settings, producer = broker
+    settings, producer = mocked_broker
     pairs = [("via", b"one"), ("via", b"two"), ("empty", None)]
     origin = [(name, b"0") for name in headers.OF_DEAD_LETTERS[1:]]
     producer.produce("dead-letters", b"{}", headers=[*pairs, ("dead_letter_topic", b"pos-invoices"), *origin])
@@ -133,9 +126,9 @@ def test_a_replay_keeps_all_headers(broker: tuple[Settings, Producer]) -> None:
     assert [[*pairs, added]] == [each.headers() for each in records_of(settings, "pos-invoices", "test")]
 
 
-def test_a_replay_leaves_out_what_the_pipeline_may_have_forgotten(broker: tuple[Settings, Producer]) -> None:
+def test_a_replay_leaves_out_what_the_pipeline_may_have_forgotten(mocked_broker: tuple[Settings, Producer]) -> None:
     """The pipeline remembers records for two horizons. A record may wait in its topic for one of them."""
-    settings, producer = broker
+    settings, producer = mocked_broker
     producer.list_topics("pos-invoices", timeout=10)  # creates it
     since = replayed_since(settings, older=False)
     young = replace(LETTER, time=since + 60_000)
@@ -164,10 +157,10 @@ def test_a_replay_publishes_a_young_letter_of_a_record_that_also_has_an_old_one(
 
 
 def test_a_selection_by_reason_also_has_the_young_letter_of_a_record_with_an_old_one(
-    broker: tuple[Settings, Producer],
+    mocked_broker: tuple[Settings, Producer],
 ) -> None:
     """The selection leaves out the second young letter, which a restart of the pipeline can write."""
-    settings, producer = broker
+    settings, producer = mocked_broker
     since = replayed_since(settings, older=False)
     origin = [(name, b"7") for name in headers.OF_DEAD_LETTERS]
     for time_ms in (since - 60_000, since + 60_000, since + 60_000):
@@ -202,18 +195,22 @@ def published_by(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return published
 
 
-def test_an_error_within_a_replay_says_how_many_records_were_published(broker: tuple[Settings, Producer]) -> None:
+def test_an_error_within_a_replay_says_how_many_records_were_published(
+    mocked_broker: tuple[Settings, Producer],
+) -> None:
     def letters() -> Iterator[DeadLetter]:
         yield LETTER
         raise DeadLettersError("topic dead-letters: the broker is away")
 
     with pytest.raises(DeadLettersError, match="1 records were published before"):
-        replay(broker[0], letters(), ["pos-invoices"], since=0)
+        replay(mocked_broker[0], letters(), ["pos-invoices"], since=0)
 
 
-def test_an_error_names_the_dead_letter_that_is_larger_than_its_topic_allows(broker: tuple[Settings, Producer]) -> None:
+def test_an_error_names_the_dead_letter_that_is_larger_than_its_topic_allows(
+    mocked_broker: tuple[Settings, Producer],
+) -> None:
     """The same replay would fail again, so the error does not advise it."""
-    settings, producer = broker
+    settings, producer = mocked_broker
     producer.list_topics("pos-invoices", timeout=10)  # creates it
     refuse_next(producer, _PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
 
@@ -251,14 +248,14 @@ def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatc
     ids=["headers-fit", "large-header", "many-headers", "large-value"],
 )
 def test_a_dead_letter_has_no_parts_that_are_too_large(
-    broker: tuple[Settings, Producer],
+    mocked_broker: tuple[Settings, Producer],
     value: bytes,
     headers_of_record: list[tuple[str, bytes | None]],
     kept: tuple[bytes | None, bytes | None, int],
     end: str,
 ) -> None:
     """They may not fit into the topic. The reason says which parts are missing."""
-    settings, producer = broker
+    settings, producer = mocked_broker
     producer.list_topics("dead-letters", timeout=10)  # creates it
     record = SimpleNamespace(
         topic=lambda: "loyalty", partition=int, offset=int, key=lambda: b"k", value=lambda: value,
@@ -275,9 +272,9 @@ def test_a_dead_letter_has_no_parts_that_are_too_large(
         topics_of(Settings(), [letter], [], since=0)
 
 
-def test_a_cancelled_write_does_not_wait_for_the_broker(broker: tuple[Settings, Producer]) -> None:
+def test_a_cancelled_write_does_not_wait_for_the_broker(mocked_broker: tuple[Settings, Producer]) -> None:
     """The process ends soon after SIGTERM, also while the broker hangs. The next process writes the dead letter."""
-    settings, producer = broker
+    settings, producer = mocked_broker
     writer = DeadLetterWriter(settings, "test")
     record = SimpleNamespace(
         topic=lambda: "topic", partition=int, offset=int, value=bytes, key=bytes, headers=list[tuple[str, bytes]]

@@ -1,12 +1,10 @@
 """Producers that librdkafka has ended by a fatal error, on the broker that it contains for tests."""
 
-from collections.abc import Iterator
-
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 from structlog.testing import capture_logs
 
-from services.messaging import clients, publishing
+from services.messaging import clients
 from services.messaging.publishing import Publisher, PublishError, connected_producer
 from services.messaging.resending import ResendingProducer
 from services.settings import Settings
@@ -17,10 +15,8 @@ _INIT_PRODUCER_ID = 22
 
 
 @pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    monkeypatch.setattr(publishing, "BROKER_TIMEOUT", 10.0)
-    with mock_broker() as (settings, _):
-        yield settings
+def settings(mocked_broker: tuple[Settings, Producer]) -> Settings:
+    return mocked_broker[0]
 
 
 def test_records_without_an_acknowledgement_are_sent_by_another_producer(settings: Settings) -> None:

@@ -1,8 +1,6 @@
 """Versions of the programme, without Kafka. tests/integration/test_programmes.py has the other tests."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import KafkaError, Producer
@@ -15,18 +13,18 @@ from services.programmes import topic
 from services.programmes.file import ProgrammeError, parse_programme
 from services.programmes.topic import UncertainPublicationError, Version, _next, _now, publish_programme
 from services.settings import Settings
-from tests.support.mock_kafka import mock_broker, refuse_next, requests_to
+from tests.support.mock_kafka import refuse_next, requests_to
 
 FILE = "loyalty-factor: 0.02\n"
 PRODUCE, END_TRANSACTION = 0, 26
 
 
-@contextmanager
-def broker_with_topics() -> Iterator[tuple[Settings, Producer]]:
-    with mock_broker() as (settings, broker):
-        for each in (topics.POS_INVOICES, topics.LOYALTY_COMMANDS, topics.LOYALTY_PROGRAMMES):
-            broker.list_topics(settings.name_of(each), timeout=10)  # creates it
-        yield settings, broker
+@pytest.fixture
+def broker_with_topics(mocked_broker: tuple[Settings, Producer]) -> tuple[Settings, Producer]:
+    settings, broker = mocked_broker
+    for each in (topics.POS_INVOICES, topics.LOYALTY_COMMANDS, topics.LOYALTY_PROGRAMMES):
+        broker.list_topics(settings.name_of(each), timeout=10)  # creates it
+    return mocked_broker
 
 
 def test_a_published_version_keeps_a_time_zone_that_is_no_longer_accepted() -> None:
@@ -82,19 +80,22 @@ def test_a_version_can_follow_one_that_takes_effect_too_late() -> None:
         _next(FILE, Programme(), before, far + 1, notice=0)
 
 
-def test_a_publication_that_is_not_delivered_ends_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publication_that_is_not_delivered_ends_its_transaction(
+    broker_with_topics: tuple[Settings, Producer],
+) -> None:
     """Readers wait behind an open transaction until the broker ends it after a minute."""
-    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 10.0)
-    with broker_with_topics() as (settings, broker):
-        refuse_next(broker, PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-        with requests_to(broker) as requests, pytest.raises(PublishError, match="nothing was published"):
-            publish_programme(FILE, settings)
+    settings, broker = broker_with_topics
+    refuse_next(broker, PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with requests_to(broker) as requests, pytest.raises(PublishError, match="nothing was published"):
+        publish_programme(FILE, settings)
 
     assert [PRODUCE, END_TRANSACTION] == [each for each in requests if each in (PRODUCE, END_TRANSACTION)]
 
 
 @pytest.mark.parametrize("lost", ["commit", "read", "readable"])
-def test_a_version_that_the_broker_may_have_is_uncertain(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+def test_a_version_that_the_broker_may_have_is_uncertain(
+    broker_with_topics: tuple[Settings, Producer], monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
     """The broker refuses the commit, or no reader gets or understands the versions. So nobody may simply repeat it."""
     reads = 0
 
@@ -108,8 +109,8 @@ def test_a_version_that_the_broker_may_have_is_uncertain(monkeypatch: pytest.Mon
         return []
 
     monkeypatch.setattr(topic, "published_versions", read_once)
-    with broker_with_topics() as (settings, broker):
-        if lost == "commit":
-            refuse_next(broker, END_TRANSACTION, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        with pytest.raises(UncertainPublicationError, match="`loyalty programme show` shows"):
-            publish_programme(FILE, settings)
+    settings, broker = broker_with_topics
+    if lost == "commit":
+        refuse_next(broker, END_TRANSACTION, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    with pytest.raises(UncertainPublicationError, match="`loyalty programme show` shows"):
+        publish_programme(FILE, settings)
