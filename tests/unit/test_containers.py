@@ -39,7 +39,7 @@ def interpolated(text: str) -> str:
 def compose() -> dict[str, Any]:
     """The compose file with default values and merged anchors."""
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
-    parsed: dict[str, Any] = yaml.safe_load(interpolated(text))
+    parsed: dict[str, Any] = yaml.load(interpolated(text), yaml.CSafeLoader)
     return parsed
 
 

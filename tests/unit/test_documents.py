@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -33,7 +33,6 @@ from services.tracing import TRACEPARENT
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 OWN_OPTIONS = {("pipeline",): "pipelines", ("api",): "api", ("demo",): "infra/demo"}
 """Commands that forward their options, and the program that accepts them."""
 
@@ -48,22 +47,24 @@ def filled(document: Path) -> str:
     return on_page_markdown(document.read_text(encoding="utf-8"))
 
 
-@EVERY_DOCUMENT
-def test_the_parts_that_come_from_code_are_current(document: Path) -> None:
+def found_in_documents(find: Callable[[Path], Iterable[str]]) -> list[str]:
+    """What a function finds in each document, after the name of the document."""
+    return [f"{document.relative_to(ROOT)}: {found}" for document in DOCUMENTS for found in find(document)]
+
+
+def test_the_parts_that_come_from_code_are_current() -> None:
     """After a change of the code, `make contracts` writes them."""
-    markdown = document.read_text(encoding="utf-8")
-    assert with_committed_parts(markdown) == markdown
+    for document in DOCUMENTS:
+        markdown = document.read_text(encoding="utf-8")
+        assert with_committed_parts(markdown) == markdown, document
 
 
 def test_the_tests_of_security_exist() -> None:
     """Every test and file of tests that the page of security names is there."""
     named = set(_CODE.findall((ROOT / "docs/reference/security.md").read_text(encoding="utf-8")))
-    defined = {
-        node.name
-        for file in ROOT.glob("tests/**/test_*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    files = ROOT.glob("tests/**/test_*.py")
+    definition = re.compile(r"^ *(?:async )?def (test_\w+)\(", re.MULTILINE)
+    defined = {name for file in files for name in definition.findall(file.read_text(encoding="utf-8"))}
     tests = {name for name in named if name.startswith("test_")}
     assert len(tests) > 20
     assert set() == tests - defined
@@ -90,9 +91,12 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).strip().replace(" ", "-")
 
 
-@EVERY_DOCUMENT
-def test_relative_links_lead_somewhere(document: Path) -> None:
+def test_relative_links_lead_somewhere() -> None:
     """Every link inside the project leads to a file that exists, and to a heading of that file."""
+    assert [] == found_in_documents(broken_links)
+
+
+def broken_links(document: Path) -> list[str]:
     broken = []
     for link in _LINK.findall(_FENCED.sub("", document.read_text(encoding="utf-8"))):
         path, _, heading = link.partition("#")
@@ -102,29 +106,36 @@ def test_relative_links_lead_somewhere(document: Path) -> None:
         if not target.exists():
             broken.append(link)
         elif heading:
-            headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", filled(target)), re.MULTILINE)
-            broken += [link] * (heading not in map(anchor, headings))
-    assert [] == broken
+            broken += [link] * (heading not in anchors(target))
+    return broken
 
 
-@EVERY_DOCUMENT
-def test_make_targets_exist(document: Path) -> None:
+@cache
+def anchors(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", filled(document)), re.MULTILINE)
+    return set(map(anchor, headings))
+
+
+def test_make_targets_exist() -> None:
     """Every `make` target of a document is a target of the Makefile."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    named = {name for line in commands(document) for name in re.findall(r"^make ([a-z-]+)", line)}
-    assert set() == named - targets
+    named = re.compile(r"^make ([a-z-]+)", re.MULTILINE)
+    assert [] == found_in_documents(lambda document: {*named.findall("\n".join(commands(document)))} - targets)
 
 
-@EVERY_DOCUMENT
-def test_modules_and_files_that_are_named_as_code_exist(document: Path) -> None:
+def test_modules_and_files_that_are_named_as_code_exist() -> None:
     """Every module after `python -m` and every file or folder of the project that a document names exists."""
+    assert [] == found_in_documents(missing_modules_and_files)
+
+
+def missing_modules_and_files(document: Path) -> list[str]:
     code = "\n".join(commands(document))
     modules = re.findall(r"python -m ((?:api|benchmarks|infra|pipelines|services|tests)[\w.]*)", code)
     folders = "api|benchmarks|docs|infra|pipelines|requirements|schemas|services|tests"
     named = re.findall(rf"^(?:{folders})/[\w./-]*\w", code, re.MULTILINE)
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    assert [] == missing + [name for name in named if not (ROOT / name).exists()]
+    return missing + [name for name in named if not (ROOT / name).exists()]
 
 
 def test_pages_that_the_code_names_exist() -> None:
@@ -141,12 +152,11 @@ def test_pages_that_the_code_names_exist() -> None:
     assert [] == [page for page in sorted(named) if not (ROOT / page).exists()]
 
 
-@EVERY_DOCUMENT
-def test_settings_that_are_named_exist(document: Path) -> None:
+def test_settings_that_are_named_exist() -> None:
     """Every LOYALTY_ variable of a document is a setting, or the beginning of several (LOYALTY_SPARK_…)."""
     known = {f"LOYALTY_{name.upper()}" for name in Settings.model_fields}
-    found = set(re.findall(r"LOYALTY_[A-Z_]*[A-Z](?![A-Z_]|_…)", document.read_text(encoding="utf-8")))
-    assert set() == found - known
+    named = re.compile(r"LOYALTY_[A-Z_]*[A-Z](?![A-Z_]|_…)")
+    assert [] == found_in_documents(lambda document: {*named.findall(document.read_text(encoding="utf-8"))} - known)
 
 
 def test_every_setting_is_documented_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,10 +273,11 @@ def test_commands_are_found() -> None:
     assert {"simulate", "dead-letters", "topics"} <= shown
 
 
-@EVERY_DOCUMENT
-def test_commands_and_their_options_exist(document: Path) -> None:
+def test_commands_and_their_options_exist() -> None:
     """Every `loyalty …` of a document can be run: the command exists and has the options."""
-    assert [] == [line for line, words in uses(document).items() if not is_command(words)]
+    assert [] == found_in_documents(
+        lambda document: [line for line, words in uses(document).items() if not is_command(words)]
+    )
 
 
 @cache

@@ -32,7 +32,7 @@ def version() -> str:
 
 
 def documents(path: Path) -> list[Manifest]:
-    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    return list(yaml.load_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader))
 
 
 def manifests(kustomization: Path) -> list[Manifest]:

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.xdist_group("supply chain")
 
 EPOCH = "1700000000"
 REQUIREMENTS = jars.ROOT / "requirements"
+VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
+"""It reads the schema of CycloneDX at its first use."""
 
 
 def advisory(name: str, ecosystem: str = PYPI, **fields: Any) -> dict[str, Any]:
@@ -210,7 +212,7 @@ def test_each_image_has_a_valid_sbom(image: str, sboms: Path, monkeypatch: pytes
 
     monkeypatch.setenv("SOURCE_DATE_EPOCH", EPOCH)
     assert text == sbom(image, root["version"])
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    assert VALIDATOR.validate_str(text) is None
     assert image == root["name"]
     assert "pkg:docker/debian@bookworm-slim" in {each["purl"] for each in document["components"]}
 

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import schemathesis
@@ -18,8 +18,8 @@ from schemathesis.checks import (
 )
 from schemathesis.schemas import BaseSchema
 
-from api.app import create_app
 from api.security.gate import PUBLIC_PATHS
+from infra.contracts.__main__ import committed
 from services.api_keys.keys import Scope
 from services.ledger.queries import LedgerQueries
 from services.settings import Settings
@@ -29,12 +29,9 @@ from tests.support.examples import examples
 from tests.support.ledger import Ledger
 from tests.support.secured import EVERYTHING, SecuredGroup, bearer, decision
 
-OPERATIONS = [
-    (method.upper(), path)
-    for path, item in create_app(MagicMock()).openapi()["paths"].items()
-    for method in item
-    if path not in PUBLIC_PATHS
-]
+PATHS = committed("openapi.json")["paths"]
+"""A test of contracts compares the committed document with the code."""
+OPERATIONS = [(method.upper(), path) for path, item in PATHS.items() for method in item if path not in PUBLIC_PATHS]
 NEEDED = {
     "GET /v1/customers/{card}/balance": {Scope.BALANCE_READ},
     "GET /v1/customers/{card}/events": {Scope.BALANCE_READ},
@@ -89,7 +86,7 @@ def test_the_list_of_public_paths_is_short() -> None:
 
 def test_the_document_has_the_problems_of_the_gate_beside_those_of_the_route() -> None:
     """Both can have the same status."""
-    responses = create_app(MagicMock()).openapi()["paths"]["/v1/customers/{card}/events"]["get"]["responses"]
+    responses = PATHS["/v1/customers/{card}/events"]["get"]["responses"]
 
     def codes(status: str) -> set[str]:
         return set(responses[status]["content"]["application/problem+json"]["examples"])
@@ -139,6 +136,7 @@ def test_no_request_without_the_right_credentials_gets_in(
     assert refused
 
 
+@cache
 def unknown_callers(secured: SecuredGroup) -> list[dict[str, str]]:
     """Headers without credentials, or with wrong, expired and revoked ones, and those of another issuer or audience."""
     revoked = secured.key(*Scope)

@@ -1,7 +1,6 @@
 """A database on the files and the ledger of a test."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,15 @@ import pytest
 
 from services.settings import Settings
 from services.sql.database import Database
-from tests.support.ledger import Ledger
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Database]]:
+def opened(database_url: str, tmp_path: Path) -> Iterator[Callable[..., Database]]:
     """Opens a database on the files and the ledger of this test."""
     found: list[Database] = []
 
     def opened(**changes: Any) -> Database:
-        settings = Settings(ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}", export_dir=str(tmp_path / "export"))
+        settings = Settings(ledger_url=database_url, export_dir=str(tmp_path / "export"))
         found.append(Database(settings.model_copy(update=changes)))
         return found[-1]
 
@@ -28,6 +26,6 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Database]]:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")) as ledger:
-        yield ledger
+def database_url(tmp_path: Path) -> str:
+    """The ledger of ``opened``."""
+    return f"sqlite:///{tmp_path / 'ledger.sqlite'}"

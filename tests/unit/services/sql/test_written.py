@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from datetime import date
 from pathlib import Path
@@ -36,14 +36,14 @@ WITHOUT_TOPICS = (
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(database_url: str, tmp_path: Path) -> Settings:
     """Line items of two invoices, and a ledger with their customer."""
     lines = [{"InvoiceNumber": f"INV{number}", "ItemCode": "A", "TotalValue": 1.5} for number in (1, 2)]
     folder = tmp_path / "export" / f"date={DAY}" / "batch=0"
     folder.mkdir(parents=True)
     parquet.write_table(pa.Table.from_pylist(lines), folder / "part-0.parquet")
     return Settings(
-        ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}",
+        ledger_url=database_url,
         export_dir=str(tmp_path / "export"),
         tables_dir=str(tmp_path / "tables"),
         customer_key_file=tmp_path / "customer.key",
@@ -51,10 +51,9 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def ledger(settings: Settings) -> Iterator[Ledger]:
-    with closing(Ledger(settings.ledger_url)) as ledger:
-        ledger.append((CARD, entry(1)), (CARD, entry(2, reason=f"for {CARD}")))
-        yield ledger
+def ledger(ledger: Ledger) -> Ledger:
+    ledger.append((CARD, entry(1)), (CARD, entry(2, reason=f"for {CARD}")))
+    return ledger
 
 
 def write(name: str, settings: Settings) -> Written:
