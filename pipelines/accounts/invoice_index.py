@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from pipelines.accounts.records import forwarded_row, step_rows
-from pipelines.accounts.state_calls import StateMaps, map_calls
+from pipelines.accounts.state_calls import MapCalls, StateMaps
 from pipelines.columns.types import struct
 from schemas.topics import Topic
 from services.domain.account.model import EVENT_MEMORY
@@ -83,7 +83,7 @@ class InvoiceIndex:
     ) -> None:
         """Args: most_waiting: the largest number of returns that wait in the bucket."""
         memory = index_memory(programmes)
-        self._invoices = map_calls(handle.getMapState(INVOICES, _NUMBER, _INVOICE, ttlDurationMs=memory))
+        self._invoices = MapCalls(handle.getMapState(INVOICES, _NUMBER, _INVOICE, ttlDurationMs=memory))
         self._slots = maps.open("invoice-slots", _SLOT, _NUMBER)
         self._writer_ids = writer_ids
         self._most_waiting = most_waiting

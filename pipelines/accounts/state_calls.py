@@ -2,9 +2,8 @@
 
 PySpark sends one call to the JVM and waits for its answer before it sends the next. So each account costs two thread
 switches in each direction. The JVM answers the calls of a connection in order. So this module writes many calls
-together, and then reads their answers together. It uses private classes of PySpark, which another version may change.
-So it uses them only with KNOWN_VERSION. With another version it uses the public API, which makes one call after the
-other (docs/explanation/decisions/0015).
+together, and then reads their answers together. It uses private classes of PySpark, which another version may change
+(docs/explanation/decisions/0015).
 """
 
 import pickle
@@ -14,7 +13,6 @@ from struct import Struct
 from typing import Any
 
 import msgspec
-import pyspark
 from pyspark.errors import PySparkRuntimeError
 from pyspark.serializers import pickle_protocol
 from pyspark.sql import types as T
@@ -22,8 +20,6 @@ from pyspark.sql.streaming.proto import StateMessage_pb2 as messages
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 from pipelines.columns.types import struct
-
-KNOWN_VERSION = "4.2.1"
 
 SHARED = "maps"
 """The state variable that several maps share: from the name of a map and a key to a value, both in MessagePack."""
@@ -42,36 +38,12 @@ _BUFFER_SHARE = 4
 """A window fills at most this part of the socket's send buffer, because the kernel's overhead uses the buffer, too."""
 
 
-def map_calls(state: MapState) -> "MapCalls":
-    """The fastest calls that this version of PySpark allows."""
-    return _BatchedCalls(state) if pyspark.__version__ == KNOWN_VERSION else MapCalls(state)
-
-
 class MapCalls:
     """Reads and writes many values of one map state, under the key of the current group.
 
     Keys and values are tuples of types that Spark does not convert: strings, integers, bytes and lists of them. Each
-    method raises PySparkRuntimeError if Spark refuses a call. This class uses PySpark's public API.
+    method raises PySparkRuntimeError if Spark refuses a call.
     """
-
-    def __init__(self, state: MapState) -> None:
-        self._state = state
-
-    def get(self, keys: Sequence[Row]) -> list[Row | None]:
-        """The values of these keys in their order, None for a missing key."""
-        return [self._state.getValue(key) for key in keys]
-
-    def update(self, values: Iterable[tuple[Row, Row]]) -> None:
-        for key, value in values:
-            self._state.updateValue(key, value)
-
-    def remove(self, keys: Iterable[Row]) -> None:
-        for key in keys:
-            self._state.removeKey(key)
-
-
-class _BatchedCalls(MapCalls):
-    """Calls that are sent together, through private classes of PySpark."""
 
     def __init__(self, state: MapState) -> None:
         self._name: str = state._stateName  # noqa: SLF001  # there is no public name
@@ -80,6 +52,7 @@ class _BatchedCalls(MapCalls):
         self._window: int = buffer // _BUFFER_SHARE
 
     def get(self, keys: Sequence[Row]) -> list[Row | None]:
+        """The values of these keys in their order, None for a missing key."""
         calls = (messages.MapStateCall(getValue=messages.GetValue(userKey=_bytes(key))) for key in keys)
         return [pickle.loads(value) if value else None for value in self._answers(calls)]  # noqa: S301  # from our own JVM
 
@@ -123,13 +96,13 @@ class StateMaps:
         """Args: are_shared: False in an older checkpoint, where each map is a variable."""
         self._handle = handle
         self._own: dict[str, MapState] = {}
-        self._shared = map_calls(handle.getMapState(SHARED, _KEY, _CONTENT)) if are_shared else None
+        self._shared = MapCalls(handle.getMapState(SHARED, _KEY, _CONTENT)) if are_shared else None
 
     def open(self, name: str, key: T.StructType, value: T.StructType) -> MapCalls:
         """The map with this name. ``key`` and ``value`` are the types of its own variable in an older checkpoint."""
         if self._shared is None:
             self._own[name] = self._handle.getMapState(name, key, value)
-            return map_calls(self._own[name])
+            return MapCalls(self._own[name])
         return _SharedMap(self._shared, name)
 
     def keys_of(self, name: str) -> Iterator[Row]:

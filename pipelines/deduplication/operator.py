@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from pipelines.accounts.state_calls import map_calls
+from pipelines.accounts.state_calls import MapCalls
 from pipelines.columns.types import struct
 from pipelines.deduplication import segments as memory
 from pipelines.deduplication.segment_files import SegmentFiles
@@ -64,7 +64,7 @@ class RepeatFilter(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         freeze_at_second_task()
         self._client: Any = handle._statefulProcessorApiClient  # noqa: SLF001  # see _now
-        self._state = map_calls(handle.getMapState("segments", _NAME, _CONTENTS))
+        self._state = MapCalls(handle.getMapState("segments", _NAME, _CONTENTS))
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> "Iterator[pd.DataFrame]":  # noqa: N802, N803
         import pandas as pd  # noqa: PLC0415 - it takes 0.4 s, and each start of a query loads this module

@@ -1,11 +1,10 @@
 """Many state calls at once."""
 
-import pyspark
 import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import types as T
 
-from pipelines.accounts.state_calls import map_calls
+from pipelines.accounts.state_calls import MapCalls
 from tests.support.state_server import state_server
 
 KEY = T.StructType([T.StructField("card", T.StringType())])
@@ -23,7 +22,7 @@ def test_requests_equal_those_of_pyspark(tmp_path):
         expected = [state.getValue(("Zoë",)), state.getValue(("4711",))]
         requests = server.requests
     with state_server(tmp_path / "together") as (handle, server):
-        calls = map_calls(handle.getMapState("accounts", KEY, VALUE))
+        calls = MapCalls(handle.getMapState("accounts", KEY, VALUE))
         calls.update(values.items())
         calls.remove([("4711",)])
         assert expected == calls.get([("Zoë",), ("4711",)])
@@ -35,7 +34,7 @@ def test_neither_side_waits_forever(tmp_path):
     """Requests and answers that exceed the socket's buffer pass, and so does a value that is larger than it."""
     keys = [(f"{number:010}",) for number in range(20_000)]
     with state_server(tmp_path / "socket") as (handle, _):
-        calls = map_calls(handle.getMapState("accounts", KEY, VALUE))
+        calls = MapCalls(handle.getMapState("accounts", KEY, VALUE))
         calls.update([(("large",), (bytes(2_000_000), 1)), *((key, (bytes(500), 2)) for key in keys)])
         assert [(bytes(500), 2)] * len(keys) == calls.get(keys)
         assert [None, (bytes(2_000_000), 1)] == calls.get([("new",), ("large",)])
@@ -44,27 +43,7 @@ def test_neither_side_waits_forever(tmp_path):
 def test_a_refused_call_raises_an_error(tmp_path):
     """The error has the JVM's reason, and no answer is mistaken for another key's."""
     with state_server(tmp_path / "socket") as (handle, server):
-        calls = map_calls(handle.getMapState("accounts", KEY, VALUE))
+        calls = MapCalls(handle.getMapState("accounts", KEY, VALUE))
         server.fails_at = 3
         with pytest.raises(PySparkRuntimeError, match=r"accounts.*out of order"):
             calls.get([("1",), ("2",), ("3",)])
-
-
-def test_another_version_of_pyspark_uses_the_public_api(tmp_path, monkeypatch):
-    """The public API gives the same answers and sends the same requests, one by one."""
-    values = [(("4711",), (b"\x00account", 17)), (("Zoë",), (bytes(5_000), 0))]
-
-    def use(calls):
-        calls.update(values)
-        calls.remove([("4711",)])
-        return calls.get([("Zoë",), ("4711",)])
-
-    with state_server(tmp_path / "known") as (handle, server):
-        expected, requests = use(map_calls(handle.getMapState("accounts", KEY, VALUE))), server.requests
-    monkeypatch.setattr(pyspark, "__version__", "4.3.0")
-    with state_server(tmp_path / "other") as (handle, server):
-        calls = map_calls(handle.getMapState("accounts", KEY, VALUE))
-        server.fails_at = len(requests) + 1
-        assert (expected, requests) == (use(calls), server.requests)
-        with pytest.raises(PySparkRuntimeError, match="out of order"):
-            calls.get([("4711",)])
