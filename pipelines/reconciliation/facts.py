@@ -5,6 +5,7 @@ no card of an erased customer.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +34,9 @@ from services.pseudonyms import Pseudonyms
 
 FACT_TYPE = struct(pseudonym="string", card="string", source="string", time="long", value="binary")
 """``card`` is null if it is not known. ``time`` is the append time of an event. FactsReader describes ``value``."""
+
+_PAGE = 10_000
+"""The rows that Python holds as objects at once. A row needs several times as much memory as in Arrow."""
 
 
 def pseudonymize(pseudonyms: Pseudonyms) -> Callable[[str], str]:
@@ -148,10 +152,12 @@ def from_python(context: Context, source: Source, found: Iterable[Fact]) -> Data
     """Facts that were read without Spark."""
     pseudonyms = context.pseudonyms
     rows = ((each.pseudonym or pseudonyms.of(str(each.card)), each.card, source, 0, each.value) for each in found)
-    columns = [*zip(*rows, strict=True)] or [()] * len(FACT_TYPE)
     schema = to_arrow_schema(FACT_TYPE)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-    return context.spark.createDataFrame(pa.table(arrays, schema=schema), FACT_TYPE)
+    batches = []
+    while page := [*islice(rows, _PAGE)]:
+        arrays = [pa.array(column, kind) for column, kind in zip(zip(*page, strict=True), schema.types, strict=True)]
+        batches.append(pa.record_batch(arrays, schema=schema))
+    return context.spark.createDataFrame(pa.Table.from_batches(batches, schema), FACT_TYPE)
 
 
 def _facts(rows: DataFrame, source: Source, time: Column, value: Column) -> DataFrame:
