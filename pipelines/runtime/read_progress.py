@@ -19,9 +19,8 @@ from pyspark.sql import SparkSession
 from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
-from services.audit.extent import first_append_time
 from services.messaging.clients import bounded_consumer, replaced_if_lost
-from services.messaging.topic_reader import watermarks_of
+from services.messaging.topic_reader import first_append_time, watermarks_of
 from services.settings import Settings
 
 log = structlog.get_logger()

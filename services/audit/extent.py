@@ -3,12 +3,12 @@
 from contextlib import closing
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import KafkaException
 
 from schemas.topics import Topic
 from services.errors import UserError
 from services.messaging import clients
-from services.messaging.topic_reader import Offsets, read_range, watermarks_of
+from services.messaging.topic_reader import Offsets, first_append_time, watermarks_of
 from services.settings import Settings
 
 
@@ -54,12 +54,3 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
         complete_from=max(after_loss, default=0),
         first_time=0 if after_loss else min(times.values(), default=now),
     )
-
-
-def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
-    """The append time of the first record from ``low`` on, or ``now`` if there is no record before ``high``.
-
-    All these offsets can belong to transaction markers. Raises KafkaException.
-    """
-    first = next(read_range(consumer, topic, {partition: (low, high)}), None)
-    return now if first is None else first.timestamp()[1]

@@ -1,4 +1,4 @@
-"""Reads all records that a topic has now, then ends."""
+"""Reads the records that a topic has now, then ends."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -24,6 +24,15 @@ def watermarks_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
             raise PublishError(f"topic {topic}: partition {number} has no leader: start the brokers that store it")
     partitions = [TopicPartition(topic, partition) for partition in described]
     return {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in partitions}
+
+
+def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
+    """The append time of the first record from ``low`` on, or ``now`` if there is no record before ``high``.
+
+    All these offsets can belong to transaction markers. Raises KafkaException.
+    """
+    first = next(read_range(consumer, topic, {partition: (low, high)}), None)
+    return now if first is None else first.timestamp()[1]
 
 
 def values_of(settings: Settings, topic: str, client_id: str) -> Iterator[bytes]:
