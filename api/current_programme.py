@@ -55,7 +55,7 @@ class CurrentProgramme:
         """
         now = time.time_ns() // 1_000_000
         try:
-            tasks = [self._store.serving(number) for number in range(self._store.definition.changelog.partitions)]
+            tasks = [self._store.serving(number) for number in range(self._store.partitions)]
             entries = [stored for task in tasks for _, stored in task.store.scan(b"", None, _MOST_VERSIONS)]
         except (NotServingError, StoreError) as error:
             raise from_store_error(error, 0) from error

@@ -15,7 +15,7 @@ class Topic:
         name: without the prefix of the deployment (see ``Settings.name_of``).
         key: the field whose UTF-8 bytes are the key of a record.
         value: the Avro record of the values, a file of this folder. Empty: the values of other topics, unchanged.
-        partitions: fixed for the life of the topic, because another number would move keys to other partitions.
+        partitions: the number of partitions. None: the deployment chooses it (see ``Settings.partitions_of``).
         retention: how long Kafka keeps a record. None: it keeps the latest record of each key for ever.
         largest_batch: the largest compressed batch of records, in bytes.
         compacted: whether Kafka deletes older records of a key before the retention ends.
@@ -24,7 +24,7 @@ class Topic:
     name: str
     key: str
     value: str
-    partitions: int = 3
+    partitions: int | None = None
     retention: timedelta | None = timedelta(days=7)
     compacted: bool = False
     largest_batch: int = 16 * 2**20

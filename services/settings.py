@@ -30,6 +30,9 @@ from services.settings_errors import explain, hint, without_passwords
 TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
 """In points. With the loyalty factor 0.02, a customer earns them with purchases of 50,000."""
 
+PARTITIONS = 3
+"""Of each topic without a fixed number of partitions."""
+
 ExportFormat = Literal["parquet", "delta"]
 Port = Annotated[int, Field(ge=1, le=65535)]
 _ISO_DURATION = re.compile(r"-?P(?=.)(\d+W)?(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
@@ -80,6 +83,11 @@ class Settings(BaseSettings):
         description="Prefix of all topic names. It allows several deployments on one cluster.",
     )
     replication_factor: PositiveInt = Field(1, description="Replicas of each new topic. Use 3 in production.")
+    partitions: PositiveInt = Field(
+        PARTITIONS,
+        description="Partitions of each topic, except the topics that always have one. All processes need the same "
+        "number. It is fixed for the life of the topics, because another number would move keys to other partitions.",
+    )
     schema_registry_url: str | None = Field(
         None,
         pattern=r"^\s*https?://[^\s,]+(\s*,\s*https?://[^\s,]+)*\s*$",
@@ -461,6 +469,10 @@ class Settings(BaseSettings):
     def name_of(self, topic: Topic) -> str:
         """The name of the topic on the broker."""
         return self.topic_prefix + topic.name
+
+    def partitions_of(self, topic: Topic) -> int:
+        """The number of partitions of the topic."""
+        return topic.partitions or self.partitions
 
 
 def is_loopback(host: str) -> bool:

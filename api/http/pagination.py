@@ -78,7 +78,7 @@ def milliseconds(first: datetime, last: datetime, window: timedelta) -> tuple[in
 
 def checked_partitions(numbers: Sequence[int] | None, store: StateStore) -> Sequence[int] | None:
     """The numbers. Raises InvalidParameters for a partition that the store does not have."""
-    count = store.definition.changelog.partitions
+    count = store.partitions
     for number in numbers or ():
         if not 0 <= number < count:
             raise problems.InvalidParameters.in_query("partition", f"must be from 0 to {count - 1}")

@@ -55,7 +55,7 @@ async def stores(local: LocalDep) -> Response:
             "name": name,
             "kind": store.definition.kind,
             "changelog": store.definition.changelog.name,
-            "partitions": store.definition.changelog.partitions,
+            "partitions": store.partitions,
         }
         for name, store in local.stores.by_name.items()
     ]

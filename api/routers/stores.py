@@ -217,7 +217,7 @@ def _page(store: StateStore, keys: KeyRange, limit: int, cursor: str | None) -> 
 
 
 def _all_partitions(store: StateStore) -> Collection[int]:
-    return range(store.definition.changelog.partitions)
+    return range(store.partitions)
 
 
 def _entries(rows: Sequence[Row], caller: Caller = EVERYBODY) -> list[Members]:

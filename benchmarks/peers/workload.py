@@ -101,7 +101,7 @@ class Workload:
             partitions = (
                 TopicPartition(self.settings.name_of(topic), number)
                 for topic in OUTPUTS[branch]
-                for number in range(topic.partitions)
+                for number in range(self.settings.partitions_of(topic))
             )
             return sum(client.get_watermark_offsets(partition, timeout=30)[1] for partition in partitions)
 

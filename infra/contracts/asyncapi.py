@@ -21,6 +21,7 @@ from services.messaging.headers import (
     DEAD_LETTER_TOPIC,
     event_type,
 )
+from services.settings import PARTITIONS
 
 _BINDINGS = "0.5.0"
 _AVRO = "application/vnd.apache.avro+json;version=1.9.0"
@@ -30,6 +31,7 @@ _DESCRIPTION = """
 Every value is Avro in the framing of Confluent: a byte 0, four bytes of schema id (big-endian), the Avro body.
 `pos-invoices` also accepts one plain JSON object for each record. The partitioner of the keys is murmur2.
 A deployment can put a prefix before all names of topics (`LOYALTY_TOPIC_PREFIX`).
+Its topics with more than one partition have `LOYALTY_PARTITIONS` partitions.
 """
 
 
@@ -76,7 +78,7 @@ def _channel(topic: Topic) -> dict[str, Any]:
         settings["retention.ms"] = topic.retention // timedelta(milliseconds=1)
     binding = {
         "topic": topic.name,
-        "partitions": topic.partitions,
+        "partitions": topic.partitions or PARTITIONS,
         "topicConfiguration": settings,
         "bindingVersion": _BINDINGS,
     }

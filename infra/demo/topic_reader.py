@@ -40,7 +40,9 @@ class TopicReader:
         self._found: dict[Topic, dict[str, KafkaMessage]] = {topic: {} for topic in outputs}
         self._read: Counter[tuple[Topic, int]] = Counter()
         self.changed: list[str] = []
-        partitions = [(settings.name_of(topic), number) for topic in outputs for number in range(topic.partitions)]
+        partitions = [
+            (settings.name_of(topic), number) for topic in outputs for number in range(settings.partitions_of(topic))
+        ]
         self._consumer.assign([TopicPartition(name, number, OFFSET_BEGINNING) for name, number in partitions])
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ def catalogue() -> str:
                 f"`{topic.name}`",
                 topic.key,
                 f"[{topic.value}](#{topic.value.lower()})" if topic.value else "the value of the original record",
-                topic.partitions,
+                topic.partitions or "`LOYALTY_PARTITIONS`",
                 topic.cleanup_policy,
                 f"{topic.retention.days} days" if topic.retention else "the latest record of each key",
             )

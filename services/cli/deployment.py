@@ -35,7 +35,7 @@ def list_topics(*, as_json: AsJson = False) -> None:
             "name": settings.name_of(topic),
             "key": topic.key,
             "value": topic.value or None,
-            "partitions": topic.partitions,
+            "partitions": settings.partitions_of(topic),
             "cleanup_policy": topic.cleanup_policy,
             "retention_ms": topic.retention and topic.retention // timedelta(milliseconds=1),
         }
@@ -46,7 +46,7 @@ def list_topics(*, as_json: AsJson = False) -> None:
             settings.name_of(topic),
             topic.key,
             topic.value or "unchanged",
-            topic.partitions,
+            settings.partitions_of(topic),
             topic.cleanup_policy,
             f"{topic.retention.days} days" if topic.retention else "latest of each key",
         )

@@ -50,10 +50,9 @@ class LocalInstance:
     def __init__(self, stores: LocalStores, membership: GroupMembership, settings: Settings) -> None:
         self.stores = stores
         self.membership = membership
-        definitions = [store.definition for store in stores.by_name.values()]
-        topics = {each.name: settings.name_of(each.changelog) for each in definitions}
+        topics = {name: settings.name_of(store.definition.changelog) for name, store in stores.by_name.items()}
         representatives = representative_topics(
-            {topics[each.name]: each.changelog.partitions for each in definitions if not each.is_global}
+            {topics[name]: store.partitions for name, store in stores.by_name.items() if not store.definition.is_global}
         )
         self._representative_of = {name: representatives.get(topic, topic) for name, topic in topics.items()}
 

@@ -72,7 +72,7 @@ def new_topics(settings: Settings) -> list[NewTopic]:
     return [
         NewTopic(
             settings.name_of(topic),
-            num_partitions=topic.partitions,
+            num_partitions=settings.partitions_of(topic),
             replication_factor=replicas,
             config=topic.config | durability,
         )
@@ -85,12 +85,23 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
         name = settings.name_of(topic)
         found = len(client.list_topics(name, timeout=30).topics[name].partitions)
         # A broker reports zero partitions for a moment after it has created the topic.
-        if found not in (0, topic.partitions):
-            raise UserError(
-                f"topic {name} has {found} partitions, and the catalogue says {topic.partitions}: create it again. "
-                "This loses its records, so first read "
-                "docs/how-to/back-up-and-restore.md#a-topic-has-a-wrong-number-of-partitions"
-            )
+        if found:
+            require_partitions(topic, found, settings)
+
+
+def require_partitions(topic: Topic, found: int, settings: Settings) -> None:
+    """Raise UserError if a topic with this number of partitions should have another number.
+
+    Readers would look for keys in wrong partitions.
+    """
+    if found != (expected := settings.partitions_of(topic)):
+        rule = "must have" if topic.partitions else "LOYALTY_PARTITIONS says"
+        remedy = "" if topic.partitions else "set the number with which the topics were created, or "
+        raise UserError(
+            f"topic {settings.name_of(topic)} has {found} partitions, and {rule} {expected}: {remedy}create the topic "
+            "again. This loses its records, so first read "
+            "docs/how-to/back-up-and-restore.md#a-topic-has-a-wrong-number-of-partitions"
+        )
 
 
 def _raise_limits(client: AdminClient, settings: Settings, existing: Collection[Topic]) -> None:

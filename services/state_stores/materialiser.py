@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from services import tracing
 from services.boot_clock import boot_seconds
 from services.messaging import clients
+from services.messaging.administration import require_partitions
 from services.messaging.log_reader import LogReader
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
@@ -41,10 +42,6 @@ _DESCRIPTION_SECONDS = 60.0
 # An instance hands over only after another instance could take over for this time. If all instances share a disk, each
 # of them saves a checkpoint within this time, finds that the disk is full and reports it. Then none hands over.
 _FULL_SECONDS = 6.0
-
-
-class ChangelogMismatchError(RuntimeError):
-    """A changelog and the catalogue differ in the number of partitions, so keys would be read from wrong partitions."""
 
 
 class Materialiser:
@@ -183,13 +180,7 @@ class Materialiser:
         self._changelogs = describe_changelogs(self._admin, self._stores)
         self._next_description_time = time.monotonic() + _DESCRIPTION_SECONDS
         for topic, stores in self._stores.items():
-            found, expected = self._changelogs[topic].partitions, stores[0].definition.changelog.partitions
-            if found != expected:
-                raise ChangelogMismatchError(
-                    f"topic {topic} has {found} partitions, and the catalogue says {expected}: create it again. This "
-                    "loses its records, so first read "
-                    "docs/how-to/back-up-and-restore.md#a-topic-has-a-wrong-number-of-partitions"
-                )
+            require_partitions(stores[0].definition.changelog, self._changelogs[topic].partitions, self._settings)
         # Open stores before the instance joins the group. On a full disk this fails, and the other instances keep their
         # partitions.
         self._reader.consumer.assign(self._open_partitions(self._global_partitions() | self._roles))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 from confluent_kafka import murmur2
 
+from services.settings import PARTITIONS
 from services.state_stores.changelog import Changelog
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StoredValues, StorePartition
 from services.state_stores.definition import StoreDefinition, VersionedValue
@@ -49,13 +50,17 @@ class StateStore:
     A derived store needs its source. The materialiser opens the partitions of the source first.
 
     Attributes:
+        partitions: the number of partitions of the changelog.
         has_derived: whether another store is derived from this one.
     """
 
-    def __init__(self, definition: StoreDefinition, source: "StateStore | None" = None) -> None:
+    def __init__(
+        self, definition: StoreDefinition, source: "StateStore | None" = None, partitions: int = PARTITIONS
+    ) -> None:
         if (definition.derived is None) != (source is None):
             raise ValueError(f"{definition.name}: a derived store needs a source, and other stores must not have one")
         self.definition = definition
+        self.partitions = definition.changelog.partitions or partitions
         self._source = source
         self.has_derived = False
         if source:
@@ -69,7 +74,7 @@ class StateStore:
 
     def partition_of(self, key: bytes) -> int:
         """The partition of the key by Kafka's default partitioner (murmur2), which all producers of the topic use."""
-        return murmur2(key, self.definition.changelog.partitions)
+        return murmur2(key, self.partitions)
 
     def get(self, key: bytes) -> VersionedValue | None:
         """The value of a key; None if the key does not exist.
@@ -152,12 +157,16 @@ class StateStore:
         return self._tasks.pop(partition, None)
 
 
-def state_stores(definitions: Iterable[StoreDefinition]) -> dict[str, StateStore]:
-    """Stores by name, in the order of the definitions. Each derived store gets its source."""
+def state_stores(definitions: Iterable[StoreDefinition], partitions: int = PARTITIONS) -> dict[str, StateStore]:
+    """Stores by name, in the order of the definitions. Each derived store gets its source.
+
+    Args:
+        partitions: of changelogs without a fixed number of partitions.
+    """
     stores: dict[str, StateStore] = {}
     for definition in definitions:
         source = stores[definition.derived.source] if definition.derived else None
-        stores[definition.name] = StateStore(definition, source)
+        stores[definition.name] = StateStore(definition, source, partitions)
     return stores
 
 

@@ -121,7 +121,7 @@ def _owns_all(environment: Environment, apis: list[Service]) -> bool:
         for each in environment.report(api, "/v1/instances/local").get("partitions", ())
         if each["store"] == "customer-balances" and each["role"] == "active" and each["restored"]
     ]
-    return {each["partition"] for each in roles} == set(range(topics.LOYALTY_BALANCES.partitions))
+    return {each["partition"] for each in roles} == set(range(environment.settings.partitions))
 
 
 def pause_pipeline(environment: Environment, _: random.Random) -> None:

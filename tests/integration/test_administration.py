@@ -57,5 +57,7 @@ def test_a_topic_with_added_partitions_is_refused(settings: Settings) -> None:
     name, client = settings.name_of(topics.LOYALTY_BALANCES), admin(settings)
     client.create_partitions([NewPartitions(name, 6)])[name].result()
     wait_for("the new partitions", lambda: len(client.list_topics(name, timeout=30).topics[name].partitions) == 6)
-    with pytest.raises(UserError, match=f"{name} has 6 partitions, .* says 3: .*wrong-number-of-partitions"):
+    with pytest.raises(
+        UserError, match=f"{name} has 6 partitions, and LOYALTY_PARTITIONS says 3: .*wrong-number-of-partitions"
+    ):
         create_topics(settings)

@@ -157,6 +157,34 @@ def test_a_recreated_changelog_is_read_from_its_start(
         assert all("come from" in partition["rebuiltBecause"] for partition in rebuilt)
 
 
+def test_another_number_of_partitions(settings: Settings, tmp_path: Path) -> None:
+    """The stores find every key, also in pages. With another number than the topics have, they are not used."""
+    seven = settings.model_copy(update={"partitions": 7})
+    create_topics(seven)
+    changelog = BalanceWriter(seven)
+    for card in CARDS:
+        changelog.balance(card, "1.00", 1)
+    changelog.flush()
+    with ApiProcess(seven, tmp_path / "seven.log") as api:
+        ends = [each["endOffset"] for each in balance_partitions(api.wait_until_ready())]
+        assert dict.fromkeys(CARDS, "1.00") == api.points(CARDS)
+        page = api.http.get("/v1/stores/customer-balances/all?limit=40").json()
+        rest = api.http.get(f"/v1/stores/customer-balances/all?limit=40&cursor={page['next']}").json()
+        assert sorted(CARDS) == [each["key"] for each in page["entries"] + rest["entries"]]
+        assert set(range(7)) == {each["partition"] for each in page["entries"] + rest["entries"]}
+        assert 0 == api.terminate()
+
+    with ApiProcess(settings, tmp_path / "three.log") as api:
+        refused = api.wait_until(lambda report: "has stopped" in str(report["kafkaError"]))
+        assert api.log_lines("has 7 partitions, and LOYALTY_PARTITIONS says 3: set the number")
+        assert (False, []) == (refused["ready"], refused["partitions"])
+        assert 503 == api.balance(CARDS[0]).status_code
+        assert 0 == api.terminate()
+
+    with ApiProcess(seven, tmp_path / "again.log") as api:
+        assert ends == [each["resumedFrom"] for each in balance_partitions(api.wait_until_ready())]
+
+
 def recreate_topics(settings: Settings) -> None:
     client = admin(settings)
     names = [name for name in client.list_topics(timeout=30).topics if name.startswith(settings.topic_prefix)]

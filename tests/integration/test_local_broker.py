@@ -23,7 +23,7 @@ def values(settings: Settings, count: int) -> list[bytes | None]:
     consumer: Consumer = clients.consumer(settings, "test", **{"enable.partition.eof": False})
     try:
         # Assign partitions, so that no group must form on a broker that has just restarted.
-        consumer.assign([TopicPartition(POS_INVOICES.name, number, 0) for number in range(POS_INVOICES.partitions)])
+        consumer.assign([TopicPartition(POS_INVOICES.name, number, 0) for number in range(settings.partitions)])
         return [message.value() for message in consumer.consume(count, timeout=60)]
     finally:
         consumer.close()

@@ -106,7 +106,7 @@ def test_a_reader_continues_with_a_new_consumer(settings: Settings, behind_proxy
     values: list[bytes | None] = []
 
     def connect() -> None:
-        reader.consumer.assign([TopicPartition(topic, number, 0) for number in range(POS_INVOICES.partitions)])
+        reader.consumer.assign([TopicPartition(topic, number, 0) for number in range(behind_proxy.partitions)])
 
     def poll_once() -> None:
         values.extend(each.value() for found in reader.read(10, 0.1).records.values() for each in found)
@@ -170,9 +170,9 @@ def test_the_next_command_gets_a_new_producer(settings: Settings, behind_proxy: 
 def test_a_new_member_joins_the_group(behind_proxy: Settings) -> None:
     """The instance gets its partitions again, without a restart."""
     membership = GroupMembership(behind_proxy, "http://127.0.0.1:1")
-    membership.join({behind_proxy.name_of(POS_INVOICES): POS_INVOICES.partitions})
+    membership.join({behind_proxy.name_of(POS_INVOICES): behind_proxy.partitions})
     try:
-        wait_for("all partitions", lambda: membership.lease_holds and len(membership.owned) == POS_INVOICES.partitions)
+        wait_for("all partitions", lambda: membership.lease_holds and len(membership.owned) == behind_proxy.partitions)
     finally:
         membership.leave()
     assert len(created(clients.consumer)) > 1

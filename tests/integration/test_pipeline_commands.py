@@ -395,7 +395,7 @@ def test_a_new_checkpoint_continues_with_its_initial_accounts(spark, settings):
 
 
 def next_offsets(settings, topic):
-    offsets = dict.fromkeys(range(topic.partitions), 0)
+    offsets = dict.fromkeys(range(settings.partitions_of(topic)), 0)
     for message in read_all(settings, topic):
         offsets[message.partition()] = message.offset() + 1
     return offsets

@@ -216,7 +216,7 @@ def test_reading_a_foreign_topic_is_refused(secured, user, topic):
     client = clients.consumer(secured.settings_of(user), "loyalty-api", log_level=0)
     try:
         described = client.list_topics(topic.name, timeout=KAFKA_TIMEOUT_SECONDS).topics[topic.name].error
-        client.assign([TopicPartition(topic.name, number, 0) for number in range(topic.partitions)])
+        client.assign([TopicPartition(topic.name, number, 0) for number in range(secured.settings_of(user).partitions)])
         found = [message for _ in range(4) if (message := client.poll(1))]
         codes = {error.code() for error in [described, *(message.error() for message in found)] if error}
         assert KafkaError.TOPIC_AUTHORIZATION_FAILED in codes

@@ -181,7 +181,7 @@ class Instance:
         places = [
             (store.definition.changelog.name, number)
             for store in self.stores.values()
-            for number in range(store.definition.changelog.partitions)
+            for number in range(store.partitions)
         ]
         self.membership.owned = frozenset(places)
         for place in places:
@@ -267,12 +267,12 @@ class Group:
         standby_of: Callable[[ChangelogPartition], int | None] = lambda _: None,
     ) -> None:
         """Assign an owner, and possibly a standby, to each partition. All instances hold the global stores."""
-        definitions = {each.definition.changelog.name: each.definition for each in self.instances[0].stores.values()}
+        stores = {each.definition.changelog.name: each for each in self.instances[0].stores.values()}
         owners: dict[ChangelogPartition, int] = {}
-        for name, definition in definitions.items():
-            for place in ((name, number) for number in range(definition.changelog.partitions)):
+        for name, store in stores.items():
+            for place in ((name, number) for number in range(store.partitions)):
                 holders = {standby_of(place): Role.STANDBY, owner_of(place): Role.ACTIVE}
-                if definition.is_global:
+                if store.definition.is_global:
                     holders = dict.fromkeys(range(len(self.instances)), Role.ACTIVE)
                 else:
                     owners[place] = owner_of(place)
@@ -417,7 +417,10 @@ class _Parts(httpx.AsyncByteStream):
 
 def alone(stores: LocalStores) -> LocalInstance:
     """An instance that is the only member of its group, and owns all partitions."""
-    topics = {store.definition.changelog for store in stores.by_name.values()}
-    places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
+    places = frozenset(
+        (store.definition.changelog.name, number)
+        for store in stores.by_name.values()
+        for number in range(store.partitions)
+    )
     membership = FixedMembership(places, view({URL: places}, boot_seconds()))
     return LocalInstance(stores, membership, _SETTINGS)  # type: ignore[arg-type]  # a fake

@@ -183,7 +183,7 @@ def test_the_table_of_topics_is_the_catalogue() -> None:
 
 
 def topic_row(topic: Topic) -> list[str]:
-    return [f"`{topic.name}`", topic.key, str(topic.partitions), topic.cleanup_policy]
+    return [f"`{topic.name}`", topic.key, str(topic.partitions or "`LOYALTY_PARTITIONS`"), topic.cleanup_policy]
 
 
 def test_the_api_has_the_version_of_the_package() -> None:

@@ -50,7 +50,7 @@ class TestFeed:
 
     def open(self, target: int = 0) -> None:
         """Open all partitions as their owner, each restored once it has this many records."""
-        for partition in range(self.store.definition.changelog.partitions):
+        for partition in range(self.store.partitions):
             progress = TaskProgress(None, 0, 0, target, target, active_target=target)
             self.store.add(StoreTask(self.store.definition, partition, MemoryStorePartition(), "test", progress))
 

@@ -173,10 +173,12 @@ def test_a_killed_program_has_the_status_of_a_shell() -> None:
 
 
 def test_topics_list_is_the_catalogue() -> None:
-    """The names have the prefix of the topics on the broker."""
-    shown = json.loads(loyalty("topics", "list", "--json", LOYALTY_TOPIC_PREFIX="t-").stdout)["topics"]
+    """The names have the prefix of the topics on the broker. The numbers of partitions are those of the settings."""
+    variables = {"LOYALTY_TOPIC_PREFIX": "t-", "LOYALTY_PARTITIONS": "12"}
+    shown = json.loads(loyalty("topics", "list", "--json", **variables).stdout)["topics"]
 
-    assert {"name": "t-pos-invoices", "key": "StoreID", "value": "PosInvoice"}.items() <= shown[0].items()
+    first = {"name": "t-pos-invoices", "key": "StoreID", "value": "PosInvoice", "partitions": 12}
+    assert first.items() <= shown[0].items()
     assert {"loyalty-balances": "compact"}.items() <= {
         row["name"].removeprefix("t-"): row["cleanup_policy"] for row in shown
     }.items()

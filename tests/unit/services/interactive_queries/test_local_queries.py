@@ -19,7 +19,7 @@ from services.interactive_queries.local_queries import (
     serving_partitions,
     window_keys,
 )
-from services.settings import Settings
+from services.settings import PARTITIONS, Settings
 from services.state_stores.contract import Checkpoint, StorePartition
 from services.state_stores.definition import StoreDefinition, VersionedValue, View
 from services.state_stores.memory import MemoryStorePartition
@@ -41,7 +41,7 @@ def value_of(key: bytes) -> VersionedValue:
 @pytest.fixture
 def partitions(open_store: Callable[[], StorePartition]) -> Iterator[list[StorePartition]]:
     """The partitions of a store. All examples of a property use them, because RocksDB opens them slowly."""
-    opened = [open_store() for _ in range(DEFINITION.changelog.partitions)]
+    opened = [open_store() for _ in range(PARTITIONS)]
     yield opened
     for partition in opened:
         partition.destroy()

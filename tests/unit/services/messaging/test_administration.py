@@ -8,8 +8,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from schemas import topics
+from services.errors import UserError
 from services.messaging import administration
-from services.messaging.administration import learn_leaders, new_topics
+from services.messaging.administration import learn_leaders, new_topics, require_partitions
 from services.settings import Settings
 
 NEW, NO_LEADER, READY = {}, {0: 1, 1: -1}, {0: 1, 1: 2}
@@ -68,3 +69,25 @@ def test_an_acknowledged_record_is_in_most_replicas(replicas, in_sync):
     assert [(replicas, in_sync)] * len(topics.ALL) == [
         (each.replication_factor, each.config.get("min.insync.replicas")) for each in requests
     ]
+
+
+def test_the_setting_is_the_number_of_partitions_of_topics_without_a_fixed_number():
+    requests = {request.topic: request.num_partitions for request in new_topics(Settings(partitions=7))}
+
+    assert {1, 7} == set(requests.values())
+    assert [1, 7] == [requests[topic.name] for topic in (topics.LOYALTY_PROGRAMMES, topics.LOYALTY_BALANCES)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "says"),
+    [
+        (topics.LOYALTY_BALANCES, "and LOYALTY_PARTITIONS says 7: set the number with which the topics were created"),
+        (topics.STORES, "and must have 1: create the topic again"),
+    ],
+)
+def test_another_number_of_partitions_is_refused(topic, says):
+    """The setting can be wrong only for a topic that uses it."""
+    settings = Settings(topic_prefix="t-", partitions=7)
+    require_partitions(topic, settings.partitions_of(topic), settings)
+    with pytest.raises(UserError, match=f"^topic t-{topic.name} has 3 partitions, {says}"):
+        require_partitions(topic, 3, settings)
