@@ -83,8 +83,7 @@ def create_environment() -> None:
 
 def works(version: str | None) -> bool:
     """Whether .venv was created at this path, and has pip and this version of Python (None: any from 3.11 on)."""
-    # An installation writes the file RECORD last. Without it, pip is incomplete.
-    if not PYTHON.exists() or not any(VENV.glob("lib/python*/site-packages/pip-*.dist-info/RECORD")):
+    if not PYTHON.exists():
         return False
     # The programs of a moved or copied environment use the code at the old path. venv writes the path into this file.
     file = VENV / "pyvenv.cfg"
@@ -98,7 +97,11 @@ def works(version: str | None) -> bool:
         check=False,
     )
     found = run_version.stdout.strip()
-    return run_version.returncode == 0 and found == (version or found) and tuple(map(int, found.split("."))) >= (3, 11)
+    if run_version.returncode != 0 or found != (version or found) or tuple(map(int, found.split("."))) < (3, 11):
+        return False
+    # After an upgrade of the system, another version can run here. It does not see the packages of the old version.
+    # An installation writes the file RECORD last. Without it, pip is incomplete.
+    return any(VENV.glob(f"lib/python{found}/site-packages/pip-*.dist-info/RECORD"))
 
 
 def _names_this_environment(command: str) -> bool:

@@ -49,6 +49,16 @@ def test_an_environment_of_another_python_does_not_work(environment: Path) -> No
     assert not setup.works("3.99")
 
 
+@pytest.mark.program
+def test_an_environment_of_an_upgraded_python_is_replaced(environment: Path) -> None:
+    """After an upgrade of the system, the Python of .venv is another version, which does not see the packages."""
+    packages = next(environment.glob("lib/python*"))
+    packages.rename(packages.with_name("python3.9"))
+    setup.create_environment()
+    assert not (environment / "in-use").exists()
+    assert setup.works(None)
+
+
 def test_an_environment_of_another_path_does_not_work(
     environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
