@@ -4,6 +4,7 @@ A start of Spark with a first job takes 6 instead of 9 seconds of processor time
 archive that does not fit its version, its jars or its options.
 """
 
+import shlex
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,7 +20,5 @@ def archive_in(jars: Path) -> Path:
 def options(jars: Path) -> str:
     """The Java options that use the archive. Empty without one."""
     archive = archive_in(jars)
-    # A blank would end the option.
-    if " " in str(archive) or not archive.is_file():
-        return ""
-    return f"-XX:SharedArchiveFile={archive} {SILENT}"
+    # Spark splits the options as a shell does.
+    return f"{shlex.quote(f'-XX:SharedArchiveFile={archive}')} {SILENT}" if archive.is_file() else ""

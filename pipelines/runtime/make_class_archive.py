@@ -4,6 +4,7 @@
 start of Spark takes longer.
 """
 
+import shlex
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +28,7 @@ def make(jars: Path) -> None:
             spark_master="local[2]",
             shuffle_partitions=2,
             spark_jars_dir=jars,
-            spark_java_options=f"-XX:+UseSerialGC -XX:ArchiveClassesAtExit={part} {SILENT}",
+            spark_java_options=f"-XX:+UseSerialGC {shlex.quote(f'-XX:ArchiveClassesAtExit={part}')} {SILENT}",
             checkpoint_dir=folder,
             export_format="delta",
         )

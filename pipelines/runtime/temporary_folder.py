@@ -6,6 +6,7 @@ copies of all jars, of libraries and of the state stores. The next session of th
 
 import fcntl
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,9 +34,9 @@ class TemporaryFolder:
 
     @property
     def java_option(self) -> str:
-        """The option for Java, empty if Java or Spark cannot use the path. Then nobody deletes the temporary files."""
-        path = str(self.path)
-        return "" if " " in path or len(path) > _LONGEST_PATH else f"-Djava.io.tmpdir={path}"
+        """The option for Java, empty if the path is too long. Then nobody deletes the temporary files."""
+        # Spark splits the options as a shell does.
+        return "" if len(str(self.path)) > _LONGEST_PATH else shlex.quote(f"-Djava.io.tmpdir={self.path}")
 
 
 @cache

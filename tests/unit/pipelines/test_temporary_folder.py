@@ -69,7 +69,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     ("path", "option"),
     [
         ("/tmp/loyalty-0/a", "-Djava.io.tmpdir=/tmp/loyalty-0/a"),  # noqa: S108
-        ("/tmp/my files/loyalty-0/a", ""),  # noqa: S108
+        ("/tmp/my files/loyalty-0/a", "'-Djava.io.tmpdir=/tmp/my files/loyalty-0/a'"),  # noqa: S108
         (f"/tmp/{'a' * 60}", ""),  # noqa: S108
     ],
 )
