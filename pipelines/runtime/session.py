@@ -109,6 +109,11 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
             own number (``spark.task.maxFailures``).
     """
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit sets it for Python programs
+    if not is_submitted:
+        # A user can have these variables for another Spark. Executors on other machines need their own Python.
+        os.environ.pop("SPARK_HOME", None)
+        if _is_local(settings.spark_master):
+            os.environ.pop("PYSPARK_PYTHON", None)
     os.environ.setdefault("PYSPARK_WORKER_PYTHON", sys.executable)
     python = sys.executable if is_submitted else worker_python(settings.spark_master)
     os.environ.setdefault("PYSPARK_PYTHON", python)

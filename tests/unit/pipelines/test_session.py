@@ -1,5 +1,6 @@
 """The settings of the Spark session that need no Spark."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,26 @@ def test_a_folder_without_jars_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(session, "_java_gateway", None)
     with pytest.raises(StartUpError, match="has no jars"):
         session.spark_session(Settings(spark_jars_dir=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("submitted", "master", "kept"),
+    [
+        (False, "", set()),
+        (False, "local[2]", set()),
+        (False, "spark://host:7077", {"PYSPARK_PYTHON"}),
+        (True, "", {"PYSPARK_PYTHON", "SPARK_HOME"}),
+    ],
+)
+def test_a_local_session_ignores_variables_for_another_spark(
+    monkeypatch: pytest.MonkeyPatch, master: str, kept: set[str], *, submitted: bool
+) -> None:
+    """It uses the installed PySpark and the Python of this process. With a cluster, the operator chooses."""
+    for name in ("PYSPARK_PYTHON", "SPARK_HOME"):
+        monkeypatch.setenv(name, "/other")
+    if submitted:
+        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(session, "SparkSession", None)
+    with pytest.raises(AttributeError):
+        session.spark_session(Settings(spark_master=master))
+    assert kept == {name for name in ("PYSPARK_PYTHON", "SPARK_HOME") if os.environ.get(name) == "/other"}
