@@ -43,10 +43,15 @@ class TemporaryFolder:
 def temporary_folder() -> TemporaryFolder:
     """The folder of this process. The first call deletes the folders of JVMs that have ended.
 
-    Raises StartUpError if another user owns the parent folder.
+    Raises StartUpError if another user owns the parent folder, or if Spark cannot load libraries from it.
     """
     parent = Path(gettempdir(), f"loyalty-{os.getuid()}")
     parent.mkdir(mode=0o700, exist_ok=True)
+    if os.statvfs(parent).f_flag & getattr(os, "ST_NOEXEC", 0):  # macOS does not say it
+        raise StartUpError(
+            f"{parent} is on a file system with the option noexec, so Spark cannot load its libraries from it: set "
+            "TMPDIR to a folder on another file system. Its path can have 40 characters"
+        )
     with _opened(parent) as lock_of_all:
         if os.fstat(lock_of_all).st_uid != os.getuid():
             raise StartUpError(

@@ -65,6 +65,16 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
         temporary_folder.__wrapped__()
 
 
+def test_a_file_system_without_execution_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would start, and each stateful query would end with an UnsatisfiedLinkError."""
+    monkeypatch.setattr(module, "gettempdir", lambda: str(tmp_path))
+    flags = list(os.statvfs(tmp_path))
+    flags[8] |= os.ST_NOEXEC
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(flags))
+    with pytest.raises(StartUpError, match="noexec"):
+        temporary_folder.__wrapped__()
+
+
 @pytest.mark.parametrize(
     ("path", "option"),
     [
