@@ -110,6 +110,8 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
     """
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit sets it for Python programs
     if not is_submitted:
+        # Without a UTF-8 locale, Java cannot open a file whose path has a letter that is not ASCII.
+        os.environ["LC_ALL"] = "C.UTF-8"
         # A user can have these variables for another Spark. Executors on other machines need their own Python.
         os.environ.pop("SPARK_HOME", None)
         if _is_local(settings.spark_master):

@@ -77,18 +77,19 @@ def test_a_folder_without_jars_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
         (False, "", set()),
         (False, "local[2]", set()),
         (False, "spark://host:7077", {"PYSPARK_PYTHON"}),
-        (True, "", {"PYSPARK_PYTHON", "SPARK_HOME"}),
+        (True, "", {"LC_ALL", "PYSPARK_PYTHON", "SPARK_HOME"}),
     ],
 )
-def test_a_local_session_ignores_variables_for_another_spark(
+def test_a_session_without_spark_submit_replaces_variables_of_the_user(
     monkeypatch: pytest.MonkeyPatch, master: str, kept: set[str], *, submitted: bool
 ) -> None:
-    """It uses the installed PySpark and the Python of this process. With a cluster, the operator chooses."""
-    for name in ("PYSPARK_PYTHON", "SPARK_HOME"):
+    """It uses the installed PySpark, the Python of this process and UTF-8. With a cluster, the operator chooses."""
+    names = ("LC_ALL", "PYSPARK_PYTHON", "SPARK_HOME")
+    for name in names:
         monkeypatch.setenv(name, "/other")
     if submitted:
         monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setattr(session, "SparkSession", None)
     with pytest.raises(AttributeError):
         session.spark_session(Settings(spark_master=master))
-    assert kept == {name for name in ("PYSPARK_PYTHON", "SPARK_HOME") if os.environ.get(name) == "/other"}
+    assert kept == {name for name in names if os.environ.get(name) == "/other"}
