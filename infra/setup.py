@@ -26,6 +26,15 @@ REQUIREMENTS = ROOT / "requirements"
 # Without build isolation, pip builds with the pinned tools of requirements/build.txt and downloads no others.
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-build-isolation"]
 
+# The Python of .venv runs this. After an upgrade of the system it can have another version, which does not see pip. An
+# installation writes the list of files last. Without it, pip is incomplete.
+_CHECK = """
+import sys
+from importlib.metadata import files
+version = "{}.{}".format(*sys.version_info)
+sys.exit(sys.version_info < (3, 11) or sys.argv[1] not in ("", version) or not files("pip"))
+"""
+
 
 class SetupError(RuntimeError):
     """The setup failed. The message is one line that says what to do."""
@@ -83,25 +92,10 @@ def create_environment() -> None:
 
 def works(version: str | None) -> bool:
     """Whether .venv was created at this path, and has pip and this version of Python (None: any from 3.11 on)."""
-    if not PYTHON.exists():
-        return False
     # The programs of a moved or copied environment use the code at the old path. venv writes the path into this file.
     file = VENV / "pyvenv.cfg"
     made = re.findall("^command = .*", file.read_text(encoding="utf-8"), re.MULTILINE) if file.exists() else []
-    if not all(map(_names_this_environment, made)):
-        return False
-    run_version = subprocess.run(
-        [str(PYTHON), "-c", "import sys; print(*sys.version_info[:2], sep='.')"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = run_version.stdout.strip()
-    if run_version.returncode != 0 or found != (version or found) or tuple(map(int, found.split("."))) < (3, 11):
-        return False
-    # After an upgrade of the system, another version can run here. It does not see the packages of the old version.
-    # An installation writes the file RECORD last. Without it, pip is incomplete.
-    return any(VENV.glob(f"lib/python{found}/site-packages/pip-*.dist-info/RECORD"))
+    return all(map(_names_this_environment, made)) and succeeds([str(PYTHON), "-Ic", _CHECK, version or ""])
 
 
 def _names_this_environment(command: str) -> bool:

@@ -18,7 +18,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     packages = next(folder.glob("lib/python*/site-packages"))
     for file in (packages / "pip" / "__init__.py", packages / "pip-23.2.1.dist-info" / "RECORD"):
         file.parent.mkdir()
-        file.touch()
+        file.write_text("# Not empty", encoding="utf-8")
     (folder / "in-use").touch()
     monkeypatch.setattr(setup, "VENV", folder)
     monkeypatch.setattr(setup, "PYTHON", folder / "bin" / "python")
@@ -57,6 +57,15 @@ def test_an_environment_of_an_upgraded_python_is_replaced(environment: Path) -> 
     setup.create_environment()
     assert not (environment / "in-use").exists()
     assert setup.works(None)
+
+
+def test_an_environment_of_another_machine_does_not_work(environment: Path) -> None:
+    """A checkout can be on a disk that machines with different processors share."""
+    python = environment / "bin" / "python"
+    python.unlink()
+    python.write_bytes(b"\x7fELF of another processor")
+    python.chmod(0o755)
+    assert not setup.works(None)
 
 
 def test_an_environment_of_another_path_does_not_work(
