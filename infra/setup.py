@@ -225,14 +225,15 @@ def run(command: Sequence[str], folder: str | None = None) -> None:
 
 def make_class_archive(java: Path) -> None:
     """Make the class archive of Spark once for these jars and this Java. Spark also works without it."""
+    folder = jars.folder("spark")
 
     def make() -> None:
         say("Making an archive of Spark's classes, so that Spark starts faster")
         os.environ["JAVA_HOME"] = str(java.parents[1])
-        run([str(VENV / "bin" / "python"), "-m", "pipelines.runtime.make_class_archive", str(jars.folder("spark"))])
+        run([str(PYTHON), "-m", "pipelines.runtime.make_class_archive", str(folder)])
 
     try:
-        run_once(VENV / ".classes", jars.STACK.lock.read_bytes() + str(java).encode(), make)
+        run_once(folder / ".classes", jars.STACK.lock.read_bytes() + str(java).encode(), make)
     except SetupError as error:
         say(f"Without the archive of its classes, Spark starts more slowly: {error}")
 

@@ -1,5 +1,6 @@
 """The set-up replaces only broken environments: infra.setup."""
 
+import shutil
 import sys
 import venv
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra import setup
+from infra.local import jars
 
 
 @pytest.fixture
@@ -108,3 +110,18 @@ def test_pip_installs_what_uv_cannot(environment: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(setup, "PIP", ["pip"])
     setup.install_locked(setup.REQUIREMENTS / "all.txt")
     assert ["pip", "uv", "pip"] == commands
+
+
+def test_new_jars_get_a_new_archive_of_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive is beside the jars, so it is gone with them."""
+    folder = tmp_path / "jars"
+    made: list[str] = []
+    monkeypatch.setattr(jars, "folder", lambda _: folder)
+    monkeypatch.setattr(setup, "run", lambda command: made.append(command[-1]))
+    monkeypatch.setenv("JAVA_HOME", "")
+    for _ in range(2):
+        folder.mkdir()
+        for _ in range(2):
+            setup.make_class_archive(Path("/java/bin/java"))
+        shutil.rmtree(folder)
+    assert [str(folder)] * 2 == made
