@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator
@@ -69,6 +70,8 @@ hypothesis_settings.register_profile(
 )
 hypothesis_settings.load_profile("retail-loyalty")
 
+_OF_DEVELOPER = re.compile("(?i)LOYALTY_.*|(HTTPS?|ALL|NO)_PROXY|COLUMNS|FORCE_COLOR|PY_COLORS|GITHUB_ACTIONS")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("retail-loyalty")
@@ -77,9 +80,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The LOYALTY_… settings of a developer must not change a test.
-    for name in [name for name in os.environ if name.startswith("LOYALTY_")]:
-        del os.environ[name]
+    # The settings, the proxy and the terminal of a developer must not change a test.
+    for name in filter(_OF_DEVELOPER.fullmatch, list(os.environ)):
+        value = os.environ.pop(name)
+        if name.upper() == "HTTPS_PROXY":
+            os.environ["NPM_CONFIG_HTTPS_PROXY"] = value  # npm installs the parser of AsyncAPI
     # A shell lets background programs ignore SIGINT, and their children too. Tests of Ctrl-C would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if _only_unit_tests(config):
