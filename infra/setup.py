@@ -3,6 +3,7 @@
 It uses only the standard library, and runs with any Python from 3.11 on. If everything is installed, it does nothing.
 """
 
+import fcntl
 import hashlib
 import os
 import re
@@ -21,13 +22,14 @@ from infra.local.java import SUPPORTED, JavaNotFoundError, find_java_home
 ROOT = jars.ROOT
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+PACKAGES = VENV / ".packages"
+"""Exists after all packages were installed. If Ctrl-C stops uv, uv later takes half a package for a whole one."""
 PROMTOOL = VENV / "bin" / "promtool"
 REQUIREMENTS = ROOT / "requirements"
 # Without build isolation, pip builds with the pinned tools of requirements/build.txt and downloads no others.
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-build-isolation"]
 
-# The Python of .venv runs this. After an upgrade of the system it can have another version, which does not see pip. An
-# installation writes the list of files last. Without it, pip is incomplete.
+# The Python of .venv runs this. After an upgrade of the system it can have another version, which does not see pip.
 _CHECK = """
 import sys
 from importlib.metadata import files
@@ -91,11 +93,15 @@ def create_environment() -> None:
 
 
 def works(version: str | None) -> bool:
-    """Whether .venv was created at this path, and has pip and this version of Python (None: any from 3.11 on)."""
+    """Whether .venv is complete, was created at this path, and has this version of Python (None: any from 3.11 on)."""
     # The programs of a moved or copied environment use the code at the old path. venv writes the path into this file.
     file = VENV / "pyvenv.cfg"
     made = re.findall("^command = .*", file.read_text(encoding="utf-8"), re.MULTILINE) if file.exists() else []
-    return all(map(_names_this_environment, made)) and succeeds([str(PYTHON), "-Ic", _CHECK, version or ""])
+    return (
+        PACKAGES.exists()
+        and all(map(_names_this_environment, made))
+        and succeeds([str(PYTHON), "-Ic", _CHECK, version or ""])
+    )
 
 
 def _names_this_environment(command: str) -> bool:
@@ -107,7 +113,7 @@ def _names_this_environment(command: str) -> bool:
 def install_packages() -> None:
     """Install the packages of requirements/all.txt with checked hashes, and the project itself in editable mode."""
     locked = REQUIREMENTS / "all.txt"
-    run_once(VENV / ".packages", locked.read_bytes(), lambda: install_locked(locked))
+    run_once(PACKAGES, locked.read_bytes(), lambda: install_locked(locked))
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     identity = repr([ROOT, project["project"], project["build-system"], project["tool"]["hatch"]]).encode()
@@ -129,12 +135,21 @@ def install_locked(locked: Path) -> None:
 
 
 def run_once(stamp: Path, content: bytes, action: Callable[[], None]) -> None:
-    """Run the action, unless an earlier run with the same content has succeeded. The file ``stamp`` remembers it."""
+    """Run the action, unless an earlier run with the same content has succeeded. The file ``stamp`` remembers it.
+
+    A failure, for example without network, keeps a file of an earlier success, but empties it. Ctrl-C deletes it.
+    """
     fingerprint = hashlib.sha256(content).hexdigest()
-    if stamp.exists() and stamp.read_text() == fingerprint:
+    had_succeeded = stamp.exists()
+    if had_succeeded and stamp.read_text() == fingerprint:
         return
     stamp.unlink(missing_ok=True)
-    action()
+    try:
+        action()
+    except SetupError:
+        if had_succeeded:
+            stamp.touch()
+        raise
     stamp.write_text(fingerprint)
 
 
@@ -243,4 +258,6 @@ def say(message: str) -> None:
 
 
 if __name__ == "__main__":
+    # A second set-up at the same time waits, and then finds everything installed.
+    fcntl.flock(os.open(ROOT, os.O_RDONLY), fcntl.LOCK_EX)
     sys.exit(main(sys.argv[1:]))

@@ -24,6 +24,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "in-use").touch()
     monkeypatch.setattr(setup, "VENV", folder)
     monkeypatch.setattr(setup, "PYTHON", folder / "bin" / "python")
+    monkeypatch.setattr(setup, "PACKAGES", folder / ".packages")
+    setup.PACKAGES.touch()
     monkeypatch.delenv("PYTHON", raising=False)
     return folder
 
@@ -38,12 +40,31 @@ def test_a_working_environment_is_kept(environment: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.program
-def test_an_environment_without_pip_is_replaced(environment: Path) -> None:
-    """An environment with a part of pip is replaced, because it can install nothing. Ctrl-C can leave one."""
-    next(environment.glob("lib/python*/site-packages/pip-*/RECORD")).unlink()
+def test_an_incomplete_environment_is_replaced(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C leaves half a package. uv takes it for a whole one, so a second installation does not help."""
+
+    def interrupted(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(setup, "install_locked", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        setup.install_packages()
+    assert not setup.works(None)
     setup.create_environment()
     assert not (environment / "in-use").exists()
-    assert setup.works(None)
+
+
+def test_a_failed_installation_keeps_an_environment(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without network, the packages of the last installation still work."""
+
+    def fails(_: Path) -> None:
+        raise setup.SetupError("no network")
+
+    monkeypatch.setattr(setup, "install_locked", fails)
+    with pytest.raises(setup.SetupError):
+        setup.install_packages()
+    setup.create_environment()
+    assert (environment / "in-use").exists()
 
 
 def test_an_environment_of_another_python_does_not_work(environment: Path) -> None:  # noqa: ARG001
@@ -56,9 +77,9 @@ def test_an_environment_of_an_upgraded_python_is_replaced(environment: Path) -> 
     """After an upgrade of the system, the Python of .venv is another version, which does not see the packages."""
     packages = next(environment.glob("lib/python*"))
     packages.rename(packages.with_name("python3.9"))
+    assert not setup.works(None)
     setup.create_environment()
     assert not (environment / "in-use").exists()
-    assert setup.works(None)
 
 
 def test_an_environment_of_another_machine_does_not_work(environment: Path) -> None:
@@ -78,6 +99,7 @@ def test_an_environment_of_another_path_does_not_work(
     moved = environment.rename(tmp_path / "moved")
     monkeypatch.setattr(setup, "VENV", moved)
     monkeypatch.setattr(setup, "PYTHON", moved / "bin" / "python")
+    monkeypatch.setattr(setup, "PACKAGES", moved / ".packages")
     assert not setup.works(None)
 
 
