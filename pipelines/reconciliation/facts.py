@@ -6,11 +6,13 @@ no card of an erased customer.
 
 from collections.abc import Callable, Iterable
 from itertools import islice
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark import StorageLevel
+from pyarrow.parquet import ParquetWriter
+from pyspark import SparkFiles, StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -36,7 +38,7 @@ FACT_TYPE = struct(pseudonym="string", card="string", source="string", time="lon
 """``card`` is null if it is not known. ``time`` is the append time of an event. FactsReader describes ``value``."""
 
 _PAGE = 10_000
-"""The rows that Python holds as objects at once. A row needs several times as much memory as in Arrow."""
+"""The number of facts that Python holds in memory at once."""
 
 
 def pseudonymize(pseudonyms: Pseudonyms) -> Callable[[str], str]:
@@ -149,15 +151,23 @@ def ledger(context: Context) -> DataFrame:
 
 
 def from_python(context: Context, source: Source, found: Iterable[Fact]) -> DataFrame:
-    """Facts that were read without Spark."""
+    """Facts that were read without Spark.
+
+    A ledger can be larger than the memory. So Python writes the facts to a file, and Spark copies the file to its disk.
+    Spark must run on this machine.
+    """
     pseudonyms = context.pseudonyms
     rows = ((each.pseudonym or pseudonyms.of(str(each.card)), each.card, source, 0, each.value) for each in found)
     schema = to_arrow_schema(FACT_TYPE)
-    batches = []
-    while page := [*islice(rows, _PAGE)]:
-        arrays = [pa.array(column, kind) for column, kind in zip(zip(*page, strict=True), schema.types, strict=True)]
-        batches.append(pa.record_batch(arrays, schema=schema))
-    return context.spark.createDataFrame(pa.Table.from_batches(batches, schema), FACT_TYPE)
+    # Spark deletes this folder when the session ends, even if a signal ends this process inside the block.
+    with NamedTemporaryFile(dir=SparkFiles.getRootDirectory()) as file:
+        with ParquetWriter(file.name, schema) as writer:
+            while page := [*islice(rows, _PAGE)]:
+                columns = zip(zip(*page, strict=True), schema.types, strict=True)
+                writer.write_batch(pa.record_batch([pa.array(*column) for column in columns], schema=schema))
+        facts = context.spark.read.schema(FACT_TYPE).parquet(f"file://{file.name}").persist(StorageLevel.DISK_ONLY)
+        facts.count()
+    return facts
 
 
 def _facts(rows: DataFrame, source: Source, time: Column, value: Column) -> DataFrame:
