@@ -27,7 +27,7 @@ _ASK_SECONDS = 5.0
 
 
 def create_topics(settings: Settings) -> list[str]:
-    """Create the missing topics of the catalogue and check the others. Returns the names of all topics.
+    """Check the existing topics of the catalogue and create the others. Returns the names of all topics.
 
     If an older release has created a topic with lower values, the function raises its ``max.message.bytes``, and the
     ``retention.ms`` of a compacted topic. It never lowers them.
@@ -36,6 +36,7 @@ def create_topics(settings: Settings) -> list[str]:
     in wrong partitions. Raises KafkaException if the broker cannot create a topic, or if a partition gets no leader.
     """
     client = admin(settings)
+    _check_partitions(client, settings)  # first, so that no new topic gets a wrong number
     requests = new_topics(settings)
     created = set()
     for name, future in client.create_topics(requests).items():
@@ -45,7 +46,6 @@ def create_topics(settings: Settings) -> list[str]:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-    _check_partitions(client, settings)
     wait_for_leaders(
         client,
         [
@@ -81,12 +81,12 @@ def new_topics(settings: Settings) -> list[NewTopic]:
 
 
 def _check_partitions(client: AdminClient, settings: Settings) -> None:
+    found = client.list_topics(timeout=30).topics
     for topic in topics.ALL:
-        name = settings.name_of(topic)
-        found = len(client.list_topics(name, timeout=30).topics[name].partitions)
+        existing = found.get(settings.name_of(topic))
         # A broker reports zero partitions for a moment after it has created the topic.
-        if found:
-            require_partitions(topic, found, settings)
+        if existing and existing.partitions:
+            require_partitions(topic, len(existing.partitions), settings)
 
 
 def require_partitions(topic: Topic, found: int, settings: Settings) -> None:

@@ -1,7 +1,7 @@
 """The topics of the catalogue on a broker."""
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from schemas import topics
 from schemas.topics import Topic
@@ -61,3 +61,14 @@ def test_a_topic_with_added_partitions_is_refused(settings: Settings) -> None:
         UserError, match=f"{name} has 6 partitions, and LOYALTY_PARTITIONS says 3: .*wrong-number-of-partitions"
     ):
         create_topics(settings)
+
+
+def test_another_number_of_partitions_creates_no_topic(settings: Settings) -> None:
+    """Otherwise the new topics would have one number and the existing ones another, and no setting would fit both."""
+    name, client = settings.name_of(topics.POS_INVOICES), admin(settings)
+    client.create_topics([NewTopic(name, num_partitions=3)])[name].result()
+    wait_for("the topic", lambda: name in client.list_topics(timeout=30).topics)
+    with pytest.raises(UserError, match=f"{name} has 3 partitions, and LOYALTY_PARTITIONS says 7"):
+        create_topics(settings.model_copy(update={"partitions": 7}))
+    own = {settings.name_of(topic) for topic in topics.ALL}
+    assert {name} == own & set(client.list_topics(timeout=30).topics)
