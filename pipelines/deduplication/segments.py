@@ -85,7 +85,7 @@ def remember(
         load: gives the contents of segments in their order.
     """
     # An identity is old if it is old by both clocks: ours, and the broker's in these rows. One of them may be ahead.
-    live = [segment for segment in segments if segment.newest >= min(now, order[0].max(initial=0)) - keep]
+    live = [segment for segment in segments if segment.newest >= min(now, int(order[0].max(initial=0))) - keep]
     contents = {segment.name: content for segment, content in zip(live, load(live), strict=True)}
     fresh = _first_of_each(hashes, order)
     for content in contents.values():
@@ -113,8 +113,8 @@ def pack(segments: Sequence[Segment]) -> bytes:
 
 def unpack(packed: bytes) -> list[Segment]:
     """The opposite of ``pack``."""
-    rows = np.frombuffer(packed, _DIRECTORY)
-    return [Segment(bytes(name).hex(), int(newest), int(size)) for name, newest, size in rows]
+    rows = np.frombuffer(packed, _DIRECTORY).tolist()
+    return [Segment(bytes(name).hex(), newest, size) for name, newest, size in rows]
 
 
 def pack_contents(content: Hashes) -> bytes:
