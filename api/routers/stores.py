@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from inspect import cleandoc
 from typing import Annotated
 
 import orjson
@@ -255,7 +256,7 @@ def _add_routes(
         numbers = pagination.checked_partitions(partition, query.store)
         return json_response(await scatter_gather.read_local(query, numbers, max_lag))
 
-    text = query.__doc__ or ""
+    text = cleandoc(query.__doc__ or "")
     local_text = f"{text}\n\nReads only the copies of this instance."
     for full_path, endpoint, title, description, errors in (
         (path, everywhere, summary, text, (*_PROBLEMS, *FORWARDING_PROBLEMS)),
