@@ -135,7 +135,9 @@ def test_all_ids_that_records_can_have_are_known() -> None:
     assert known == ids.known(topics.POS_INVOICES)
     judge = judge_of_invoices(known)
     assert None is judge(header(1) + body_encoder("PosInvoice")(INVOICE), b"STR1").reason
-    assert "schema id 7 is " in str(judge(header(7), b"STR1").reason)
+    # Python 3.11 cannot read a schema of this depth. Newer versions can, and refuse the empty body.
+    refusals = ("schema id 7 is no Avro schema, or refers to another one", "not an Avro PosInvoice of its schema id")
+    assert judge(header(7), b"STR1").reason in refusals
 
 
 def test_a_draft_is_compared_with_all_versions() -> None:
