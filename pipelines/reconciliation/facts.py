@@ -32,6 +32,7 @@ from services.audit.sources import Fact, UnreadableError, ledger_entries
 from services.codecs.state import MARKER
 from services.domain.entries import Kind
 from services.domain.validation import is_pseudonym
+from services.errors import SettingsError, UserError
 from services.pseudonyms import Pseudonyms
 
 FACT_TYPE = struct(pseudonym="string", card="string", source="string", time="long", value="binary")
@@ -154,17 +155,26 @@ def from_python(context: Context, source: Source, found: Iterable[Fact]) -> Data
     """Facts that were read without Spark.
 
     A ledger can be larger than the memory. So Python writes the facts to a file, and Spark copies the file to its disk.
-    Spark must run on this machine.
+    Raises SettingsError if Spark does not run on this machine. Raises UserError if the disk is full.
     """
+    if not str(context.spark.sparkContext.master).startswith("local"):
+        raise SettingsError(
+            "LOYALTY_SPARK_MASTER: the audit and the rebuild run Spark on this machine: do not set it, or set local[N]"
+        )
     pseudonyms = context.pseudonyms
     rows = ((each.pseudonym or pseudonyms.of(str(each.card)), each.card, source, 0, each.value) for each in found)
     schema = to_arrow_schema(FACT_TYPE)
     # Spark deletes this folder when the session ends, even if a signal ends this process inside the block.
-    with NamedTemporaryFile(dir=SparkFiles.getRootDirectory()) as file:
-        with ParquetWriter(file.name, schema) as writer:
-            while page := [*islice(rows, _PAGE)]:
-                columns = zip(zip(*page, strict=True), schema.types, strict=True)
-                writer.write_batch(pa.record_batch([pa.array(*column) for column in columns], schema=schema))
+    folder = SparkFiles.getRootDirectory()
+    with NamedTemporaryFile(dir=folder) as file:
+        try:
+            with ParquetWriter(file.name, schema) as writer:
+                while page := [*islice(rows, _PAGE)]:
+                    columns = zip(zip(*page, strict=True), schema.types, strict=True)
+                    writer.write_batch(pa.record_batch([pa.array(*column) for column in columns], schema=schema))
+        except OSError as error:
+            advice = "free space, or set SPARK_LOCAL_DIRS to another disk"
+            raise UserError(f"cannot copy the {source} to {folder}: {error}: {advice}") from error
         facts = context.spark.read.schema(FACT_TYPE).parquet(f"file://{file.name}").persist(StorageLevel.DISK_ONLY)
         facts.count()
     return facts

@@ -96,7 +96,7 @@ def _rebuild(
     check_archive(snapshot, context.settings)
     if not without_ledger:
         check_ledger(snapshot)
-    # Keep the result on the executors' disks: several jobs use it, and ``_write`` makes the loyalty topic longer.
+    # Keep the result on disk: several jobs use it, and ``_write`` makes the loyalty topic longer.
     now = snapshot.coverage.now
     rebuild_account = reconstruction(context.ids, context.programmes, now, accept_lost_events=accept_lost_events)
     accounts = by_customer(context, snapshot.facts, snapshot.coverage, rebuild_account, REBUILT).localCheckpoint()

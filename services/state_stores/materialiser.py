@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from services import tracing
 from services.boot_clock import boot_seconds
+from services.errors import UserError
 from services.messaging import clients
 from services.messaging.administration import require_partitions
 from services.messaging.log_reader import LogReader
@@ -86,6 +87,7 @@ class Materialiser:
         self._next_save_time, self._next_description_time = 0.0, float("inf")
         # While the disk is full: since when another instance could take over (``time.monotonic``).
         self._full_since: float | None = None
+        self._refused = ""
         self._thread = threading.Thread(target=self._run, name="materialiser", daemon=True)
 
     def start(self) -> None:
@@ -101,6 +103,8 @@ class Materialiser:
     @property
     def kafka_error(self) -> str | None:
         """Why the stores cannot follow their changelogs now, or why the group does not accept this instance."""
+        if self._refused:
+            return self._refused
         if not self.alive:
             return "the materialiser has stopped or hangs: restart this instance; its log has the reason"
         return self._reader.error or self._assignment.error
@@ -144,6 +148,9 @@ class Materialiser:
     def _run(self) -> None:
         try:
             self._reader.run(partial(self._step, self._connect), partial(self._step, self._poll_once))
+        except UserError as error:
+            self._refused = str(error)
+            log.error("this instance does not use its stores", reason=self._refused)  # noqa: TRY400
         except Exception:
             log.exception("the materialiser has failed; restart the instance")
         finally:

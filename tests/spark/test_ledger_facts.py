@@ -1,5 +1,6 @@
 """Facts that were read without Spark: those of the ledger and of the API."""
 
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from weakref import WeakSet
@@ -11,6 +12,7 @@ from pyspark import SparkFiles
 from pipelines.reconciliation.facts import from_python
 from services.audit.facts import Source
 from services.audit.sources import Fact
+from services.errors import SettingsError, UserError
 
 ENTRIES, BYTES = 50_000, 1_000
 
@@ -67,3 +69,21 @@ def test_facts_outlive_their_file(context):
 
 def test_an_empty_ledger_has_no_facts(context):
     assert [] == from_python(context, Source.LEDGER, iter(())).collect()
+
+
+def test_a_full_disk_has_a_message(context):
+    """A limit on the size of a file stands for a full disk. The JVM is another process and has no such limit."""
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(UserError, match=r"^cannot copy the ledger to .*: free space, or set SPARK_LOCAL_DIRS"):
+            from_python(context, Source.LEDGER, [Fact(str(each), None, b"1") for each in range(ENTRIES)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+
+
+def test_spark_on_other_machines_is_refused():
+    """They do not have the file."""
+    elsewhere = SimpleNamespace(spark=SimpleNamespace(sparkContext=SimpleNamespace(master="spark://other:7077")))
+    with pytest.raises(SettingsError, match=r"^LOYALTY_SPARK_MASTER"):
+        from_python(elsewhere, Source.LEDGER, [])
