@@ -31,7 +31,7 @@ _DESCRIPTION = """
 Every value is Avro in the framing of Confluent: a byte 0, four bytes of schema id (big-endian), the Avro body.
 `pos-invoices` also accepts one plain JSON object for each record. The partitioner of the keys is murmur2.
 A deployment can put a prefix before all names of topics (`LOYALTY_TOPIC_PREFIX`).
-Its topics with more than one partition have `LOYALTY_PARTITIONS` partitions.
+A topic with three partitions here has `LOYALTY_PARTITIONS` partitions in a deployment.
 """
 
 
