@@ -45,12 +45,13 @@ class Balance(NamedTuple):
 
     Attributes:
         next_expiry: the time (milliseconds since the epoch) and the number of the points that expire next, or zeros.
+            None only in balances of release 0.1.
     """
 
     points: Decimal
     sequence: int
     pending: Decimal = Decimal(0)
-    next_expiry: tuple[int, Decimal] = (0, Decimal(0))
+    next_expiry: tuple[int, Decimal] | None = (0, Decimal(0))
 
 
 class LedgerEntry(NamedTuple):

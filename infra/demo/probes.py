@@ -180,15 +180,13 @@ class BalanceReader:
             return None
         read = answer.json()
         found = read.get("value", read)
-        expires = found["NextExpiryTime"]
+        expires, expiring = found["NextExpiryTime"], found["NextExpiryPoints"]
+        time = int(datetime.fromisoformat(expires).timestamp() * 1000) if expires else 0
         return Balance(
             Decimal(found["TotalLoyaltyPoints"]),
             found["Sequence"],
             Decimal(found["PendingLoyaltyPoints"]),
-            (
-                int(datetime.fromisoformat(expires).timestamp() * 1000) if expires else 0,
-                Decimal(found["NextExpiryPoints"]),
-            ),
+            None if expiring is None else (time, Decimal(expiring)),
         )
 
     @stamina.retry(on=httpx.TransportError, attempts=3)

@@ -36,6 +36,19 @@ _DECIDED = 2
 """The sequence number in loyalty-decisions of the record with the decision. The first record is the mark."""
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier release wrote.
+
+    Attributes:
+        hadoop_fields: the fields of its hadoop records. Only these fields are compared.
+        balances: the card and the sequence of each of its balances. They do not have the next expiry.
+    """
+
+    hadoop_fields: Collection[str]
+    balances: Collection[tuple[str, int]]
+
+
 @dataclass
 class Verdict:
     """The result of an audit.
@@ -68,14 +81,14 @@ def audit(
     readings: Readings | None = None,
     answers: Answers | None = None,
     histories: Histories | None = None,
-    hadoop_fields: Collection[str] | None = None,
+    earlier: Earlier | None = None,
 ) -> Verdict:
     """Compare all outputs, and all responses to callers and clerks, with what follows from the input.
 
     Args:
         url: an API instance. All instances and all other readers must have caught up.
         histories: all operations of the stack since its start.
-        hadoop_fields: the fields of hadoop records to compare, if an older release wrote some of them. None: all.
+        earlier: what an earlier release wrote. None: this version wrote all.
     """
     readings, answers = readings or Readings(), answers or Answers()
     sent = list(_inputs(settings))
@@ -84,8 +97,8 @@ def audit(
     of_accounts = [each for each in _records(settings, topics.LOYALTY_COMMANDS) if each["Kind"] not in _OF_INVOICES]
     inputs = AuditInput(expected.earned, of_accounts)
     outputs, again = _outputs(settings, url, expected, inputs)
-    if hadoop_fields is not None:
-        expected, outputs = _only(hadoop_fields, expected, outputs)
+    if earlier is not None:
+        expected, outputs = comparable(earlier, expected, outputs)
     decisions = [each for each in _records(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] == _DECIDED]
     if inputs.commands:
         of_commands = AuditOutput(outputs.notifications, decisions, outputs.balances, answers.final)
@@ -106,14 +119,24 @@ def audit(
     )
 
 
-def _only(fields: Collection[str], expected: Expected, outputs: Outputs) -> tuple[Expected, Outputs]:
-    """Keep only these fields of the hadoop records."""
+def comparable(earlier: Earlier, expected: Expected, outputs: Outputs) -> tuple[Expected, Outputs]:
+    """Leave out what an earlier release did not write. Balances of this version must have their next expiry."""
 
     def part(record: Record) -> Record:
-        return {name: value for name, value in record.items() if name in fields}
+        return {name: value for name, value in record.items() if name in earlier.hadoop_fields}
+
+    def completed(card: str, found: Balance | None) -> Balance | None:
+        if found and found.next_expiry is None and (card, found.sequence) in earlier.balances:
+            return found._replace(next_expiry=expected.next_expiry_of(card))
+        return found
 
     hadoop = Counter(row(part(dict(each))) for each in expected.hadoop.elements())
-    found = replace(outputs, hadoop=[*map(part, outputs.hadoop)], parquet=[*map(part, outputs.parquet)])
+    found = replace(
+        outputs,
+        hadoop=[*map(part, outputs.hadoop)],
+        parquet=[*map(part, outputs.parquet)],
+        balances={card: completed(card, found) for card, found in outputs.balances.items()},
+    )
     return replace(expected, hadoop=hadoop), found
 
 

@@ -4,7 +4,7 @@ import contextlib
 import random
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from infra.local.stack import Service
 from schemas import topics
 from schemas.topics import Topic
 from services.pos_simulator.simulation import Options, Simulation
-from tests.faults.auditor import audit
+from tests.faults.auditor import Earlier, audit
 from tests.faults.clerks import Answers, Clerks
 from tests.faults.environment import Environment, paused
 from tests.faults.load import Callers, Readings, Tills, Watchers
@@ -200,13 +200,13 @@ def audited_row(
     observations: Observations,
     recovery: float,
     evidence: str = "",
-    hadoop_fields: Collection[str] | None = None,
+    earlier: Earlier | None = None,
 ) -> Row:
     """Wait until all readers have caught up, and audit. Returns the row of one injection."""
     environment.settle()
     histories = environment.histories
     url = environment.stack.apis[0].url
-    verdict = audit(environment.settings, url, observations.readings, observations.answers, histories, hadoop_fields)
+    verdict = audit(environment.settings, url, observations.readings, observations.answers, histories, earlier)
     answers = observations.answers
     seen = f"{verdict.invoices:,} invoices, {verdict.commands:,} commands, {observations.readings.answers:,} reads"
     details = [f"{seen}: {verdict}", evidence, f"slowest command: {answers.slowest_tries or 'not repeated'}"]

@@ -9,16 +9,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyspark
+
 import schemas
 from infra.local import jars
+from infra.local.stack import Service
 from schemas import topics
 from services.pos_simulator.simulation import Message
+from services.settings import Settings
+from tests.faults.auditor import Earlier
 from tests.faults.clerks import Answers
-from tests.faults.environment import Environment
+from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.load import Callers, Tills
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario
 from tests.faults.under_load import RATE, Observations, audited_row, prime_cards
+from tests.support.kafka import records_of
 from tests.support.programs import last_error, loyalty, run
 
 RELEASE = "4b8fb42"
@@ -37,18 +43,28 @@ class JsonTills(Tills):
         return message.value if message.invoice is None else json.dumps(message.invoice).encode()
 
 
+class StackOfTheRelease(Environment):
+    """A stack whose processes must not end by themselves.
+
+    The supervisor would start this version in their place, and the fault would not test the release.
+    """
+
+    def restart(self, service: Service) -> None:
+        """Raise NoEvidenceError."""
+        raise NoEvidenceError(f"{service.process.name} needs a restart. {service.process.last_lines()}")
+
+
 @contextlib.contextmanager
-def of_the_release(directory: Path) -> Iterator[Environment]:
+def of_the_release(directory: Path) -> Iterator[StackOfTheRelease]:
     """A stack whose processes are those of release 0.1. ``Environment.resume`` starts those of this version."""
-    checkout = directory / "release"
+    checkout = _checkout(directory)
     _export(checkout)
-    environment = Environment(directory)
+    environment = StackOfTheRelease(directory)
     stack = environment.stack
     try:
         stack.broker.start()
+        _loyalty_of_the_release(environment, "topics", "create")
         with _working_in(checkout):
-            code = "from services.cli import app; app()"
-            run([sys.executable, "-c", code, "topics", "create"], environment.settings, checkout).check_returncode()
             for service in stack.services:
                 service.start(None if service in stack.apis else lambda: True)
         yield environment
@@ -57,7 +73,7 @@ def of_the_release(directory: Path) -> Iterator[Environment]:
 
 
 def upgraded_under_load(name: str, environment: Environment, seed: int) -> Row:
-    """Stop the pipeline, replace all other processes one after the other, and start the new pipeline.
+    """Stop the pipeline, finish its micro-batches, replace all other processes, and start the new pipeline.
 
     This is the order of docs/how-to/upgrade.md. The new processes continue with all data. The fault audits the outputs
     of both releases, and so does ``loyalty audit``.
@@ -67,18 +83,43 @@ def upgraded_under_load(name: str, environment: Environment, seed: int) -> Row:
     with callers, JsonTills(stack, seed, RATE):
         environment.until_written(topics.LOYALTY, 20)
         environment.halt(stack.pipeline)
+        _loyalty_of_the_release(environment, "pipeline", "--available-now")
+        earlier, written = _written_by_the_release(settings)
         loyalty(settings, "topics", "create").check_returncode()
         for service in (*stack.apis, *stack.readers):
             environment.halt(service)
             environment.resume(service)
         environment.resume(stack.pipeline)
         recovery = environment.recovered()
-    fields = [each["name"] for each in json.loads(schemas.schema_text(_HADOOP_RECORD))["fields"]]
     observations = Observations(callers.readings, Answers(), 0)
-    row = audited_row(environment, name, observations, recovery, hadoop_fields=fields)
+    row = audited_row(environment, name, observations, recovery, written, earlier)
     audited = loyalty(settings, "audit")
     evidence = f"{row.evidence}; exit status of audit: {audited.returncode} {last_error(audited)}"
     return replace(row, wrong_answers=row.wrong_answers + bool(audited.returncode), evidence=evidence)
+
+
+def _checkout(directory: Path) -> Path:
+    return directory / "release"
+
+
+def _loyalty_of_the_release(environment: Environment, *arguments: str) -> None:
+    """Run the command ``loyalty`` of release 0.1. Raises NoEvidenceError if it fails."""
+    checkout, code = _checkout(environment.directory), "from services.cli import app; app()"
+    command = [sys.executable, "-c", code, *arguments]
+    ended = run(command, environment.settings, checkout, PYTHONPATH=str(checkout))
+    if ended.returncode:
+        seen = f"status {ended.returncode} {last_error(ended)}"
+        raise NoEvidenceError(f"loyalty {' '.join(arguments)} of release 0.1: {seen}")
+
+
+def _written_by_the_release(settings: Settings) -> tuple[Earlier, str]:
+    """What release 0.1 wrote, and a description. Raises NoEvidenceError if it wrote no accounts."""
+    fields = [each["name"] for each in json.loads(schemas.schema_text(_HADOOP_RECORD))["fields"]]
+    entries, balances = records_of(settings, topics.LOYALTY), records_of(settings, topics.LOYALTY_BALANCES)
+    written = f"{len(entries)} entries and {len(balances)} balances of release 0.1"
+    if not entries or not balances or any(each["NextExpiryPoints"] is not None for each in balances):
+        raise NoEvidenceError(f"not {written}, because it wrote none, or this version wrote some of them")
+    return Earlier(fields, {(each["CustomerCardNo"], each["Sequence"]) for each in balances}), written
 
 
 def _export(checkout: Path) -> None:
@@ -86,6 +127,9 @@ def _export(checkout: Path) -> None:
     checkout.mkdir(parents=True)
     archive = subprocess.run(["git", "archive", RELEASE], cwd=jars.ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "--extract", f"--directory={checkout}"], input=archive, check=True)
+    # The release refuses every other PySpark than 4.2.0. The calls that it sends are the same in our version.
+    calls = checkout / "pipelines" / "state_calls.py"
+    calls.write_text(calls.read_text("utf-8").replace('"4.2.0"', f'"{pyspark.__version__}"'), "utf-8")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from infra.demo.comparison import LedgerEntry
+from infra.demo.comparison import Balance, LedgerEntry
 from infra.demo.probes import BalanceReader, LedgerReader
 from tests.support.builders import balance, entry
 from tests.support.clusters import Group
@@ -30,12 +30,12 @@ def test_the_ledger_is_read_with_its_positions(tmp_path: Path) -> None:
 def test_a_card_with_a_slash_has_a_balance(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group.of(1)
     group.share(lambda _: 0, lambda _: None)
-    given = [balance("50/03", "1.50"), balance("5003", "2.50")]
-    group.write((topic, card, {**(record or {}), "NextExpiryPoints": Decimal(0)}) for topic, card, record in given)
+    of_release_0_1, (topic, card, record) = balance("50/03", "1.50"), balance("5003", "2.50")
+    group.write([of_release_0_1, (topic, card, {**(record or {}), "NextExpiryPoints": Decimal(0)})])
     (instance,) = group.instances
     with TestClient(instance.app) as client:
         monkeypatch.setattr("infra.demo.probes._client", lambda _: client)
         with closing(BalanceReader("", 1, None)) as reader:
             found = reader.balances(["50/03", "5003"])
             assert {"1/2": 404} == reader.statuses(["1/2"])
-    assert [Decimal("1.50"), Decimal("2.50")] == [each and each.points for each in found.values()]
+    assert {"50/03": Balance(Decimal("1.50"), 1, next_expiry=None), "5003": Balance(Decimal("2.50"), 1)} == found
