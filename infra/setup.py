@@ -31,10 +31,9 @@ PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-q",
 
 # The Python of .venv runs this. After an upgrade of the system it can have another version, which does not see pip.
 _CHECK = """
-import sys
-from importlib.metadata import files
+import sys, pip
 version = "{}.{}".format(*sys.version_info)
-sys.exit(sys.version_info < (3, 11) or sys.argv[1] not in ("", version) or not files("pip"))
+sys.exit(sys.version_info < (3, 11) or sys.argv[1] not in ("", version))
 """
 
 

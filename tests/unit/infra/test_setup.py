@@ -18,9 +18,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / ".venv"
     venv.create(folder, symlinks=True)
     packages = next(folder.glob("lib/python*/site-packages"))
-    for file in (packages / "pip" / "__init__.py", packages / "pip-23.2.1.dist-info" / "RECORD"):
-        file.parent.mkdir()
-        file.write_text("# Not empty", encoding="utf-8")
+    (packages / "pip").mkdir()
+    (packages / "pip" / "__init__.py").touch()
     (folder / "in-use").touch()
     monkeypatch.setattr(setup, "VENV", folder)
     monkeypatch.setattr(setup, "PYTHON", folder / "bin" / "python")
