@@ -23,7 +23,7 @@ ROOT = jars.ROOT
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 PACKAGES = VENV / ".packages"
-"""Exists after all packages were installed. If Ctrl-C stops uv, uv later takes half a package for a whole one."""
+"""Exists after all packages were installed. Without it, all are installed again, because some can be incomplete."""
 PROMTOOL = VENV / "bin" / "promtool"
 REQUIREMENTS = ROOT / "requirements"
 # Without build isolation, pip builds with the pinned tools of requirements/build.txt and downloads no others.
@@ -92,14 +92,14 @@ def create_environment() -> None:
 
 
 def works(version: str | None) -> bool:
-    """Whether .venv is complete, was created at this path, and has this version of Python (None: any from 3.11 on)."""
+    """Whether .venv has pip, was created at this path, and has this version of Python (None: any from 3.11 on)."""
     # The programs of a moved or copied environment use the code at the old path. venv writes the path into this file.
     file = VENV / "pyvenv.cfg"
     made = re.findall("^command = .*", file.read_text(encoding="utf-8"), re.MULTILINE) if file.exists() else []
+    # An installation of pip writes the list of its files last.
+    lists = VENV.glob("lib/python*/site-packages/pip-*.dist-info/RECORD")
     return (
-        PACKAGES.exists()
-        and all(map(_names_this_environment, made))
-        and succeeds([str(PYTHON), "-Ic", _CHECK, version or ""])
+        any(lists) and all(map(_names_this_environment, made)) and succeeds([str(PYTHON), "-Ic", _CHECK, version or ""])
     )
 
 
@@ -112,19 +112,25 @@ def _names_this_environment(command: str) -> bool:
 def install_packages() -> None:
     """Install the packages of requirements/all.txt with checked hashes, and the project itself in editable mode."""
     locked = REQUIREMENTS / "all.txt"
-    run_once(PACKAGES, locked.read_bytes(), lambda: install_locked(locked))
+    run_once(PACKAGES, locked.read_bytes(), partial(install_locked, locked, again=not PACKAGES.exists()))
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     identity = repr([ROOT, project["project"], project["build-system"], project["tool"]["hatch"]]).encode()
     run_once(VENV / ".project", identity, lambda: run([*PIP, "--no-deps", "--no-index", "--editable", str(ROOT)]))
 
 
-def install_locked(locked: Path) -> None:
+def install_locked(locked: Path, *, again: bool) -> None:
+    """Install the packages of a file.
+
+    Args:
+        again: also install the packages that .venv already has. If Ctrl-C stops uv, half a package can be there.
+    """
     say(f"Installing {locked.relative_to(ROOT)}")
-    pip = [*PIP, "--use-pep517", "--require-hashes", "-r"]
+    pip = [*PIP, *["--force-reinstall"] * again, "--use-pep517", "--require-hashes", "-r"]
     # pyspark is published only as source, so its build tools must be installed first.
     run([*pip, str(REQUIREMENTS / "build.txt")])
     uv = [str(VENV / "bin" / "uv"), "pip", "install", "-q", "--python", str(PYTHON), "--no-build-isolation"]
+    uv += ["--reinstall"] * again
     try:
         # uv is twice as fast as pip. But it does not read the configuration of pip, for example another index.
         run([*uv, "--compile-bytecode", "--require-hashes", "-r", str(locked)])
@@ -134,21 +140,12 @@ def install_locked(locked: Path) -> None:
 
 
 def run_once(stamp: Path, content: bytes, action: Callable[[], None]) -> None:
-    """Run the action, unless an earlier run with the same content has succeeded. The file ``stamp`` remembers it.
-
-    A failure, for example without network, keeps a file of an earlier success, but empties it. Ctrl-C deletes it.
-    """
+    """Run the action, unless the last run had the same content and succeeded. The file ``stamp`` remembers it."""
     fingerprint = hashlib.sha256(content).hexdigest()
-    had_succeeded = stamp.exists()
-    if had_succeeded and stamp.read_text() == fingerprint:
+    if stamp.exists() and stamp.read_text() == fingerprint:
         return
     stamp.unlink(missing_ok=True)
-    try:
-        action()
-    except SetupError:
-        if had_succeeded:
-            stamp.touch()
-        raise
+    action()
     stamp.write_text(fingerprint)
 
 

@@ -18,13 +18,13 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / ".venv"
     venv.create(folder, symlinks=True)
     packages = next(folder.glob("lib/python*/site-packages"))
-    (packages / "pip").mkdir()
-    (packages / "pip" / "__init__.py").touch()
+    for file in (packages / "pip" / "__init__.py", packages / "pip-23.2.1.dist-info" / "RECORD"):
+        file.parent.mkdir()
+        file.touch()
     (folder / "in-use").touch()
     monkeypatch.setattr(setup, "VENV", folder)
     monkeypatch.setattr(setup, "PYTHON", folder / "bin" / "python")
     monkeypatch.setattr(setup, "PACKAGES", folder / ".packages")
-    setup.PACKAGES.touch()
     monkeypatch.delenv("PYTHON", raising=False)
     return folder
 
@@ -39,31 +39,34 @@ def test_a_working_environment_is_kept(environment: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.program
-def test_an_incomplete_environment_is_replaced(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C leaves half a package. uv takes it for a whole one, so a second installation does not help."""
-
-    def interrupted(_: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(setup, "install_locked", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        setup.install_packages()
+def test_an_incomplete_environment_is_replaced(environment: Path) -> None:
+    """Ctrl-C can leave half of pip."""
+    next(environment.glob("lib/python*/site-packages/pip-*/RECORD")).unlink()
     assert not setup.works(None)
     setup.create_environment()
     assert not (environment / "in-use").exists()
 
 
-def test_a_failed_installation_keeps_an_environment(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without network, the packages of the last installation still work."""
+def test_an_interrupted_installation_is_made_again(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C leaves half a package, and uv takes it for a whole one. The environment itself is kept."""
+    commands: list[Sequence[str]] = []
 
-    def fails(_: Path) -> None:
-        raise setup.SetupError("no network")
+    def run(command: Sequence[str]) -> None:
+        commands.append(command)
+        if len(commands) == 1:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(setup, "install_locked", fails)
-    with pytest.raises(setup.SetupError):
+    monkeypatch.setattr(setup, "run", run)
+    setup.PACKAGES.write_text("other packages")
+    with pytest.raises(KeyboardInterrupt):
         setup.install_packages()
-    setup.create_environment()
+    for _ in range(2):
+        setup.create_environment()
+        setup.install_packages()
     assert (environment / "in-use").exists()
+    # The project itself comes last.
+    programs = [(Path(command[0]).name, any("reinstall" in word for word in command)) for command in commands]
+    assert [("python", False), ("python", True), ("uv", True), ("python", False)] == programs
 
 
 def test_an_environment_of_another_python_does_not_work(environment: Path) -> None:  # noqa: ARG001
@@ -129,7 +132,7 @@ def test_pip_installs_what_uv_cannot(environment: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(setup, "run", run)
     monkeypatch.setattr(setup, "PIP", ["pip"])
-    setup.install_locked(setup.REQUIREMENTS / "all.txt")
+    setup.install_locked(setup.REQUIREMENTS / "all.txt", again=False)
     assert ["pip", "uv", "pip"] == commands
 
 
