@@ -235,7 +235,7 @@ def run(command: Sequence[str], folder: str | None = None) -> None:
 
 
 def make_class_archive(java: Path) -> None:
-    """Make the class archive of Spark once for these jars and this Java. Spark also works without it."""
+    """Make the class archive of Spark once for these jars, this PySpark and this Java. Spark also works without it."""
     folder = jars.folder("spark")
 
     def make() -> None:
@@ -244,7 +244,9 @@ def make_class_archive(java: Path) -> None:
         run([str(PYTHON), "-m", "pipelines.runtime.make_class_archive", str(folder)])
 
     try:
-        run_once(folder / ".classes", jars.STACK.lock.read_bytes() + str(java).encode(), make)
+        # Java ignores the archive if a jar of PySpark has another path or time.
+        identity = repr([jars.STACK.lock.read_bytes(), java, ivy_jar(), ivy_jar().stat().st_mtime_ns]).encode()
+        run_once(folder / ".classes", identity, make)
     except SetupError as error:
         say(f"Without the archive of its classes, Spark starts more slowly: {error}")
 

@@ -1,5 +1,6 @@
 """The set-up replaces only broken environments: infra.setup."""
 
+import os
 import shutil
 import sys
 import venv
@@ -137,9 +138,13 @@ def test_pip_installs_what_uv_cannot(environment: Path, monkeypatch: pytest.Monk
 
 
 def test_new_jars_get_a_new_archive_of_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The archive is beside the jars, so it is gone with them."""
+    """The archive is beside the jars, so it is gone with them. Java ignores an archive of another PySpark."""
     folder = tmp_path / "jars"
+    pyspark = tmp_path / "lib/python3.11/site-packages/pyspark/jars/ivy-2.jar"
+    pyspark.parent.mkdir(parents=True)
+    pyspark.touch()
     made: list[str] = []
+    monkeypatch.setattr(setup, "VENV", tmp_path)
     monkeypatch.setattr(jars, "folder", lambda _: folder)
     monkeypatch.setattr(setup, "run", lambda command: made.append(command[-1]))
     monkeypatch.setenv("JAVA_HOME", "")
@@ -148,4 +153,10 @@ def test_new_jars_get_a_new_archive_of_classes(tmp_path: Path, monkeypatch: pyte
         for _ in range(2):
             setup.make_class_archive(Path("/java/bin/java"))
         shutil.rmtree(folder)
-    assert [str(folder)] * 2 == made
+    folder.mkdir()
+    for time in (1, 2):
+        os.utime(pyspark, (time, time))
+        setup.make_class_archive(Path("/java/bin/java"))
+    (tmp_path / "lib/python3.11").rename(tmp_path / "lib/python3.12")
+    setup.make_class_archive(Path("/java/bin/java"))
+    assert [str(folder)] * 5 == made
