@@ -251,11 +251,20 @@ def make_class_archive(java: Path) -> None:
         say(f"Without the archive of its classes, Spark starts more slowly: {error}")
 
 
+def wait_for_another_setup() -> None:
+    """Wait until no other set-up of this checkout runs. Others wait until this process ends."""
+    lock = os.open(ROOT, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("Waiting for another set-up of this checkout")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
 def say(message: str) -> None:
     print(f"{message} …", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    # A second set-up at the same time waits, and then finds everything installed.
-    fcntl.flock(os.open(ROOT, os.O_RDONLY), fcntl.LOCK_EX)
+    wait_for_another_setup()
     sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,6 @@
 """The set-up replaces only broken environments: infra.setup."""
 
+import fcntl
 import os
 import shutil
 import sys
@@ -120,6 +121,25 @@ def test_an_action_runs_once_for_the_same_content(tmp_path: Path) -> None:
         setup.run_once(stamp, b"2", fails)
     setup.run_once(stamp, b"1", lambda: done.append("after a failure"))
     assert ["first", "after a failure"] == done
+
+
+def test_a_second_setup_says_that_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set-up can take minutes. `make status` and `make down` also wait for it."""
+    first = os.open(tmp_path, os.O_RDONLY)
+    said: list[str] = []
+
+    def say(message: str) -> None:
+        said.append(message)
+        os.close(first)
+
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    monkeypatch.setattr(setup, "say", say)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    setup.wait_for_another_setup()
+    assert ["Waiting for another set-up of this checkout"] == said
+    second = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_pip_installs_what_uv_cannot(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
