@@ -50,7 +50,7 @@ def temporary_folder() -> TemporaryFolder:
     if os.statvfs(parent).f_flag & getattr(os, "ST_NOEXEC", 0):  # macOS does not say it
         raise StartUpError(
             f"{parent} is on a file system with the option noexec, so Spark cannot load its libraries from it: set "
-            "TMPDIR to a folder on another file system. Its path can have 40 characters"
+            "TMPDIR to a folder on another file system. Its path can have at most 30 characters"
         )
     with _opened(parent) as lock_of_all:
         if os.fstat(lock_of_all).st_uid != os.getuid():

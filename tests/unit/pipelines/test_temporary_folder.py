@@ -71,7 +71,7 @@ def test_a_file_system_without_execution_is_refused(tmp_path: Path, monkeypatch:
     flags = list(os.statvfs(tmp_path))
     flags[8] |= os.ST_NOEXEC
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(flags))
-    with pytest.raises(StartUpError, match="noexec"):
+    with pytest.raises(StartUpError, match=r"noexec.* at most 30 characters"):
         temporary_folder.__wrapped__()
 
 
@@ -80,6 +80,8 @@ def test_a_file_system_without_execution_is_refused(tmp_path: Path, monkeypatch:
     [
         ("/tmp/loyalty-0/a", "-Djava.io.tmpdir=/tmp/loyalty-0/a"),  # noqa: S108
         ("/tmp/my files/loyalty-0/a", "'-Djava.io.tmpdir=/tmp/my files/loyalty-0/a'"),  # noqa: S108
+        # A folder of 30 characters and the largest number of a user.
+        (f"/{'a' * 29}/loyalty-4294967294/abcdefgh", f"-Djava.io.tmpdir=/{'a' * 29}/loyalty-4294967294/abcdefgh"),
         (f"/tmp/{'a' * 60}", ""),  # noqa: S108
     ],
 )
