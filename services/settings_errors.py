@@ -27,7 +27,7 @@ def hint(name: str, known: list[str]) -> str:
     """The most similar name, or where all names are listed."""
     # The default cutoff (0.6) is too low: all names have the same prefix, so even very different names are similar.
     near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.75)
-    return f" Did you mean {near[0]}?" if near else " docs/reference/settings.md lists all settings."
+    return f" Did you mean {near[0]}?" if near else " docs/reference/settings.md lists all settings"
 
 
 _FORMS = {

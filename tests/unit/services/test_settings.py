@@ -23,8 +23,8 @@ def test_an_option_of_the_command_line_replaces_the_variable(monkeypatch):
         ("LOYALTY_API_PROT", "Did you mean LOYALTY_API_PORT?"),
         ("LOYALTY_FACTOR", "Did you mean LOYALTY_LOYALTY_FACTOR?"),
         ("loyalty_kafka_bootstrap_server", "Did you mean LOYALTY_KAFKA_BOOTSTRAP_SERVERS?"),
-        ("LOYALTY_FOO", "docs/reference/settings.md lists all settings."),
-        ("LOYALTY_XYZZY", "docs/reference/settings.md lists all settings."),
+        ("LOYALTY_FOO", "docs/reference/settings.md lists all settings"),
+        ("LOYALTY_XYZZY", "docs/reference/settings.md lists all settings"),
     ],
 )
 def test_an_unknown_variable_is_refused_with_the_nearest_setting(
