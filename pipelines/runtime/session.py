@@ -113,9 +113,9 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
         # Without a UTF-8 locale, Java cannot open a file whose path has a letter that is not ASCII.
         os.environ["LC_ALL"] = "C.UTF-8"
         # A user can have these variables for another Spark. Executors on other machines need their own Python.
-        os.environ.pop("SPARK_HOME", None)
-        if _is_local(settings.spark_master):
-            os.environ.pop("PYSPARK_PYTHON", None)
+        python_too = ["PYSPARK_PYTHON"] * _is_local(settings.spark_master)
+        for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", *python_too):
+            os.environ.pop(name, None)
     os.environ.setdefault("PYSPARK_WORKER_PYTHON", sys.executable)
     python = sys.executable if is_submitted else worker_python(settings.spark_master)
     os.environ.setdefault("PYSPARK_PYTHON", python)

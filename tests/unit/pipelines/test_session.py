@@ -77,14 +77,14 @@ def test_a_folder_without_jars_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
         (False, "", set()),
         (False, "local[2]", set()),
         (False, "spark://host:7077", {"PYSPARK_PYTHON"}),
-        (True, "", {"LC_ALL", "PYSPARK_PYTHON", "SPARK_HOME"}),
+        (True, "", {"LC_ALL", "PYSPARK_PYTHON", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}),
     ],
 )
 def test_a_session_without_spark_submit_replaces_variables_of_the_user(
     monkeypatch: pytest.MonkeyPatch, master: str, kept: set[str], *, submitted: bool
 ) -> None:
     """It uses the installed PySpark, the Python of this process and UTF-8. With a cluster, the operator chooses."""
-    names = ("LC_ALL", "PYSPARK_PYTHON", "SPARK_HOME")
+    names = ("LC_ALL", "PYSPARK_PYTHON", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
     for name in names:
         monkeypatch.setenv(name, "/other")
     if submitted:
