@@ -46,7 +46,11 @@ def build(target: Path, revision: str = "HEAD") -> list[Path]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder)
         # The tarfile of Python 3.11.2, in Debian 12, has no filter, and newer ones warn without it.
-        subprocess.run(["tar", "-xf", "-", "-C", folder], input=_git("archive", "--format=tar", revision), check=True)
+        archive = _git("archive", "--format=tar", revision)
+        try:
+            subprocess.run(["tar", "-xf", "-", "-C", folder], input=archive, check=True)
+        except FileNotFoundError as error:
+            raise ReleaseError("tar is not installed: install it, because it unpacks the commit") from error
         version = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
         notes = changelog_section((source / "CHANGELOG.md").read_text(encoding="utf-8"), version)
         commit_time = _git("log", "-1", "--format=%ct", revision).decode().strip()

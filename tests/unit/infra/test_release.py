@@ -1,6 +1,7 @@
 """A release depends on its commit alone, and holds all that the programs read."""
 
 import hashlib
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -58,6 +59,18 @@ def test_a_section_of_the_changelog() -> None:
     assert ("- New.\n", "- Old.\n") == (changelog_section(CHANGELOG, "1.1.0"), changelog_section(CHANGELOG, "1.0.0"))
     with pytest.raises(ReleaseError, match=r"no section for version 2\.0\.0"):
         changelog_section(CHANGELOG, "2.0.0")
+
+
+@pytest.mark.program
+def test_a_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small image can have git without tar."""
+    git = str(shutil.which("git"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ReleaseError, match="git is not installed: install it"):
+        build(tmp_path / "dist")
+    (tmp_path / "git").symlink_to(git)
+    with pytest.raises(ReleaseError, match="tar is not installed: install it"):
+        build(tmp_path / "dist")
 
 
 @pytest.mark.program
