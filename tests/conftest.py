@@ -71,6 +71,8 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("retail-loyalty")
 
 _OF_DEVELOPER = re.compile("(?i)LOYALTY_.*|(HTTPS?|ALL|NO)_PROXY|COLUMNS|FORCE_COLOR|PY_COLORS|GITHUB_ACTIONS")
+# npm installs the parser of AsyncAPI.
+_OF_NPM = {"HTTPS_PROXY": "NPM_CONFIG_HTTPS_PROXY", "NO_PROXY": "NPM_CONFIG_NOPROXY"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,8 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # The settings, the proxy and the terminal of a developer must not change a test.
     for name in filter(_OF_DEVELOPER.fullmatch, list(os.environ)):
         value = os.environ.pop(name)
-        if name.upper() == "HTTPS_PROXY":
-            os.environ["NPM_CONFIG_HTTPS_PROXY"] = value  # npm installs the parser of AsyncAPI
+        if name.upper() in _OF_NPM:
+            os.environ[_OF_NPM[name.upper()]] = value
     # A shell lets background programs ignore SIGINT, and their children too. Tests of Ctrl-C would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if _only_unit_tests(config):
