@@ -22,6 +22,7 @@ from infra.local.java import SUPPORTED, JavaNotFoundError, find_java_home
 ROOT = jars.ROOT
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+UV = VENV / "bin" / "uv"
 PACKAGES = VENV / ".packages"
 """Exists after all packages were installed. Without it, all are installed again, because some can be incomplete."""
 PROMTOOL = VENV / "bin" / "promtool"
@@ -112,7 +113,9 @@ def _names_this_environment(command: str) -> bool:
 def install_packages() -> None:
     """Install the packages of requirements/all.txt with checked hashes, and the project itself in editable mode."""
     locked = REQUIREMENTS / "all.txt"
-    run_once(PACKAGES, locked.read_bytes(), partial(install_locked, locked, again=not PACKAGES.exists()))
+    # In a new environment, uv need not refresh its cache.
+    again = UV.exists() and not PACKAGES.exists()
+    run_once(PACKAGES, locked.read_bytes(), partial(install_locked, locked, again=again))
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     identity = repr([ROOT, project["project"], project["build-system"], project["tool"]["hatch"]]).encode()
@@ -129,7 +132,7 @@ def install_locked(locked: Path, *, again: bool) -> None:
     pip = [*PIP, *["--force-reinstall"] * again, "--use-pep517", "--require-hashes", "-r"]
     # pyspark is published only as source, so its build tools must be installed first.
     run([*pip, str(REQUIREMENTS / "build.txt")])
-    uv = [str(VENV / "bin" / "uv"), "pip", "install", "-q", "--python", str(PYTHON), "--no-build-isolation"]
+    uv = [str(UV), "pip", "install", "-q", "--python", str(PYTHON), "--no-build-isolation"]
     uv += ["--reinstall"] * again
     try:
         # uv is twice as fast as pip. But it does not read the configuration of pip, for example another index.

@@ -26,6 +26,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "in-use").touch()
     monkeypatch.setattr(setup, "VENV", folder)
     monkeypatch.setattr(setup, "PYTHON", folder / "bin" / "python")
+    monkeypatch.setattr(setup, "UV", folder / "bin" / "uv")
     monkeypatch.setattr(setup, "PACKAGES", folder / ".packages")
     monkeypatch.delenv("PYTHON", raising=False)
     return folder
@@ -60,6 +61,7 @@ def test_an_interrupted_installation_is_made_again(environment: Path, monkeypatc
 
     monkeypatch.setattr(setup, "run", run)
     setup.PACKAGES.write_text("other packages")
+    setup.UV.touch()
     with pytest.raises(KeyboardInterrupt):
         setup.install_packages()
     for _ in range(2):
@@ -69,6 +71,16 @@ def test_an_interrupted_installation_is_made_again(environment: Path, monkeypatc
     # The project itself comes last.
     programs = [(Path(command[0]).name, any("reinstall" in word for word in command)) for command in commands]
     assert [("python", False), ("python", True), ("uv", True), ("python", False)] == programs
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_new_environment_installs_from_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To install again, uv refreshes its cache, and then builds PySpark again for minutes."""
+    commands: list[Sequence[str]] = []
+    monkeypatch.setattr(setup, "run", commands.append)
+    setup.install_packages()
+    assert ["python", "uv", "python"] == [Path(command[0]).name for command in commands]
+    assert not [word for command in commands for word in command if "reinstall" in word]
 
 
 def test_an_environment_of_another_python_does_not_work(environment: Path) -> None:  # noqa: ARG001
