@@ -38,6 +38,8 @@ _IDLE_SECONDS = 0.5
 _BUSY_SECONDS = 0.05
 _BROKER_SECONDS = 10.0
 _LAG_SECONDS = 2.0
+# Longer than ``fetch.wait.max.ms`` (0.5 s), because the question for an end offset waits behind a fetch.
+_END_SECONDS = 2.0
 _LONGEST_POLL_INTERVAL_MS = 300_000
 _MILLISECONDS = 1_000
 
@@ -290,7 +292,7 @@ class EndpointDispatcher:
                 # librdkafka fetches nothing from a paused partition, so the end offset that it knows is old.
                 is_known = each.partition not in self._paused
                 try:
-                    _, end = consumer.get_watermark_offsets(each, timeout=_IDLE_SECONDS, cached=is_known)
+                    _, end = consumer.get_watermark_offsets(each, timeout=_END_SECONDS, cached=is_known)
                 except KafkaException as error:
                     if error.args[0].code() in NO_ANSWER:
                         return

@@ -324,10 +324,9 @@ def test_the_lag_grows_while_all_partitions_are_paused() -> None:
         await asyncio.Event().wait()
 
     def publish(broker: Producer, records: int, *partitions: int) -> None:
-        value = Record(0, 0, "card").value()
         for partition in partitions:
-            for _ in range(records):
-                broker.produce(TOPIC, value, partition=partition)
+            for number in range(records):
+                broker.produce(TOPIC, Record(partition, number, f"card {number}").value(), partition=partition)
         broker.flush(10)
 
     async def run() -> None:
