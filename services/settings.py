@@ -31,7 +31,7 @@ TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
 """In points. With the loyalty factor 0.02, a customer earns them with purchases of 50,000."""
 
 PARTITIONS = 3
-"""Of each topic without a fixed number of partitions."""
+"""The default number of partitions of a topic whose number is not fixed."""
 
 ExportFormat = Literal["parquet", "delta"]
 Port = Annotated[int, Field(ge=1, le=65535)]

@@ -30,7 +30,7 @@ def context(spark):
 
 
 def test_the_memory_does_not_grow_with_the_ledger(context):
-    """Neither Python nor the JVM holds more than a few pages."""
+    """Python and the JVM hold only a few pages at once."""
     alive, objects, arrow = WeakSet(), [], []
     arrow_before, heap_before = pa.total_allocated_bytes(), heap(context.spark)
 
