@@ -127,11 +127,18 @@ def mismatches(expected: Expected, found: Outputs) -> list[Mismatch]:
         ),
         *(() if found.sales is None else _values("sales of store", expected.sales, found.sales_by_store)),
         *_notifications(expected, found.notifications),
-        *(() if found.ledger is None else _counts("ledger", _entries(found.notifications), Counter(found.ledger))),
+        *ledger_mismatches(found),
         *_values("balance", _balances(expected, found.notifications), found.balances),
         *_values("replaced card", expected.moved, found.moved),
         *_values("unknown customer", dict.fromkeys(found.unknown, NOT_FOUND), found.unknown),
     ]
+
+
+def ledger_mismatches(found: Outputs) -> list[Mismatch]:
+    """All differences between the notifications and the entries of the ledger."""
+    if found.ledger is None:
+        return []
+    return [*_counts("ledger", _entries(found.notifications), Counter(found.ledger))]
 
 
 def _counts(name: str, expected: Counter[Any], found: Counter[Any]) -> Iterator[Mismatch]:

@@ -99,8 +99,9 @@ def main(
                     continue
                 console.print(f"{name}, {number} of {times} …")
                 started = time.monotonic()
-                # On the same stack, a seed that was used before would publish only duplicates.
-                own_seed = seed + _SEEDS * [*SCENARIOS].index(name) + number
+                # On the same stack, a seed that was used before would publish only duplicates. A fault with variants
+                # takes the variant after the last one, also on another commit.
+                own_seed = seed + _SEEDS * [*SCENARIOS].index(name) + report.injected_before(now, name) + number
                 row = replace(_row(name, stacks, own_seed), commit=now)
                 report.record(row)
                 console.print(f"  {time.monotonic() - started:.0f} s, {row}", highlight=False)

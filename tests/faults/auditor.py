@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
-from infra.demo.comparison import Balance, Mismatch, Nature, Outputs, mismatches
+from infra.demo.comparison import Balance, Mismatch, Nature, Outputs, ledger_mismatches, mismatches
 from infra.demo.invoice_oracle import Record, row
 from infra.demo.oracle import Expected, Sent, expect
-from infra.demo.probes import BalanceReader
+from infra.demo.probes import BalanceReader, LedgerReader
 from infra.demo.run import parquet_rows
 from infra.demo.topic_reader import OUTPUTS, TopicReader
 from schemas import topics
@@ -29,6 +29,7 @@ from tests.faults.histories import Histories, not_linearizable
 from tests.faults.load import Readings
 from tests.support.kafka import read_all
 
+_READ = (*OUTPUTS, topics.STORE_SALES)
 _SHOWN = 3
 _MOST_READINGS = 5
 _OF_INVOICES = ("forward", "forget")
@@ -47,6 +48,21 @@ class Earlier:
 
     hadoop_fields: Collection[str]
     balances: Collection[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What callers and clerks saw while faults were injected.
+
+    Attributes:
+        histories: all operations of the stack since its start.
+        operations_before: the number of operations in the histories before the load.
+    """
+
+    readings: Readings = field(default_factory=Readings)
+    answers: Answers = field(default_factory=Answers)
+    histories: Histories = field(default_factory=Histories)
+    operations_before: int = 0
 
 
 @dataclass
@@ -78,38 +94,42 @@ class Verdict:
 def audit(
     settings: Settings,
     url: str,
-    readings: Readings | None = None,
-    answers: Answers | None = None,
-    histories: Histories | None = None,
+    observations: Observations | None = None,
     earlier: Earlier | None = None,
+    ledger: LedgerReader | None = None,
 ) -> Verdict:
     """Compare all outputs, and all responses to callers and clerks, with what follows from the input.
 
     Args:
         url: an API instance. All instances and all other readers must have caught up.
-        histories: all operations of the stack since its start.
         earlier: what an earlier release wrote. None: this version wrote all.
+        ledger: None: the stack has no ledger.
     """
-    readings, answers = readings or Readings(), answers or Answers()
+    seen = observations or Observations()
     sent = list(_inputs(settings))
     expected = expect(sent, settings.loyalty_factor)
     # Commands about invoices are left out, because the oracle of the demo computes what a forwarded return takes back.
     of_accounts = [each for each in _records(settings, topics.LOYALTY_COMMANDS) if each["Kind"] not in _OF_INVOICES]
     inputs = AuditInput(expected.earned, of_accounts)
     outputs, again = _outputs(settings, url, expected, inputs)
+    outputs.ledger = ledger.entries() if ledger else None
     if earlier is not None:
         expected, outputs = comparable(earlier, expected, outputs)
     decisions = [each for each in _records(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] == _DECIDED]
     if inputs.commands:
-        of_commands = AuditOutput(outputs.notifications, decisions, outputs.balances, answers.final)
-        found = [*mismatches(*_without_accounts(expected, outputs)), *accounts.mismatches(inputs, of_commands)]
+        of_commands = AuditOutput(outputs.notifications, decisions, outputs.balances, seen.answers.final)
+        found = [
+            *mismatches(*_without_accounts(expected, outputs)),
+            *accounts.mismatches(inputs, of_commands),
+            *ledger_mismatches(outputs),
+        ]
     else:
         found = mismatches(expected, outputs)
     found += [
-        *_wrong_readings(readings, outputs),
-        *(Mismatch(Nature.WRONG, text) for text in answers.wrong),
+        *_wrong_readings(seen.readings, outputs),
+        *(Mismatch(Nature.WRONG, text) for text in seen.answers.wrong),
     ]
-    unexplained = [*not_linearizable(histories or Histories(), outputs.notifications)]
+    unexplained = [*not_linearizable(seen.histories, outputs.notifications)]
     return Verdict(
         invoices=len(sent),
         commands=len({each["CommandID"] for each in inputs.commands}),
@@ -142,7 +162,7 @@ def comparable(earlier: Earlier, expected: Expected, outputs: Outputs) -> tuple[
 
 def _without_accounts(expected: Expected, outputs: Outputs) -> tuple[Expected, Outputs]:
     """Remove the accounts: the oracle of the demo knows no commands. ``accounts`` knows commands, but no returns."""
-    return replace(expected, earned=defaultdict(dict)), replace(outputs, notifications=(), balances={})
+    return replace(expected, earned=defaultdict(dict)), replace(outputs, notifications=(), balances={}, ledger=None)
 
 
 def _records(settings: Settings, topic: Topic) -> list[Record]:
@@ -169,14 +189,14 @@ def _inputs(settings: Settings) -> list[Sent]:
 def _outputs(settings: Settings, url: str, expected: Expected, inputs: AuditInput) -> tuple[Outputs, int]:
     """The outputs, and the number of their duplicates by id."""
     cards = expected.earned.keys() | {command["CustomerCardNo"] for command in inputs.commands}
-    ids, reader, balances = schema_ids(settings), TopicReader(settings), BalanceReader(url, 8, None)
+    ids, reader, balances = schema_ids(settings), TopicReader(settings, _READ), BalanceReader(url, 8, None)
     try:
         ends: dict[Topic, dict[int, int]] = {}
         served: dict[str, Balance | None] = {}
         # A reservation can lapse after the entries and before the balances are read. So read both until nothing
         # changes.
         for _ in range(_MOST_READINGS):
-            before, ends = ends, {topic: reader.ends(topic) for topic in OUTPUTS}
+            before, ends = ends, {topic: reader.ends(topic) for topic in _READ}
             if before == ends:
                 break
             while not reader.has_read(ends):
@@ -190,6 +210,7 @@ def _outputs(settings: Settings, url: str, expected: Expected, inputs: AuditInpu
             # Not compared, because a restarted process counts from 0. Other outputs show that duplicates were dropped.
             repeats=expected.repeats,
             parquet=parquet_rows(Path(settings.export_dir)),
+            sales=reader.records(topics.STORE_SALES, ids),
             balances=served,
             unknown=balances.statuses(sorted(expected.strangers - cards)),
             changed=reader.changed,
@@ -198,7 +219,7 @@ def _outputs(settings: Settings, url: str, expected: Expected, inputs: AuditInpu
         reader.close()
         balances.close()
     written = sum(sum(positions.values()) for positions in ends.values())
-    return found, written - sum(reader.count(topic) for topic in OUTPUTS)
+    return found, written - sum(reader.count(topic) for topic in _READ)
 
 
 def _wrong_readings(readings: Readings, outputs: Outputs) -> list[Mismatch]:

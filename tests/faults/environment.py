@@ -14,7 +14,7 @@ import httpx
 import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from infra.demo.probes import reached
+from infra.demo.probes import LedgerReader, reached
 from infra.local.processes import ManagedProcess, ProcessFailedError
 from infra.local.stack import LocalStack, Service, private_settings
 from schemas import topics
@@ -56,6 +56,7 @@ class Environment:
         histories: what clerks and callers have done since the start of this stack, during all its faults. Only the
             complete history of an account explains its state.
         http: a client for all threads. A new client loads all certificates, which takes as long as dozens of requests.
+        ledger: a reader of the database of the ledger.
         key: the API key of the probes, if the API requires one.
     """
 
@@ -80,6 +81,7 @@ class Environment:
         self.directory, self.histories = directory, Histories()
         self._timeout_seconds = timeout_seconds
         self.stack = LocalStack(directory, self.settings, api_instances)
+        self.ledger = LedgerReader(self.settings.ledger_url)
         self._consumer = self._new_consumer()
         self.http = httpx.Client(limits=httpx.Limits(), trust_env=False)
         self._probes = 0
@@ -94,6 +96,7 @@ class Environment:
 
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
+        self.ledger.close()
         self.http.close()
         for process in self.stack.processes:
             if process.pid is not None:
@@ -106,7 +109,7 @@ class Environment:
         brokers = {"kafka_bootstrap_servers": bootstrap_servers}
         self.settings = self.settings.model_copy(update=brokers)
         stack = self.stack
-        for service in (stack.pipeline, *stack.apis):
+        for service in stack.services:
             # The dataclass is frozen. Only this fault changes its settings.
             object.__setattr__(service, "settings", service.settings.model_copy(update=brokers))
         stack.settings, stack.broker.process = self.settings, processes[-1]
@@ -225,7 +228,8 @@ class Environment:
         for _ in range(2):  # the second round waits for the credits of transfers
             self._until_passed(Path(self.settings.checkpoint_dir, "loyalty"), topics.LOYALTY_COMMANDS)
         self._until_passed(Path(self.settings.export_dir, "_checkpoint"), topics.HADOOP)
-        balances = self.ends(topics.LOYALTY_BALANCES)
+        entries, balances = self.ends(topics.LOYALTY), self.ends(topics.LOYALTY_BALANCES)
+        self.until(f"the ledger at {entries}", lambda: reached(self.ledger.positions(), entries))
         for api in self.stack.apis:
             self.until(f"{api.process.name} at {balances}", lambda api=api: self._has_read(api, balances))  # type: ignore[misc]
 

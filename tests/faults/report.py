@@ -92,12 +92,18 @@ def read() -> dict[str, Row]:
 def record(row: Row) -> None:
     """Add a row to the row of the same fault and commit. It replaces the row of an earlier commit."""
     rows = read()
-    before = rows.get(row.fault, Row(row.fault, 0, 0, 0, 0))
-    if before.commit == row.commit:
+    before = rows.get(row.fault)
+    if before and before.commit == row.commit:
         rows[row.fault] = before + row
     else:
-        rows[row.fault] = replace(row, earlier=before.earlier + before.injected * before.is_survived)
+        rows[row.fault] = replace(row, earlier=injected_before(row.commit, row.fault))
     _write(REPORT, rows.values())
+
+
+def injected_before(commit: str, fault: str) -> int:
+    """The number of injections of a fault on earlier commits that did no harm."""
+    row = read().get(fault, Row(fault, 0, 0, 0, 0))
+    return row.earlier + (row.injected if row.commit != commit and row.is_survived else 0)
 
 
 def _write(path: Path, rows: Iterable[Row]) -> None:

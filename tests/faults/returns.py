@@ -40,7 +40,7 @@ def crossing_returns(name: str, environment: Environment, seed: int) -> Row:
     publish_half()
     recovery = environment.recovered()
     environment.settle()
-    verdict = audit(settings, environment.stack.apis[0].url)
+    verdict = audit(settings, environment.stack.apis[0].url, ledger=environment.ledger)
     audited = loyalty(settings, "audit").returncode
     forwarded = _forwarded(settings) - forwarded_before
     return Row(

@@ -17,10 +17,10 @@ from infra.local.stack import Service
 from schemas import topics
 from schemas.topics import Topic
 from services.pos_simulator.simulation import Options, Simulation
-from tests.faults.auditor import Earlier, audit
-from tests.faults.clerks import Answers, Clerks
+from tests.faults.auditor import Earlier, Observations, audit
+from tests.faults.clerks import Clerks
 from tests.faults.environment import Environment, paused
-from tests.faults.load import Callers, Readings, Tills, Watchers
+from tests.faults.load import Callers, Tills, Watchers
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario
 from tests.support.processes import delete_newest_commit
@@ -155,19 +155,6 @@ def run(fault: Fault, _name: str, environment: Environment, seed: int) -> Row:
     return audited_row(environment, fault.name, observations, recovery)
 
 
-@dataclass(frozen=True)
-class Observations:
-    """The responses to callers and clerks while faults were injected.
-
-    Attributes:
-        operations_before: the number of operations in the histories of the stack before the load.
-    """
-
-    readings: Readings
-    answers: Answers
-    operations_before: int
-
-
 def served_cards(seed: int) -> list[str]:
     """The cards for which clerks send commands."""
     return prime_cards(seed)[:_SERVED]
@@ -189,7 +176,7 @@ def load(environment: Environment, seed: int) -> Iterator[Observations]:
     callers = Callers(stack, http, prime_cards(seed)[:_READ], histories)
     clerks = Clerks(stack, http, served, histories, seed, _CLERKS)
     with callers, clerks, Watchers(stack, http, served, histories), Tills(stack, seed, RATE):
-        yield Observations(callers.readings, clerks.answers, histories.count)
+        yield Observations(callers.readings, clerks.answers, histories, histories.count)
         clerks.stop()
         environment.until("an answer to every command", lambda: clerks.are_done)
 
@@ -204,9 +191,7 @@ def audited_row(
 ) -> Row:
     """Wait until all readers have caught up, and audit. Returns the row of one injection."""
     environment.settle()
-    histories = environment.histories
-    url = environment.stack.apis[0].url
-    verdict = audit(environment.settings, url, observations.readings, observations.answers, histories, earlier)
+    verdict = audit(environment.settings, environment.stack.apis[0].url, observations, earlier, environment.ledger)
     answers = observations.answers
     seen = f"{verdict.invoices:,} invoices, {verdict.commands:,} commands, {observations.readings.answers:,} reads"
     details = [f"{seen}: {verdict}", evidence, f"slowest command: {answers.slowest_tries or 'not repeated'}"]
@@ -217,7 +202,7 @@ def audited_row(
         doubled=verdict.count(Nature.DOUBLED),
         wrong_answers=verdict.count(Nature.WRONG),
         again=environment.newly_repeated(verdict.again),
-        operations=histories.count - observations.operations_before,
+        operations=observations.histories.count - observations.operations_before,
         not_linearizable=verdict.not_linearizable,
         unavailable_seconds=round(observations.readings.unavailable_seconds, 1),
         recovery_seconds=round(recovery, 1),

@@ -17,13 +17,12 @@ from infra.local.stack import Service
 from schemas import topics
 from services.pos_simulator.simulation import Message
 from services.settings import Settings
-from tests.faults.auditor import Earlier
-from tests.faults.clerks import Answers
+from tests.faults.auditor import Earlier, Observations
 from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.load import Callers, Tills
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario
-from tests.faults.under_load import RATE, Observations, audited_row, prime_cards
+from tests.faults.under_load import RATE, audited_row, prime_cards
 from tests.support.kafka import records_of
 from tests.support.programs import last_error, loyalty, run
 
@@ -91,7 +90,7 @@ def upgraded_under_load(name: str, environment: Environment, seed: int) -> Row:
             environment.resume(service)
         environment.resume(stack.pipeline)
         recovery = environment.recovered()
-    observations = Observations(callers.readings, Answers(), 0)
+    observations = Observations(callers.readings, histories=environment.histories)
     row = audited_row(environment, name, observations, recovery, written, earlier)
     audited = loyalty(settings, "audit")
     evidence = f"{row.evidence}; exit status of audit: {audited.returncode} {last_error(audited)}"

@@ -13,6 +13,7 @@ from infra.local.ports import HOST, free_port
 from pipelines.queries.export import EXPORT
 from pipelines.queries.fan_out import FAN_OUT
 from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.sales import SALES
 from schemas import topics
 from services.domain.events import Adjust, Capture, Reserve, Transfer, Void
 from services.errors import UserError
@@ -51,7 +52,7 @@ def test_the_auditor_accepts_malformed_input_and_finds_planted_errors(
     publish(settings, topics.POS_INVOICES, poison.messages(SEED))
     publish(settings, topics.POS_INVOICES, poison.fuzzed(SEED, 400))
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
-    run_to_the_end(spark, settings, EXPORT, LOYALTY)  # process the credit of the transfer
+    run_to_the_end(spark, settings, EXPORT, SALES, LOYALTY)  # process the credit of the transfer
 
     with ApiProcess(settings, tmp_path / "api.log") as api:
         api.wait_until_ready()
