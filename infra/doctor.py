@@ -141,6 +141,7 @@ def disks(settings: Settings) -> Iterator[Check]:
     data_folders = {
         "LOYALTY_CHECKPOINT_DIR": settings.checkpoint_dir,
         "LOYALTY_EXPORT_DIR": settings.export_dir,
+        "LOYALTY_ARCHIVE_DIR": settings.archive_dir,
         "LOYALTY_STATE_DIR": str(settings.state_dir),
     }
     for variable, text in data_folders.items():

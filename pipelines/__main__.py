@@ -25,7 +25,7 @@ from pipelines.queries.export import EXPORT, forget_progress
 from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
 from pipelines.runtime.query import begin_no_batch, stop
 from pipelines.runtime.query_metrics import READY, ProgressMetrics
-from pipelines.runtime.query_table import CONTINUOUS, QUERIES
+from pipelines.runtime.query_table import QUERIES
 from pipelines.runtime.session import spark_session
 from pipelines.sinks.foreach_batch import BatchFailedError, summarize_java_error
 from services import tracing
@@ -41,6 +41,12 @@ log = structlog.get_logger()
 
 FOLDERS = {"export": "LOYALTY_EXPORT_DIR", "archive": "LOYALTY_ARCHIVE_DIR"}
 """By query: the variable that names the folder of its checkpoint, if it is not the folder of all queries."""
+
+_IN_USE = {
+    "archive": "a running pipeline archives by itself within LOYALTY_ARCHIVE_INTERVAL. For a complete archive, stop "
+    "the pipeline first"
+}
+"""By query: what an error says if another process runs it."""
 
 _WHY_THE_JVM_ENDS = (
     "its process was killed, for example because the machine or the container had no memory left; start the pipeline "
@@ -80,7 +86,7 @@ def main(
         raise typer.Exit(2) from error
     configure_logging(settings)
     _quieten_py4j()
-    names = [*dict.fromkeys(query or (continuous.name for continuous in CONTINUOUS))]
+    names = [*dict.fromkeys(query or QUERIES)]
     unknown = sorted(set(names) - set(QUERIES))
     if unknown:
         raise typer.BadParameter(f"unknown query: {', '.join(unknown)}. Choose from {', '.join(QUERIES)}")
@@ -110,7 +116,7 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
         _check_start(settings, names, available_now=available_now)
         with ExitStack() as stack:
             for name in names:
-                stack.enter_context(lock.hold(QUERIES[name].checkpoint(settings)))
+                stack.enter_context(lock.hold(QUERIES[name].checkpoint(settings), _IN_USE.get(name, "stop it first")))
             return _run(settings, names, stack, stopping, available_now=available_now, backfill=backfill)
     except (ProgrammeUnknownError, PublishError) as error:
         log.error("stopped without Kafka", reason=str(error))  # noqa: TRY400  # a traceback would not help the user

@@ -142,7 +142,7 @@ class Settings(BaseSettings):
         description="Folder of the tables that `loyalty export write` writes. An object store needs delta.",
     )
     archive_dir: str = Field(
-        "var/archive", description="Folder in which `loyalty archive` keeps the events of accounts. Any Hadoop URI."
+        "var/archive", description="Folder in which the query archive keeps the events of accounts. Any Hadoop URI."
     )
     shuffle_partitions: PositiveInt = Field(
         2,
@@ -151,8 +151,8 @@ class Settings(BaseSettings):
     )
     max_offsets_per_trigger: PositiveInt = Field(
         100_000,
-        description="Largest number of records of each topic in one micro-batch. The queries fan-out, sales and export "
-        "wait for this number of records, at most for their interval.",
+        description="Largest number of records of each topic in one micro-batch. All queries except loyalty wait for "
+        "this number of records, at most for their interval.",
     )
     accept_data_loss: bool = Field(
         default=False,
@@ -162,8 +162,8 @@ class Settings(BaseSettings):
     trigger_interval: Duration = Field(
         timedelta(milliseconds=200),
         description="Shortest time between the starts of two micro-batches (ISO 8601). The loyalty query asks Kafka "
-        "for the end offsets once in this time. Each other query asks once in half of its interval (at most two "
-        "seconds), if that is longer than this time.",
+        "for the end offsets once in this time. Each other query asks once in half of its interval, or after "
+        "two seconds if that is shorter. With an interval of more than twelve minutes, a query asks 360 times in it.",
     )
     timer_interval: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=30),
@@ -184,6 +184,13 @@ class Settings(BaseSettings):
         timedelta(seconds=60),
         description="Longest time that the continuous export waits for a full micro-batch (ISO 8601). The export "
         "writes one file for each date and micro-batch.",
+    )
+    archive_interval: Annotated[timedelta, IsIso] = Field(
+        timedelta(hours=1),
+        ge=timedelta(0),
+        le=timedelta(days=1),  # far below the retention of the topics
+        description="Longest time that the query archive waits for a full micro-batch (ISO 8601), at most one day. The "
+        "archive writes one file for each date and micro-batch.",
     )
     stop_timeout: Duration = Field(
         timedelta(seconds=60),

@@ -264,6 +264,7 @@ def settings(kafka: str, tmp_path: Path) -> Settings:
         topic_prefix=f"test-{uuid.uuid4().hex[:12]}-",
         checkpoint_dir=str(tmp_path / "checkpoints"),
         export_dir=str(tmp_path / "parquet"),
+        archive_dir=str(tmp_path / "archive"),
         tables_dir=str(tmp_path / "tables"),
         state_dir=tmp_path / "state",
         ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}",

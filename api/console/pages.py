@@ -39,11 +39,15 @@ _SIGN_IN_AGAIN = {
     "signIn": "/console/sign-in",
 }
 
+_ARCHIVE = "archive"
+"""The query that a deployment can leave out. Other queries that do not answer are a problem."""
+
 _FLOW = (
     ("fan-out", ("pos-invoices",), ("shipment", "hadoop", "dead-letters")),
     ("loyalty", ("pos-invoices", "loyalty-commands"), ("loyalty", "loyalty-decisions", "loyalty-balances")),
     ("sales", ("pos-invoices",), ("store-sales",)),
     ("export", ("hadoop",), ()),
+    (_ARCHIVE, ("pos-invoices", "loyalty-commands"), ()),
 )
 """The queries with the topics that they read and write (docs/explanation/architecture.md)."""
 
@@ -138,7 +142,8 @@ async def overview_state(request: Request) -> Response:
     status = answer.body
     topics = {each["name"]: each for each in status["topics"]}
     queries = {each["name"]: each for each in status["queries"]}
-    return page("overview_state.html", status=status, topics=topics, queries=queries, flow=_FLOW, balances=BALANCES)
+    flow = [each for each in _FLOW if each[0] != _ARCHIVE or _ARCHIVE in queries]
+    return page("overview_state.html", status=status, topics=topics, queries=queries, flow=flow, balances=BALANCES)
 
 
 @router.get("/overview/reasons")

@@ -28,7 +28,7 @@ _START_TIMEOUT = 600.0
 _STOP_MARGIN = 30.0
 """Seconds that Spark itself needs to end, after ``stop_timeout``."""
 
-BACKGROUND_QUERIES = ("fan-out", "sales", "export")
+BACKGROUND_QUERIES = ("fan-out", "sales", "export", "archive")
 """The queries of the second driver. The readers of their outputs can wait for some seconds."""
 
 _BACKGROUND = "background"
@@ -48,6 +48,7 @@ def private_settings(directory: Path, **changes: object) -> Settings:
         "webhooks_metrics_port": free_port(),
         "checkpoint_dir": str(directory / "checkpoints"),
         "export_dir": str(directory / "parquet"),
+        "archive_dir": str(directory / "archive"),
         "tables_dir": str(directory / "tables"),
         "state_dir": directory / "state",
         "ledger_url": f"sqlite:///{directory.resolve() / 'ledger.sqlite'}",

@@ -15,12 +15,15 @@ class CheckpointInUseError(UserError):
 
 
 @contextmanager
-def hold(checkpoint: str) -> Iterator[None]:
+def hold(checkpoint: str, remedy: str = "stop it first") -> Iterator[None]:
     """Hold the lock of a checkpoint inside the block. Raises CheckpointInUseError if another process holds it.
 
     The kernel releases the lock when the process ends for any reason, so a restart need not wait. The lock works
     between processes and containers of one machine. On a remote file system there is no lock, but Spark detects a
     second writer at its commit, and stops one of the two.
+
+    Args:
+        remedy: what to do if another process holds the lock, for the error.
     """
     folder = local_folder(checkpoint)
     if folder is None:
@@ -34,6 +37,6 @@ def hold(checkpoint: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CheckpointInUseError(
-                f"another process, usually the pipeline, uses the checkpoint {checkpoint}: stop it first"
+                f"another process, usually the pipeline, uses the checkpoint {checkpoint}: {remedy}"
             ) from None
         yield

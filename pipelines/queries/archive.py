@@ -117,10 +117,13 @@ def _write(context: QueryContext, sink: ParquetSink, batch: DataFrame, batch_id:
         retention.check(context.spark, ARCHIVE.checkpoint(settings), ARCHIVE.sources, settings)
 
 
-def check_origin(spark: SparkSession, settings: Settings) -> None:
+def check_origin(spark: SparkSession, settings: Settings, *, is_new: bool = True) -> None:
     """Raise CheckpointMismatchError if the archive has another key, or events of other topics.
 
     A card would get a second pseudonym, or a rebuild would take the old events for events of the new topics.
+
+    Args:
+        is_new: whether to compare the topics. A checkpoint that continues compares them itself (``retention.check``).
     """
     folder, files = settings.archive_dir, Files(spark, settings.archive_dir)
     different = [name for name, value in _origin(settings).items() if files.exists(name) and files.read(name) != value]
@@ -129,7 +132,7 @@ def check_origin(spark: SparkSession, settings: Settings) -> None:
             f"{folder} has pseudonyms of another key than {settings.pseudonym_key_file}: set "
             "LOYALTY_PSEUDONYM_KEY_FILE to the key of the archive, or set LOYALTY_ARCHIVE_DIR to another folder"
         )
-    if different:
+    if different and is_new:
         raise CheckpointMismatchError(
             f"{folder} has events of other topics: a topic was created again, or LOYALTY_KAFKA_BOOTSTRAP_SERVERS or "
             "LOYALTY_TOPIC_PREFIX has changed. The new topics need another LOYALTY_ARCHIVE_DIR"
@@ -151,7 +154,8 @@ ARCHIVE = Query(
     _archive,
     lambda settings: f"{settings.archive_dir}/_checkpoint",
     reads_programme=True,
+    longest_wait=lambda settings: settings.archive_interval,
     # Under another key the same card would get another pseudonym.
     fixed=lambda settings: {PSEUDONYM_KEY: _key_id(settings)},
-    check=lambda spark, _checkpoint, settings, is_new: check_origin(spark, settings) if is_new else None,
+    check=lambda spark, _checkpoint, settings, is_new: check_origin(spark, settings, is_new=is_new),
 )

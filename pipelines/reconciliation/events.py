@@ -77,9 +77,10 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
         _check_key(context, checkpoint)
         check_origin(context.spark, settings)
         where = "neither in the topic nor in the archive"
-        records = records.unionByName(_archived(context, extents))
         reader = CheckpointReader(context.spark, checkpoint)
+        # The query may be running. Spark lists the files afterwards, so they have all records before these positions.
         first, end, lost = reader.first_positions(), reader.positions(), accepted_losses(context.spark, checkpoint)
+        records = records.unionByName(_archived(context, extents))
         incomplete_before = {
             topic: time if has_gap(settings.name_of(topic), extents[topic].begins, first, end, lost) else 0
             for topic, time in incomplete_before.items()
@@ -135,7 +136,8 @@ def read_archive(spark: SparkSession, folder: str) -> DataFrame:
         if error.getCondition() not in _NO_FILES:
             raise
         raise SettingsError(
-            f"{folder} has no archived events: run `loyalty archive`, or set LOYALTY_ARCHIVE_DIR to the archive"
+            f"{folder} has no archived events: set LOYALTY_ARCHIVE_DIR to the archive, or stop the pipeline and run "
+            "`loyalty archive`"
         ) from error
 
 

@@ -133,9 +133,8 @@ class Query:
         writer = writer_with(ids)
         if available_now:
             return writer.trigger(availableNow=True).start()
-        # Each trigger asks Kafka for the end offsets, also while there is nothing to do.
-        interval = max(settings.trigger_interval, min(longest_wait / 2, timedelta(seconds=2)))
-        return writer.trigger(processingTime=f"{interval.total_seconds():.3f} seconds").start()
+        interval = trigger_interval(longest_wait, settings).total_seconds()
+        return writer.trigger(processingTime=f"{interval:.3f} seconds").start()
 
     def check_settings(self, spark: SparkSession, ids: SchemaIds, settings: Settings) -> None:
         """Raise CheckpointMismatchError if the checkpoint has another value of a setting that a new one must keep.
@@ -151,6 +150,15 @@ class Query:
     def _made_with(self, settings: Settings) -> dict[str, str]:
         sources = ", ".join(settings.name_of(source) for source in self.sources)
         return {"query": self.name, "source": sources, **self.fixed(settings)}
+
+
+def trigger_interval(longest_wait: timedelta, settings: Settings) -> timedelta:
+    """The shortest time between the starts of two micro-batches of a query.
+
+    Each trigger asks Kafka for the end offsets, also while there is nothing to do. A backlog is read at this pace, so
+    the time is much shorter than a long wait.
+    """
+    return max(settings.trigger_interval, min(longest_wait / 2, max(timedelta(seconds=2), longest_wait / 360)))
 
 
 def begin_no_batch(query: StreamingQuery) -> None:

@@ -6,7 +6,4 @@ from pipelines.queries.fan_out import FAN_OUT
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.queries.sales import SALES
 
-CONTINUOUS = (FAN_OUT, LOYALTY, SALES, EXPORT)
-"""The queries that run by default."""
-
-QUERIES = {query.name: query for query in (*CONTINUOUS, ARCHIVE)}
+QUERIES = {query.name: query for query in (FAN_OUT, LOYALTY, SALES, EXPORT, ARCHIVE)}

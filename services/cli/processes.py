@@ -79,7 +79,10 @@ def api(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
 
 
 def archive(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
-    """Append the new events of accounts to the Parquet archive, with pseudonyms instead of cards."""
+    """Append the new events of accounts to the Parquet archive, with pseudonyms instead of cards.
+
+    A running pipeline does this by itself (LOYALTY_ARCHIVE_INTERVAL). So stop it first.
+    """
     announce_command("archive")
     replace_process("pipelines", ["--query", "archive", "--available-now", *context.args], log_json=as_json)
 

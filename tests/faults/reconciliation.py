@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 
 from infra.local.ports import free_port
+from pipelines.runtime.query_table import QUERIES
 from schemas import topics
 from services.domain.events import Erase
 from services.settings import Settings
@@ -60,7 +62,11 @@ def erasure_before_late_invoices(name: str, environment: Environment, seed: int)
 
 @contextmanager
 def with_archive(directory: Path) -> Iterator[Environment]:
-    with Environment(directory, archive_dir=str(directory / "archive")) as environment:
+    """A stack whose pipeline does not archive, so that the fault decides when."""
+    environment = Environment(directory)
+    queries = [word for name in QUERIES if name != "archive" for word in ("--query", name)]
+    environment.stack.pipeline = replace(environment.stack.pipeline, arguments=queries)
+    with environment:
         yield environment
 
 

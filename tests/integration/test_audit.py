@@ -42,10 +42,8 @@ A, B, C = "8001-A", "8002-B", "8003-C"
 
 
 @pytest.fixture
-def settings(settings, tmp_path):
-    return settings.model_copy(
-        update={"timer_interval": timedelta(seconds=1), "archive_dir": str(tmp_path / "archive")}
-    )
+def settings(settings):
+    return settings.model_copy(update={"timer_interval": timedelta(seconds=1)})
 
 
 @pytest.mark.usefixtures("topics_created")

@@ -101,16 +101,16 @@ def assert_running_totals(settings):
     return by_card
 
 
-def rows(settings):
+def rows(folder):
     """The rows that a Parquet reader sees. Retries when Spark removes a temporary folder during the listing."""
     for _ in range(100):
         with contextlib.suppress(FileNotFoundError):
-            return _rows(settings)
-    return _rows(settings)
+            return _rows(folder)
+    return _rows(folder)
 
 
-def _rows(settings):
-    return pyarrow.dataset.dataset(settings.export_dir, format="parquet", partitioning="hive").to_table().to_pylist()
+def _rows(folder):
+    return pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive").to_table().to_pylist()
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -139,7 +139,7 @@ def test_every_invoice_reaches_its_outputs_exactly_once(spark, settings):
     }
     assert lines == set(unique_records_of(settings, topics.HADOOP))
     assert len(lines) < len(read_all(settings, topics.HADOOP)), "no batch was replayed, so nothing was proven"
-    found = rows(settings)
+    found = rows(settings.export_dir)
     assert sorted(lines) == sorted(f"{row['InvoiceNumber']}#{int(row['ItemCode']) + 1}" for row in found)
     assert {"date", "batch", "InvoiceNumber"} <= set(found[0])
     cards = {each["CustomerCardNo"] for each in everything}
@@ -211,7 +211,7 @@ def test_unreadable_hadoop_records_become_dead_letters_of_the_export(spark, sett
 
     assert 1 == dead_letters_counted(spark, settings, EXPORT)
     ours = hadoop_records_without(settings, {b"not a record", foreign})
-    assert len(ours) + 1 == len(rows(settings))
+    assert len(ours) + 1 == len(rows(settings.export_dir))
     (letter,) = read_all(settings, topics.DEAD_LETTERS)
     assert settings.name_of(topics.HADOOP).encode() == headers_of(letter)["dead_letter_topic"]
     assert b"not a record" == letter.value()
@@ -404,7 +404,8 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
         try:
             wait_until(lambda: len(unique_records_of(settings, topics.LOYALTY)) >= 450, survivor, log)
             wait_until(lambda: len(unique_records_of(settings, topics.HADOOP)) >= lines, survivor, log)
-            wait_until(lambda: len(rows(settings)) >= lines, survivor, log)
+            wait_until(lambda: len(rows(settings.export_dir)) >= lines, survivor, log)
+            wait_until(lambda: len(rows(settings.archive_dir)) >= 450, survivor, log)
         finally:
             survivor.send_signal(signal.SIGTERM)
             assert 0 == survivor.wait(120)
@@ -417,4 +418,5 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
     assert 450 == sum(map(len, assert_running_totals(settings).values()))
     shipped = unique_records_of(settings, topics.SHIPMENT)
     assert {each["InvoiceNumber"] for each in batch if each["DeliveryType"] == "HOME-DELIVERY"} == set(shipped)
-    assert lines == len(unique_records_of(settings, topics.HADOOP)) == len(rows(settings))
+    assert lines == len(unique_records_of(settings, topics.HADOOP)) == len(rows(settings.export_dir))
+    assert 450 == len({row["event"] for row in rows(settings.archive_dir)}) == len(rows(settings.archive_dir))

@@ -402,11 +402,8 @@ def next_offsets(settings, topic):
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path):
+def test_the_archive_has_every_event_once_and_no_card(spark, settings):
     """Each purchase and command is one row with a pseudonym, despite duplicates. No file contains a card."""
-    settings = settings.model_copy(
-        update={"archive_dir": str(tmp_path / "archive"), "pseudonym_key_file": tmp_path / "pseudonyms.key"}
-    )
     transfer = Transfer(append_time=0, command_id="t1", points=400, counterparty=B)
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
     send(settings, A, transfer, transfer)
@@ -439,9 +436,6 @@ def archived(settings):
 @pytest.mark.usefixtures("topics_created")
 def test_a_new_checkpoint_on_an_old_archive_adds_what_it_lacks(spark, settings, tmp_path):
     """Micro-batches count from 0 again, and replace no older folder. Another key is refused, and changes nothing."""
-    settings = settings.model_copy(
-        update={"archive_dir": str(tmp_path / "archive"), "pseudonym_key_file": tmp_path / "pseudonyms.key"}
-    )
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
     send(settings, A, Transfer(append_time=0, command_id="t1", points=400, counterparty=B))
     run(spark, settings, ARCHIVE)
@@ -455,6 +449,8 @@ def test_a_new_checkpoint_on_an_old_archive_adds_what_it_lacks(spark, settings, 
         run(spark, another, ARCHIVE)
     assert not Path(ARCHIVE.checkpoint(settings)).exists()
     run(spark, settings, ARCHIVE)
+    with pytest.raises(CheckpointMismatchError, match="has pseudonyms of another key than"):
+        run(spark, another, ARCHIVE)
 
     rows = archived(settings)
     assert all(row in rows for row in before), "the old rows and their folders stay"

@@ -44,10 +44,8 @@ OTHERS = (Source.LEDGER, Source.BALANCE)
 
 
 @pytest.fixture
-def settings(settings, tmp_path):
-    return settings.model_copy(
-        update={"timer_interval": timedelta(seconds=1), "archive_dir": str(tmp_path / "archive")}
-    )
+def settings(settings):
+    return settings.model_copy(update={"timer_interval": timedelta(seconds=1)})
 
 
 def delete_records(settings, *of):

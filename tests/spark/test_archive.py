@@ -16,5 +16,5 @@ def test_a_missing_or_empty_archive_is_named(spark: SparkSession, tmp_path: Path
     if exists:
         (archive / "_checkpoint").mkdir(parents=True)
 
-    with pytest.raises(SettingsError, match=r"archive has no archived events: run `loyalty archive`, or set LOYALTY_"):
+    with pytest.raises(SettingsError, match=r"archive has no archived events: set LOYALTY_ARCHIVE_DIR to the"):
         read_archive(spark, str(archive))

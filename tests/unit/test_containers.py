@@ -148,7 +148,7 @@ def test_nothing_is_published_beyond_this_machine(compose: dict[str, Any], built
 def test_maintenance_has_the_folders_and_settings_of_the_pipeline(compose: dict[str, Any]) -> None:
     """A rebuild and a backfill write where the pipeline writes. A cluster gets the memory and cores that users set."""
     pipeline, maintenance = (compose["services"][name] for name in ("pipeline", "maintenance"))
-    assert {*pipeline["volumes"], "archive:/data/archive", "access:/data/access:ro"} == {*maintenance["volumes"]}
+    assert {*pipeline["volumes"], "access:/data/access:ro"} == {*maintenance["volumes"]}
     variables = set(re.findall(r"\$\{(SPARK_EXECUTOR_\w+)", (ROOT / "infra" / "docker" / "pipeline.sh").read_text()))
     assert {"SPARK_EXECUTOR_MEMORY", "SPARK_EXECUTOR_CORES"} == variables
     assert variables <= pipeline["environment"].keys()

@@ -120,13 +120,16 @@ function plot(place, names, data) {
 
 function showStatus(status) {
   const time = Date.parse(status.time) / 1000;
+  // The archive reads once an hour. In a chart, its values would hide those of the other queries.
   const ofQueries = (member) => {
-    const known = status.queries.filter((query) => query[member] !== null);
+    const known = status.queries.filter((query) => query[member] !== null && query.name !== "archive");
     return Object.fromEntries(known.map((query) => [query.name, query[member]]));
   };
   const lag = {};
   for (const topic of status.topics) {
-    for (const [reader, records] of Object.entries(topic.lag)) lag[reader] = (lag[reader] || 0) + records;
+    for (const [reader, records] of Object.entries(topic.lag)) {
+      if (reader !== "query archive") lag[reader] = (lag[reader] || 0) + records;
+    }
   }
   const percentile = (share) => (share === "0.5" ? "p50" : "p99");
   const freshness = Object.entries(status.freshnessSeconds).map(([share, seconds]) => [percentile(share), seconds]);

@@ -471,14 +471,22 @@ def test_the_overview_keeps_the_place_of_its_reader(chromium: Browser) -> None:
 
 
 def test_a_chart_shows_its_newest_values_as_text_and_no_line_without_values(chromium: Browser) -> None:
-    """A value is null if it is longer than the metric measures. The colours follow the scheme of the browser."""
+    """A value is null if it is longer than the metric measures. The colours follow the scheme of the browser.
+
+    The archive reads once an hour, so its values would hide the others.
+    """
+    queries = [STATUS["queries"][0] | {"name": name} for name in ("fan-out", "archive")]
+    topic = STATUS["topics"][0] | {"lag": {"query fan-out": 2, "query archive": 36_000}}
     with opened(Instance(), chromium) as browser:
         browser.open("/console/")
         for second, freshness in enumerate((0.4, None, 0.75), start=1):
             status = STATUS | {"time": f"2026-11-28T12:00:0{second}Z", "freshnessSeconds": {"0.5": freshness}}
+            status |= {"queries": queries, "topics": [topic]}
             browser.driver.execute_script("showStatus(arguments[0])", status)
         browser.until_shown("0.75", "[data-chart=freshness] .u-legend")
         assert "12:00:03" in browser.text("[data-chart=freshness] .u-legend")
+        names = browser.driver.execute_script("return ['rate', 'lag'].map((kind) => charts.get(kind).names)")
+        assert [["fan-out"], ["query fan-out"]] == names
         plot = "charts.get('freshness').plot"
         assert not browser.driver.execute_script(f"return {plot}.series[1].spanGaps")
         ink = f"return [{plot}.series[1].stroke(), {plot}.axes[0].stroke()]"

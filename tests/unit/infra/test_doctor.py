@@ -146,8 +146,9 @@ def test_without_java_the_advice_names_a_package(monkeypatch: pytest.MonkeyPatch
 def test_a_full_disk_is_a_problem(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders with a URI are not checked, because they are not on this machine."""
     monkeypatch.setattr(doctor, "DISK", 1e9)
-    assert [State.PROBLEM] * 3 == [check.state for check in doctor.disks(settings)]
-    remote = settings.model_copy(update={"checkpoint_dir": "s3a://bucket/checkpoints", "export_dir": "hdfs://a/b"})
+    assert [State.PROBLEM] * 4 == [check.state for check in doctor.disks(settings)]
+    folders = {"checkpoint_dir": "s3a://bucket/checkpoints", "export_dir": "hdfs://a/b", "archive_dir": "hdfs://a/c"}
+    remote = settings.model_copy(update=folders)
     assert ["disk of LOYALTY_STATE_DIR"] == [check.name for check in doctor.disks(remote)]
 
 

@@ -24,7 +24,7 @@ from infra.local.broker import LocalBroker
 from infra.local.ports import HOST
 from infra.local.processes import ManagedProcess
 from infra.local.stack import LocalStack, Service, environment_of, private_settings
-from pipelines.runtime.query_table import CONTINUOUS
+from pipelines.runtime.query_table import QUERIES
 from services.settings import Settings
 from services.start_up import StartUpError
 
@@ -146,7 +146,7 @@ def test_two_drivers_run_each_query_once(tmp_path: Path) -> None:
     (background,) = stack.background
     queries = [word for driver in (stack.pipeline, background) for word in driver.arguments if word != "--query"]
 
-    assert ["loyalty", *(query.name for query in CONTINUOUS if query.name != "loyalty")] == queries
+    assert ["loyalty", *(name for name in QUERIES if name != "loyalty")] == queries
     assert ["kafka", "pipeline", "api-1", "ledger", "background"] == [process.name for process in stack.processes]
     assert stack.settings.background_metrics_port == background.settings.metrics_port == background.port
     assert stack.pipeline.process.niceness < background.process.niceness

@@ -384,6 +384,14 @@ def test_a_second_process_starts_no_query(settings: Settings, monkeypatch: pytes
     assert checkpoint in line["reason"]
 
 
+def test_an_archive_beside_the_pipeline_says_that_the_pipeline_archives(settings: Settings) -> None:
+    """An operator needs `loyalty archive` only while the pipeline is stopped."""
+    with hold(QUERIES["archive"].checkpoint(settings)), capture_logs() as logs:
+        assert 2 == pipeline.run(settings, ["archive"], available_now=True)
+    (line,) = logs
+    assert "a running pipeline archives by itself within LOYALTY_ARCHIVE_INTERVAL" in line["reason"]
+
+
 def test_the_process_holds_the_checkpoints_of_all_its_queries(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
