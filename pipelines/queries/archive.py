@@ -110,8 +110,15 @@ def _without_cards(pseudonyms: Pseudonyms) -> Callable[[bytes], bytes]:
 def _write(context: QueryContext, sink: ParquetSink, batch: DataFrame, batch_id: int) -> None:
     """Write a micro-batch to the folders of its dates in UTC."""
     settings = context.settings
-    rows = batch.withColumn("timestamp", F.timestamp_millis("append_time")).withColumn("date", F.to_date("timestamp"))
-    sink.append(rows, batch_id, "append_time", *_POSITION)
+    # On a new checkpoint, the sink looks for older rows in jobs of their own. Each of them would drop the duplicates
+    # again, so Spark would observe more unique rows than rows.
+    batch.persist()
+    try:
+        moment = F.timestamp_millis("append_time")
+        rows = batch.withColumn("timestamp", moment).withColumn("date", F.to_date("timestamp"))
+        sink.append(rows, batch_id, "append_time", *_POSITION)
+    finally:
+        batch.unpersist()
     if settings.accept_data_loss:
         # Retention may have deleted records of this micro-batch before Spark read them.
         retention.check(context.spark, ARCHIVE.checkpoint(settings), ARCHIVE.sources, settings)

@@ -25,6 +25,7 @@ from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.fan_out import FAN_OUT
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded
+from pipelines.runtime.query_metrics import report
 from schemas import topics
 from services.audit_trail import read_trail
 from services.cli import app
@@ -448,7 +449,8 @@ def test_a_new_checkpoint_on_an_old_archive_adds_what_it_lacks(spark, settings, 
     with pytest.raises(CheckpointMismatchError, match="has pseudonyms of another key than"):
         run(spark, another, ARCHIVE)
     assert not Path(ARCHIVE.checkpoint(settings)).exists()
-    run(spark, settings, ARCHIVE)
+    for progress in run_to_the_end(spark, settings, ARCHIVE):
+        report(json.loads(progress.json))  # fails if more rows leave the deduplication than enter it
     with pytest.raises(CheckpointMismatchError, match="has pseudonyms of another key than"):
         run(spark, another, ARCHIVE)
 
