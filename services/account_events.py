@@ -3,11 +3,12 @@
 The loyalty query, the archive, the audit and the rebuild call the same functions.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.domain.invoice import PosInvoice
+from services.domain.returns import takes_back_discount
 from services.domain.validation import BLANKS, LONGEST_TEXT, in_milliseconds
 from services.messaging.avro import AVRO_ERRORS, Record, not_of_its_schema, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -53,18 +54,30 @@ def find_in_invoices(customer_types: Collection[str], known: KnownSchemas) -> Fi
         number = invoice["InvoiceNumber"]
         # The first character distinguishes an invoice number from a command id.
         identity = f"#{number}"
-        card = _given(invoice["CustomerCardNo"])
+        # Validation refuses blanks around the card of a PRIME customer only, and a programme can have other types.
+        card = (_given(invoice["CustomerCardNo"]) or "").strip(BLANKS) or None
         earns = card is not None and (invoice["CustomerType"] or "").upper() in customer_types
         original = _given(invoice["OriginalInvoiceNumber"])
         # A return takes points back with any card, and also from a customer who has left the programme.
         if not earns and original is None:
             return Found(None, identity)
-        event = encode({**in_milliseconds(invoice), "InvoiceLineItems": invoice["InvoiceLineItems"] or []})
+        event = encode(purchase_record(invoice))
         # No valid invoice has a longer number, so the index need not look for it.
         findable = original if original is not None and len(original) <= LONGEST_TEXT else None
         return Found(None, identity, card, event, number if earns else None, findable)
 
     return _find(POS_INVOICES, known, found_in)
+
+
+def purchase_record(invoice: PosInvoice) -> dict[str, object]:
+    """The record Purchase of an invoice. Only a return needs to know which lines take back a discount."""
+    lines: Iterable[Mapping[str, object]] = invoice["InvoiceLineItems"] or []
+    if _given(invoice["OriginalInvoiceNumber"]) is not None:
+        lines = [
+            {**line, "TakesBackDiscount": takes_back_discount(line["TotalValue"], line["ItemPrice"], line["ItemQty"])}
+            for line in invoice["InvoiceLineItems"] or []
+        ]
+    return {**in_milliseconds(invoice), "InvoiceLineItems": lines}
 
 
 def find_in_commands(known: KnownSchemas) -> Find:

@@ -37,7 +37,10 @@ router = APIRouter(prefix="/v1", tags=["programme"], route_class=JsonRoute)
     ),
 )
 async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lookup: LookupDep) -> Response:
-    """The points that this basket would earn if it arrived now, and their parts. Nothing is stored."""
+    """The points that this basket would earn if it arrived now, and their parts. Nothing is stored.
+
+    The API does not know other purchases of the day. So with `cap-per-day`, the purchase can earn less.
+    """
     caller = caller_of(request)
     if basket.CustomerCardNo is not None:
         caller.require_card(basket.CustomerCardNo)

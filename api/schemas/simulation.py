@@ -101,7 +101,8 @@ class EarningPart(BaseModel):
 
     Name: str = Field(
         description="`base`, `tax`, `excluded-items`, `minimum-spend`, `cap-per-invoice`, `cap-per-day`, "
-        "`card-blocked`, or the name of a tier or a campaign.",
+        "`card-blocked`, or the name of a tier or a campaign. `cap-per-day` does not subtract what other purchases of "
+        "the day have earned.",
         examples=["base"],
     )
     LoyaltyPoints: PointsText

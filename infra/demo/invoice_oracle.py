@@ -143,12 +143,24 @@ def added_by_pipeline(invoice: Record, item: Record) -> dict[str, Any]:
 
 
 def line_kind(invoice: Record, item: Record) -> str:
-    """The expected LineKind of a line: in an exchange by the sign of the line, otherwise by the invoice."""
-    if not trimmed(invoice.get("OriginalInvoiceNumber") or ""):
+    """The expected LineKind of a line: in an exchange as the line says, otherwise by the invoice."""
+    if not names_original(invoice):
         return "return" if (invoice.get("TotalAmount") or 0) < 0 else "sale"
-    values = [each.get("TotalValue") or 0 for each in invoice.get("InvoiceLineItems") or [{}]]
-    one_sign = min(values) >= 0 or max(values) <= 0
-    return "return" if one_sign or (item.get("TotalValue") or 0) < 0 else "sale"
+    kinds = {_kind_in_exchange(each) for each in invoice.get("InvoiceLineItems") or () if each.get("TotalValue")}
+    is_exchange = kinds == {"sale", "return"}
+    return _kind_in_exchange(item) if is_exchange else "return"
+
+
+def names_original(invoice: Record) -> bool:
+    return bool(trimmed(invoice.get("OriginalInvoiceNumber") or ""))
+
+
+def _kind_in_exchange(item: Record) -> str:
+    """In an exchange, negative lines come back, and so do lines with a negative price or quantity."""
+    value, price, quantity = (item.get(name) or 0 for name in ("TotalValue", "ItemPrice", "ItemQty"))
+    if not value:
+        return "sale"
+    return "return" if min(value, price, quantity) < 0 else "sale"
 
 
 def row(record: Record) -> Row:

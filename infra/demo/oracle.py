@@ -10,7 +10,18 @@ from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from typing import NamedTuple
 
-from infra.demo.invoice_oracle import Record, Row, as_read, has_value, is_valid, line_kind, rows, trimmed, whole
+from infra.demo.invoice_oracle import (
+    Record,
+    Row,
+    as_read,
+    has_value,
+    is_valid,
+    line_kind,
+    names_original,
+    rows,
+    trimmed,
+    whole,
+)
 
 _DAY = 24 * 60 * 60 * 1000
 
@@ -171,25 +182,31 @@ class Sales:
     def points(self, sale: Sale, *, rest: bool = False) -> Decimal:
         """The points of a sale. With ``rest``, only those of the part that was not returned.
 
-        A return of an item counts at most up to the value that was bought.
+        A return of an item counts at most up to the value that was bought. The value of a discount is negative.
         """
-        amount, left = sale.amount, _values(sale.lines)
+        amount = smallest = sale.amount
+        left = _values(sale.lines)
         for _, total, lines in sale.returns if rest else []:
             back = _values(lines)
-            excess = sum((max(Decimal(0), value - left[item]) for item, value in back.items() if item), Decimal(0))
+            if any((line.get("TotalValue") or 0) < 0 for line in lines):
+                back = defaultdict(Decimal, {item: -value for item, value in back.items()})
+            value = sum(back.values(), Decimal(0))
+            kept = {item: sorted((Decimal(0), each, left[item]))[1] for item, each in back.items()}
+            excess = sum((each - kept[item] for item, each in back.items() if item), Decimal(0))
             if not excess or not sale.lines:
-                amount -= total
-            elif excess < sum(back.values()):
-                amount -= max(Decimal(0), total - excess)
-            for item, value in back.items():
-                left[item] = max(Decimal(0), left[item] - value)
-        return (max(amount, Decimal(0)) * sale.version.factor).quantize(Decimal("0.01"), ROUND_HALF_UP)
+                amount -= total if value >= 0 else -total
+            elif excess != value:
+                amount -= max(min(value - excess, Decimal(0)), total - excess)
+            for item, each in kept.items():
+                left[item] -= each
+            smallest = min(smallest, amount)  # No return adds points.
+        return (max(smallest, Decimal(0)) * sale.version.factor).quantize(Decimal("0.01"), ROUND_HALF_UP)
 
 
 def _values(lines: Iterable[Record]) -> defaultdict[str, Decimal]:
     values: defaultdict[str, Decimal] = defaultdict(Decimal)
     for line in lines:
-        values[line.get("ItemCode") or ""] += abs(_exact(line.get("TotalValue") or 0))
+        values[line.get("ItemCode") or ""] += _exact(line.get("TotalValue") or 0)
     return values
 
 
@@ -210,10 +227,16 @@ def _count(expected: Expected, number: int, invoice: Record, sales: Sales) -> No
 
 
 def _net_amount(invoice: Record) -> Decimal:
-    """What the invoice adds to the sales of its store. A return always subtracts, with either sign of its amount."""
+    """What the invoice adds to the sales of its store. A return subtracts, with either sign of its amount.
+
+    The sign has a meaning if the lines have both signs, because some of them take back a discount.
+    """
     amount = _exact(invoice["TotalAmount"]).quantize(Decimal("0.01"), ROUND_HALF_UP)
-    kinds = {line_kind(invoice, item) for item in invoice.get("InvoiceLineItems") or [{}]}
-    return -abs(amount) if kinds == {"return"} else amount
+    items = invoice.get("InvoiceLineItems") or [{}]
+    values = [item.get("TotalValue") or 0 for item in items]
+    is_mixed = min(values) < 0 < max(values) and names_original(invoice)
+    kinds = {line_kind(invoice, item) for item in items}
+    return -abs(amount) if kinds == {"return"} and not is_mixed else amount
 
 
 def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales) -> None:

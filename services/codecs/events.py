@@ -153,7 +153,14 @@ def _invoice_record(purchase: Purchase) -> Record:
         "StoreID": purchase.store_id,
         "CustomerType": purchase.customer_type,
         "OriginalInvoiceNumber": purchase.original_invoice_number,
-        "InvoiceLineItems": [{"ItemCode": line.item_code, "TotalValue": float(line.value)} for line in purchase.lines],
+        "InvoiceLineItems": [
+            {
+                "ItemCode": line.item_code,
+                "TotalValue": float(line.value),
+                "TakesBackDiscount": line.takes_back_discount,
+            }
+            for line in purchase.lines
+        ],
         "TaxableAmount": None if purchase.taxable_amount is None else float(purchase.taxable_amount),
     }
 
@@ -169,7 +176,7 @@ def _purchase(append_time: int, record: Record) -> Purchase:
         record["CreatedTime"],
         original if original.strip(BLANKS) else None,
         tuple(
-            Line(line["ItemCode"] or "", _money(line["TotalValue"]))
+            Line(line["ItemCode"] or "", _money(line["TotalValue"]), line["TakesBackDiscount"])
             for line in record["InvoiceLineItems"]
             if line["TotalValue"]
         ),

@@ -1,8 +1,8 @@
 """Reviews the records of a till: the pipeline's verdict on each, and warnings about valid invoices."""
 
 import difflib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from confluent_kafka import murmur2
@@ -10,9 +10,9 @@ from confluent_kafka import murmur2
 import schemas
 from schemas import topics
 from services.domain.formats import LAST_TIME
-from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
+from services.domain.invoice import HOME_DELIVERY, PRIME, LineItem, PosInvoice
 from services.domain.json_rules import unknown_fields
-from services.domain.returns import InvoiceKind, kind_of
+from services.domain.returns import InvoiceKind, kind_of, takes_back_discount
 from services.domain.validation import BLANKS, is_in_seconds
 from services.messaging.schema_ids import SchemaIds
 from services.verdicts import Verdict, judge_of
@@ -53,6 +53,7 @@ class Finding:
         store: its StoreID; None if it is not readable.
         till: its PosID; None if it is not readable.
         original: the invoice that a valid invoice names as its original; None if it names none.
+        sold: the item codes of the lines that count as sold although the invoice names an original.
     """
 
     place: str
@@ -61,6 +62,7 @@ class Finding:
     store: str | None = None
     till: str | None = None
     original: str | None = None
+    sold: frozenset[str] = frozenset()
 
 
 class _First(NamedTuple):
@@ -72,12 +74,13 @@ class _First(NamedTuple):
 
 
 class Review:
-    """Reviews the records of one topic or file in their order. It remembers all invoice numbers."""
+    """Reviews the records of one topic or file in their order. It remembers all invoice numbers, and all discounts."""
 
     def __init__(self, ids: SchemaIds) -> None:
         self._judge = judge_of(topics.POS_INVOICES, ids.known(topics.POS_INVOICES))
         self._newest_id = ids.writer_id(topics.POS_INVOICES)
         self._first: dict[str, _First] = {}
+        self._discounts: dict[str, frozenset[str]] = {}
 
     def __call__(self, sent: Sent) -> Finding:
         verdict = self._judge(sent.value, sent.key)
@@ -91,20 +94,32 @@ class Review:
             *_text_warnings(invoice),
             *_line_warnings(invoice),
         ]
-        original = None
-        if verdict.reason is None:
-            warnings += self._duplicate_warnings(invoice, sent)
-            original = _original(invoice) or None
-        return Finding(sent.place, verdict.reason, warnings, invoice.get("StoreID"), invoice.get("PosID"), original)
+        finding = Finding(sent.place, verdict.reason, warnings, invoice.get("StoreID"), invoice.get("PosID"))
+        if verdict.reason is not None:
+            return finding
+        warnings += self._duplicate_warnings(invoice, sent)
+        original = _original(invoice) or None
+        if original is not None:
+            return replace(finding, original=original, sold=_codes(invoice, _is_sold))
+        if discounts := _codes(invoice, lambda line: (line.get("TotalValue") or 0) < 0):
+            self._discounts[str(invoice["InvoiceNumber"])] = discounts
+        return finding
 
     def complete(self, finding: Finding) -> None:
-        """Add the warning about an original that is not among the records. Call it after all records.
+        """Add the warnings about the original. Call it after all records.
 
         A return can be in another partition than its original, and so be read before it.
         """
-        if finding.original is not None and finding.original not in self._first:
+        if finding.original is None:
+            return
+        if finding.original not in self._first:
             finding.warnings.append(
                 "the invoice that OriginalInvoiceNumber names is not among the records that were read"
+            )
+        if finding.sold & self._discounts.get(finding.original, frozenset()):
+            finding.warnings.append(
+                "a line takes back a discount of the original, but counts as sold: "
+                "write it with a negative ItemPrice or a negative ItemQty"
             )
 
     def _format_warnings(self, verdict: Verdict, sent: Sent) -> Iterator[str]:
@@ -142,6 +157,17 @@ class Review:
 
 def _original(invoice: PosInvoice) -> str:
     return (invoice.get("OriginalInvoiceNumber") or "").strip(BLANKS)
+
+
+def _codes(invoice: PosInvoice, has: Callable[[LineItem], bool]) -> frozenset[str]:
+    """The item codes of the lines for which ``has`` is true."""
+    return frozenset(line.get("ItemCode") or "" for line in invoice.get("InvoiceLineItems") or () if has(line))
+
+
+def _is_sold(line: LineItem) -> bool:
+    """Whether a line of an exchange is sold."""
+    value = line.get("TotalValue") or 0
+    return value > 0 and not takes_back_discount(value, line.get("ItemPrice"), line.get("ItemQty"))
 
 
 def _key_warnings(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
@@ -192,7 +218,6 @@ def _line_warnings(invoice: PosInvoice) -> Iterator[str]:
     lines = invoice.get("InvoiceLineItems")
     if not lines:
         yield "has no InvoiceLineItems: analysts get no rows, and returns of items cannot be checked"
-    values = [value for line in lines or () if (value := line.get("TotalValue")) is not None]
     total, original = invoice.get("TotalAmount"), _original(invoice)
-    if total is not None and not original and kind_of(total, original, values) is InvoiceKind.RETURN:
+    if total is not None and not original and kind_of(total, original) is InvoiceKind.RETURN:
         yield "is a return without OriginalInvoiceNumber: it takes points from the newest purchases, not from its own"

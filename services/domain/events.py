@@ -20,10 +20,17 @@ class Line:
     Attributes:
         item_code: empty if the till did not send it.
         value: the money of the whole line, negative for a returned item of an exchange.
+        takes_back_discount: whether the line takes back a discount of the original. Its value is positive then.
     """
 
     item_code: str
     value: Decimal
+    takes_back_discount: bool = False
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether the line is returned if its invoice is an exchange."""
+        return self.value < 0 or self.takes_back_discount
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,8 @@ class Purchase:
 
     @property
     def invoice_kind(self) -> InvoiceKind:
-        return kind_of(self.total_amount, self.original_invoice_number, [line.value for line in self.lines])
+        returned = [line.is_returned for line in self.lines if line.value]
+        return kind_of(self.total_amount, self.original_invoice_number, returned)
 
 
 def halves(purchase: Purchase) -> tuple[Purchase | None, Purchase | None]:
@@ -67,8 +75,8 @@ def halves(purchase: Purchase) -> tuple[Purchase | None, Purchase | None]:
     kind = purchase.invoice_kind
     if kind is not InvoiceKind.EXCHANGE:
         return (purchase, None) if kind is InvoiceKind.SALE else (None, purchase)
-    sold = tuple(line for line in purchase.lines if line.value > 0)
-    returned = tuple(line for line in purchase.lines if line.value < 0)
+    sold = tuple(line for line in purchase.lines if line.value and not line.is_returned)
+    returned = tuple(line for line in purchase.lines if line.is_returned)
     return (
         replace(purchase, total_amount=_total(sold), original_invoice_number=None, lines=sold, taxable_amount=None),
         replace(purchase, total_amount=_total(returned), lines=returned, taxable_amount=None),

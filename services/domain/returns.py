@@ -1,7 +1,8 @@
 """What a return is. Sales, the history for analysts and the accounts use this one definition.
 
 An invoice that names its original is a return, whatever sign its amounts have: some tills send returns as positive
-amounts. If its lines have both signs, it is an exchange: the negative lines are returned, the positive lines are sold.
+amounts. It is an exchange if some of its lines are returned and others are sold. A negative line is returned. A
+positive line is sold, except if it takes back a discount of the original: then it belongs to the returned lines.
 An invoice without an original is a return if its total is negative. Its negative lines alone are discounts.
 """
 
@@ -23,9 +24,21 @@ class InvoiceKind(StrEnum):
     EXCHANGE = "exchange"
 
 
-def kind_of(total_amount: Amount, original_invoice_number: str | None, values: Collection[Amount]) -> InvoiceKind:
-    """Returns the kind of an invoice. ``values`` are the amounts of its lines, as far as they are known."""
+def takes_back_discount(value: Amount | None, price: Amount | None, quantity: int | None) -> bool:
+    """Whether a line of an invoice that names an original takes back a discount.
+
+    Its value is positive, because the customer loses the discount. No till sells something for a negative price or in a
+    negative quantity.
+    """
+    return (value or 0) > 0 and ((price or 0) < 0 or (quantity or 0) < 0)
+
+
+def kind_of(total_amount: Amount, original_invoice_number: str | None, returned: Collection[bool] = ()) -> InvoiceKind:
+    """Returns the kind of an invoice.
+
+    Args:
+        returned: for each line whose value is known and not 0, whether it is returned.
+    """
     if not (original_invoice_number or "").strip(BLANKS):
         return InvoiceKind.RETURN if total_amount < 0 else InvoiceKind.SALE
-    mixed = any(value < 0 for value in values) and any(value > 0 for value in values)
-    return InvoiceKind.EXCHANGE if mixed else InvoiceKind.RETURN
+    return InvoiceKind.EXCHANGE if len({*returned}) > 1 else InvoiceKind.RETURN

@@ -10,6 +10,9 @@ from services.pos_simulator.invoicing import TAKEAWAY, Invoicing, taxes
 RETURNABLE = 10_000
 """The most invoices in the sample from which an original is chosen. It limits the memory of a long run."""
 
+DISCOUNT = "discount"
+"""The ItemCode of all discounts."""
+
 # The behaviour of tills and customers. The numbers are estimates.
 _POSITIVE = 0.3
 """The share of the returns with positive amounts."""
@@ -17,6 +20,8 @@ _EARLY = 0.2
 """The share of the returns that come before their originals."""
 _WITHOUT_CARD = 0.15
 _OTHER_CARD = 0.15
+_DISCOUNTED = 0.2
+"""The share of the sales with a discount. It takes a quarter, or nearly everything."""
 
 
 class Returning:
@@ -44,7 +49,8 @@ class Returning:
         if held := self._held:
             self._held = None
             return held
-        visit, rng = self._next_invoice(part_of_trade), self._rng
+        rng = self._rng
+        visit = _discounted(self._next_invoice(part_of_trade), rng)
         choice = rng.random()
         if choice >= self._returns + self._exchanges:
             if len(self._sold) < RETURNABLE:
@@ -75,13 +81,37 @@ class Returning:
 
 
 def _some_of(items: Sequence[LineItem], sign: int, rng: random.Random) -> list[LineItem]:
-    """At least one of the lines, each with at most its quantity."""
+    """At least one of the lines, each with at most its quantity, and the discount if they are worth more.
+
+    Returns with positive amounts have no discounts, because their negative lines would make them exchanges.
+    """
     lines: list[LineItem] = []
-    for item in rng.sample(items, rng.randint(1, len(items))):
+    goods = [item for item in items if item["ItemCode"] != DISCOUNT]
+    for item in rng.sample(goods, rng.randint(1, len(goods))):
         quantity = rng.randint(1, item["ItemQty"] or 1)
         value = float(sign * quantity * Decimal(repr(item["ItemPrice"])))
         lines.append({**item, "ItemQty": sign * quantity, "TotalValue": value})
-    return lines
+    worth = sum(line["TotalValue"] or 0 for line in lines)
+    discounts = [item for item in items if item["ItemCode"] == DISCOUNT and worth < (item["TotalValue"] or 0)]
+    return lines + [{**item, "ItemQty": -1, "TotalValue": -(item["TotalValue"] or 0)} for item in discounts]
+
+
+def _discounted(visit: PosInvoice, rng: random.Random) -> PosInvoice:
+    """Some of the sales with a line for a discount."""
+    cents = round((visit["TotalAmount"] or 0) * 100)
+    if rng.random() >= _DISCOUNTED:
+        return visit
+    discount = rng.choice((cents // 4, cents - 1))
+    line = LineItem(
+        ItemCode=DISCOUNT,
+        ItemDescription="Discount",
+        ItemPrice=-discount / 100,
+        ItemQty=1,
+        TotalValue=-discount / 100,
+    )
+    lines, total = [*(visit["InvoiceLineItems"] or []), line], (cents - discount) / 100
+    amounts: PosInvoice = {"TotalAmount": total, "TaxableAmount": total, **taxes(cents - discount)}
+    return {**visit, **amounts, "NumberOfItems": len(lines), "InvoiceLineItems": lines}
 
 
 def _invoice(number: str, original: PosInvoice, visit: PosInvoice, lines: list[LineItem]) -> PosInvoice:

@@ -12,10 +12,10 @@ from pipelines.columns import avro, returns
 from pipelines.columns.decoding import check_invoices
 from pipelines.queries.branches import BRANCHES
 from schemas import topics
-from services.domain.returns import InvoiceKind, kind_of
+from services.domain.returns import InvoiceKind
 from services.domain.validation import RULES, first_violation
 from services.messaging.avro import encoder
-from tests.support.builders import IDS
+from tests.support.builders import IDS, purchase
 from tests.support.strategies import ANY_INVOICES, FLAWS, VALID_INVOICES, flawed
 
 RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
@@ -92,7 +92,10 @@ def test_flattening_is_the_same(spark):
 
 
 def test_returns_are_the_same(spark):
-    """Spark and the domain agree on the kind of every valid invoice. Only a return subtracts from the sales."""
+    """Spark and the domain agree on the kind of every valid invoice. Only a return subtracts from the sales.
+
+    If the lines of a return have both signs, its own sign counts.
+    """
     examples = generated(VALID_INVOICES, 150)
     checked = check_invoices(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
     invoice = F.col("invoice")
@@ -100,19 +103,19 @@ def test_returns_are_the_same(spark):
 
     found = [(row.kind, row.amount) for row in checked.orderBy("offset").select(*columns).collect()]
 
-    kinds = [
-        kind_of(
-            each["TotalAmount"],
-            each["OriginalInvoiceNumber"],
-            [item["TotalValue"] for item in each["InvoiceLineItems"] or []],
-        )
-        for each in examples
+    purchases = [purchase(0, each) for each in examples]
+    kinds = [each.invoice_kind for each in purchases]
+    mixed = [
+        each.original_invoice_number is not None and len({line.value > 0 for line in each.lines}) > 1
+        for each in purchases
     ]
     totals = [each["TotalAmount"] for each in examples]
     assert [
-        (kind, -abs(total) if kind == InvoiceKind.RETURN else total) for kind, total in zip(kinds, totals, strict=True)
+        (kind, -abs(total) if kind == InvoiceKind.RETURN and not is_mixed else total)
+        for kind, total, is_mixed in zip(kinds, totals, mixed, strict=True)
     ] == found
     assert {*InvoiceKind} == {*kinds}
+    assert (InvoiceKind.RETURN, True) in zip(kinds, mixed, strict=True), "some returns take back a discount"
 
 
 def test_an_invoice_is_the_same_in_json_and_in_avro(spark):

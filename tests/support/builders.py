@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 from schemas.topics import LOYALTY_BALANCES, STORE_SALES, STORES, Topic
+from services.account_events import purchase_record
 from services.codecs.events import decode_event
 from services.domain.entries import Entry, Kind
 from services.domain.events import Purchase
@@ -57,8 +58,7 @@ def invoice(number: str = "1", card: str = CARD, amount: float = 100.0, **change
 
 def purchase(time: int, invoice: PosInvoice) -> Purchase:
     """The event of an invoice, as the pipeline creates it. ``time`` is the append time."""
-    record = {**invoice, "InvoiceLineItems": invoice["InvoiceLineItems"] or []}
-    event = decode_event(time, record_encoder("Purchase", IDS.id_of("Purchase"))(record))
+    event = decode_event(time, record_encoder("Purchase", IDS.id_of("Purchase"))(purchase_record(invoice)))
     assert isinstance(event, Purchase)
     return event
 

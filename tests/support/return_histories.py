@@ -48,6 +48,41 @@ RETURN_HISTORIES = st.lists(_PURCHASES | _PURCHASES | _RETURNS | _EXCHANGES, max
 """Each invoice has its own number. A return can name a purchase, a return, an exchange, itself, or no invoice."""
 
 
+@st.composite
+def _complete_returns(draw: st.DrawFn) -> list[Purchase]:
+    """A purchase with discounts, and returns and exchanges that bring all of it back, also what the exchanges sold."""
+    goods = [Line(item, draw(_VALUES)) for item in draw(st.lists(_ITEMS, min_size=1, max_size=3, unique=True))]
+    rest = sum((line.value for line in goods), Decimal(0))
+    lines = [*goods]
+    for _ in range(draw(st.integers(1, 2))):
+        # The largest discount leaves 0.01.
+        discount = min(rest - Decimal("0.01"), draw(_VALUES | st.just(Decimal(1_000))))
+        if discount > 0:
+            rest -= discount
+            lines.append(Line(draw(st.sampled_from(["discount", "", goods[0].item_code])), -discount))
+    parts: list[list[Line]] = [[] for _ in range(draw(st.integers(1, 3)))]
+    for line in lines:
+        first = (line.value * draw(st.sampled_from([Decimal(1), Decimal("0.4")]))).quantize(Decimal("0.01"))
+        for value in filter(None, (first, line.value - first)):
+            draw(st.sampled_from(parts)).append(Line(line.item_code, -value, takes_back_discount=value < 0))
+    invoices = [invoice("bought", None, lines, draw(_TIMES))]
+    for number, part in enumerate(filter(None, parts)):
+        # If a part only takes back discounts, a further line makes it a sale for more money, not an exchange.
+        sold = (
+            [Line(f"new {number}", draw(_VALUES))]
+            if min(line.value for line in part) < 0 and draw(st.booleans())
+            else []
+        )
+        invoices.append(invoice(f"back {number}", "bought", part + sold, draw(_TIMES)))
+        if sold:
+            invoices.append(invoice(f"last {number}", f"back {number}", _negated(sold), draw(_TIMES)))
+    return invoices
+
+
+COMPLETE_RETURNS = _complete_returns()
+"""Nothing of the purchase stays with the customer, and no points may stay. The till rounds no amount."""
+
+
 def expected_total(invoices: list[Purchase], counted: Callable[[str], bool] = lambda _: True) -> int:
     """The points in hundredths. Of each item, the value counts that was bought and not returned.
 

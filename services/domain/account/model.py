@@ -84,7 +84,8 @@ class PastReturn(NamedTuple):
     Attributes:
         original: the invoice number for which the return waits; empty if the return is decided.
         amount: the total amount as the till sent it; 0 if the return is decided.
-        items: for each item code the returned value, without signs; None if the till sent no lines.
+        items: for each item code the returned value, negative for a discount that the return takes back; None if the
+            till sent no lines.
         taxable_amount: as the till sent it; None if it did not, or if the return is decided.
         is_half: whether the account can lack the sold half of this exchange. Either the index of invoices has forwarded
             the return, or the account has forgotten the sold half, or it comes in a later part of a moved account.

@@ -10,6 +10,9 @@ from services.domain.programme import Programme, TaxBasis
 
 _ZERO = Decimal(0)
 
+_ROUNDING = Decimal("0.01")
+"""The till rounds each taxable amount. If two returns bring everything back, this much of the purchase can be left."""
+
 
 def after_return(bought: PastPurchase, returned: PastReturn, programme: Programme) -> PastPurchase:
     """Returns the part of the purchase that is left, with the points that this part earns.
@@ -27,18 +30,19 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
     amount_left = bought.amount - accepted_amount
     returned_value = _ZERO
     if returned.items:
-        returned_value = sum((min(value, items_left.get(item, _ZERO)) for item, value in returned.items.items()), _ZERO)
-        values = ((item, value - returned.items.get(item, _ZERO)) for item, value in items_left.items())
+        accepted = {item: _accepted(value, items_left.get(item, _ZERO)) for item, value in returned.items.items()}
+        returned_value = sum(accepted.values(), _ZERO)
+        values = ((item, value - accepted.get(item, _ZERO)) for item, value in items_left.items())
         # If a line without a code sold something, later returns must know which codes the purchase had.
         keeps_codes = _sold_without_code(bought)
-        items_left = {item: max(_ZERO, value) for item, value in values if keeps_codes or rounded_amount(value) > 0}
+        items_left = {item: value for item, value in values if keeps_codes or rounded_amount(value)}
     # A line can lack a value. So lines show which items are left only if they are worth the money of the return.
     # If one return does not show it, later ones do not show it either. Otherwise the order of the returns would matter.
     are_items_known = (
         bought.items is not None
         and not bought.lines
         and returned.items
-        and "" not in returned.items
+        and returned.items.get("", _ZERO) <= 0
         and rounded_amount(returned_value - accepted_amount) >= 0
     )
     lines = tuple(Line(*each) for each in items_left.items()) if are_items_known else _at_most(items_left, amount_left)
@@ -50,11 +54,12 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
     # no item is left.
     is_all_returned = (
         are_items_known
-        and not any(items_left.values())
+        and not any(value > 0 for value in items_left.values())
         and rounded_amount(returned_value - bought.amount) >= 0
         and programme.tax_basis is TaxBasis.TAXABLE
     )
-    if rounded_amount(amount_left) <= 0 or is_all_returned:
+    nothing = _ROUNDING if programme.tax_basis is TaxBasis.TAXABLE else _ZERO
+    if rounded_amount(amount_left) <= nothing or is_all_returned:
         return bought._replace(amount=_ZERO, earned=0)
     rest = Purchase(bought.append_time, "", amount_left, bought.store_id, created_time=bought.created_time, lines=lines)
     earned = earnings(rest, programme, bought.tier).points
@@ -70,20 +75,27 @@ def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Prog
     amount = abs(spend(returned.amount, returned.taxable_amount, programme))
     if bought.items is None or not returned.items:
         return amount
+    value = sum(returned.items.values(), _ZERO)
+    if value < 0:
+        amount = -amount  # The customer pays, because the return takes back a discount.
     excess = sum(
         (
-            max(_ZERO, value - max(_ZERO, bought.items.get(item, _ZERO)))
+            value - _accepted(value, bought.items.get(item, _ZERO))
             for item, value in returned.items.items()
             if item and (item in bought.items or not _sold_without_code(bought))
         ),
         _ZERO,
     )
-    if not excess:
-        return amount
-    value = sum(returned.items.values())
-    if programme.tax_basis is TaxBasis.TAXABLE and returned.taxable_amount is not None:
+    if excess == value:
+        return _ZERO
+    if programme.tax_basis is TaxBasis.TAXABLE and returned.taxable_amount is not None and value:
         excess = excess * amount / value  # Items have gross values.
-    return max(_ZERO, amount - excess) if excess != value else _ZERO
+    return max(amount - excess, min(_ZERO, value - excess))
+
+
+def _accepted(value: Decimal, left: Decimal) -> Decimal:
+    """Returns the part of a returned value that the purchase still has. The values of discounts are negative."""
+    return max(_ZERO, min(value, left)) if value > 0 else min(_ZERO, max(value, left))
 
 
 def _sold_without_code(bought: PastPurchase) -> bool:
@@ -117,7 +129,7 @@ def _at_most(items: Mapping[str, Decimal], amount: Decimal) -> tuple[Line, ...]:
     """Returns lines that are worth at most the amount, for a return that does not name its lines."""
     lines = []
     for item, left in items.items():
-        value = min(left, amount)
+        value = min(max(_ZERO, left), amount)
         amount -= value
         if value > 0:
             lines.append(Line(item, value))

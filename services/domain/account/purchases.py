@@ -1,6 +1,8 @@
 """Applies purchases and returns to an account. Points are hundredths; amounts are in units of money."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from decimal import Decimal
 
 from services.domain.account.lots import earned_terms
 from services.domain.account.memory import is_remembered
@@ -165,14 +167,22 @@ def _count_towards_tier(posting: Posting, points: int) -> None:
 def _process_return(posting: Posting, event: Purchase, *, is_half: bool = False) -> None:
     account, original = posting.account, event.original_invoice_number
     if original is not None:
-        items = values_by_item(Line(line.item_code, abs(line.value)) for line in event.lines) if event.lines else None
-        amounts = event.total_amount, items, event.taxable_amount
+        amounts = event.total_amount, _returned_items(event.lines), event.taxable_amount
         returned = PastReturn(event.append_time, posting.programme.version, original, *amounts, is_half)
         _decide_return(posting, event.invoice_number, returned)
         return
     taken = _return_without_reference(posting, event)
     account.returns[event.invoice_number] = PastReturn(event.append_time, posting.programme.version)
     posting.add_entry(Kind.RETURNED, -taken)
+
+
+def _returned_items(lines: Sequence[Line]) -> dict[str, Decimal] | None:
+    """Returns the value of each returned item. It is negative if the return only takes back a discount of the item.
+
+    Some tills send returns as positive amounts.
+    """
+    sign = -1 if any(line.value < 0 for line in lines) else 1
+    return values_by_item(replace(line, value=sign * line.value) for line in lines) if lines else None
 
 
 def _decide_return(posting: Posting, number: str, returned: PastReturn) -> None:

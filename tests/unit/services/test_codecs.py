@@ -47,7 +47,14 @@ def purchase_record(purchase):
         "StoreID": purchase.store_id,
         "CustomerType": purchase.customer_type,
         "OriginalInvoiceNumber": purchase.original_invoice_number,
-        "InvoiceLineItems": [{"ItemCode": line.item_code, "TotalValue": float(line.value)} for line in purchase.lines],
+        "InvoiceLineItems": [
+            {
+                "ItemCode": line.item_code,
+                "TotalValue": float(line.value),
+                "TakesBackDiscount": line.takes_back_discount,
+            }
+            for line in purchase.lines
+        ],
         "TaxableAmount": None if purchase.taxable_amount is None else float(purchase.taxable_amount),
     }
 

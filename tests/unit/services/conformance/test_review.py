@@ -135,3 +135,26 @@ def test_warnings_repeat_no_value_of_a_customer() -> None:
     card = "4629185211"
     findings = reviewed(sent(card=f" {card}", CustomerType="NONPRIME "), sent(place="1:1", card=card))
     assert card not in repr(findings)
+
+
+@pytest.mark.parametrize(
+    ("discount", "taken_back", "is_sold"),
+    [((-10, -10, 1), (10, -10, -1), False), ((-10, 10, -1), (10, 10, 1), True), ((-10, -10, 1), (10, 10, 1), True)],
+    ids=["negative price", "negative quantity", "the price changes its sign"],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_line_that_takes_back_a_discount_and_counts_as_sold(discount, taken_back, is_sold, order) -> None:
+    """The account would earn points for it. The return can be read before its original."""
+
+    def lines(*values: tuple[str, float, float, int]) -> list[dict[str, Any]]:
+        names = ("ItemCode", "TotalValue", "ItemPrice", "ItemQty")
+        return [dict(zip(names, each, strict=True)) for each in values]
+
+    goods = lines(("milk", 100, 100, 1), ("off", *discount))
+    back = lines(("milk", -100, 100, -1), ("off", *taken_back))
+    records = [sent("1", TotalAmount=90, InvoiceLineItems=goods)]
+    records += [sent("2", "1:1", TotalAmount=-90, InvoiceLineItems=back, OriginalInvoiceNumber="1")]
+    warnings = [each for finding in reviewed(*records[::order]) for each in finding.warnings]
+
+    assert is_sold == any("takes back a discount of the original, but counts as sold" in each for each in warnings)
+    assert is_sold == bool(warnings)

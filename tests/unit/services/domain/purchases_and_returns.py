@@ -21,6 +21,11 @@ def lines(**values):
     return tuple(Line(item, Decimal(value)) for item, value in values.items())
 
 
+def cancelled(**values):
+    """A line of a return for each discount that the return takes back."""
+    return tuple(Line(item, Decimal(value), takes_back_discount=True) for item, value in values.items())
+
+
 def after(*events, programme=None, account=None):
     """The outcome of these events for a new account, or for the given one."""
     return process(account, events, Programmes((programme or Programme(),)), "card")

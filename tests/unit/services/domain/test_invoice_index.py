@@ -13,7 +13,7 @@ from services.domain.invoice_index import MOST_WAITING, Bought, Forgotten, Index
 from services.domain.programme import Programmes
 from services.domain.recomputation import recompute
 from tests.support.loyalty_stream import stream_of
-from tests.support.return_histories import RETURN_HISTORIES, expected_total, invoice, many
+from tests.support.return_histories import COMPLETE_RETURNS, RETURN_HISTORIES, expected_total, invoice, many
 
 CARD, OTHER = "card", "other"
 BOUGHT = invoice("bought", None, [Line("sofa", Decimal(100))], time=2)
@@ -131,3 +131,14 @@ def test_any_order_ends_in_the_same_totals_whatever_cards_the_returns_carry(invo
         for card, entries in stream.entries.items():
             again = recompute(card, stream.events[card], entries, Programmes())
             assert (entries, []) == (again.settled.entries, again.not_processed)
+
+
+@many
+@given(COMPLETE_RETURNS, st.lists(CARRIED, min_size=7, max_size=7), st.randoms(), st.integers(1, 4))
+def test_a_complete_return_with_discounts_leaves_nothing_whatever_cards_it_carries(invoices, carried, dice, size):
+    """The purchase can have no card, too. The exchanges of its items earn points, until their items come back."""
+    read_events = [*zip(carried, invoices, strict=False)]
+    order = dice.sample(read_events, len(read_events))
+    stream = stream_of(*(order[start : start + size] for start in range(0, len(order), size)))
+
+    assert [0, 0] == [stream.total(card) for card in (CARD, OTHER)]

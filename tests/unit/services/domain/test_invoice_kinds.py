@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from services.domain.events import Line, Purchase, halves
-from services.domain.returns import InvoiceKind, kind_of
+from services.domain.returns import InvoiceKind, takes_back_discount
 
 SALE, RETURN, EXCHANGE = InvoiceKind
 
@@ -28,7 +28,35 @@ SALE, RETURN, EXCHANGE = InvoiceKind
     ],
 )
 def test_kind_of_an_invoice(total, original, values, kind):
-    assert kind is kind_of(total, original, values)
+    lines = tuple(Line("A", Decimal(value)) for value in values)
+
+    assert kind is Purchase(1, "X", Decimal(total), original_invoice_number=original, lines=lines).invoice_kind
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        pytest.param([(-100, 100, -1), (10, -10, -1)], RETURN, id="quantities of the till have the opposite sign"),
+        pytest.param([(-100, 100, 1), (10, -10, 1)], RETURN, id="only the values have the opposite sign"),
+        pytest.param([(-100, 100, 1), (10, 10, -1)], RETURN, id="a discount with a negative quantity"),
+        pytest.param([(-100, 100, -1), (10, -10, None)], RETURN, id="without quantity"),
+        pytest.param([(-100, None, -1), (10, None, -1)], RETURN, id="without price"),
+        pytest.param([(10, -10, -1)], RETURN, id="only the discount comes back"),
+        pytest.param([(1000, 1000, -1)], RETURN, id="a positive return with a negative quantity"),
+        pytest.param([(-100, 100, -1), (10, -10, -1), (150, 150, 1)], EXCHANGE, id="exchange of a discounted item"),
+        pytest.param([(10, -10, -1), (150, 150, 1)], EXCHANGE, id="a discount comes back, and something is sold"),
+        pytest.param([(-100, 100, -1), (10, 10, 1)], EXCHANGE, id="nothing shows that the line is a discount"),
+        pytest.param([(-100, -100, 1), (-10, -10, 1)], RETURN, id="negative prices of returned items"),
+        pytest.param([(-100, -100, 1), (150, 150, 1)], EXCHANGE, id="exchange with a negative price"),
+        pytest.param([(-100, None, None), (150, None, None)], EXCHANGE, id="exchange without prices and quantities"),
+        pytest.param([(0, -10, -1), (150, 150, 1)], RETURN, id="a line of nothing"),
+    ],
+)
+def test_a_line_that_takes_back_a_discount_is_not_sold(lines, kind):
+    """A line is its value, price and quantity. The invoice names its original."""
+    found = tuple(Line("A", Decimal(line[0]), takes_back_discount(*line)) for line in lines)
+
+    assert kind is Purchase(1, "X", Decimal(1), original_invoice_number="P", lines=found).invoice_kind
 
 
 def test_the_halves_of_an_exchange_have_the_amounts_of_their_lines():

@@ -14,9 +14,9 @@ from services.domain.account.processor import process
 from services.domain.account.purchases import MOST_WAITING
 from services.domain.entries import Kind, ReturnReason
 from services.domain.events import Adjust, Capture, Forward, Line, Purchase, Reserve, Void, halves
-from services.domain.programme import DAY, Period, Programme, Programmes, Tier
+from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, Tier
 from services.domain.recomputation import recompute
-from tests.support.return_histories import RETURN_HISTORIES, expected_total, invoice, many
+from tests.support.return_histories import COMPLETE_RETURNS, RETURN_HISTORIES, expected_total, invoice, many
 from tests.support.sequential_oracle import Rules, SequentialOracle
 
 CARD = "card"
@@ -251,6 +251,40 @@ def test_any_order_and_batches_end_in_the_same_total(invoices, orders):
 
         assert expected_total(invoices) == (account.total if account else 0)
         assert entries == recompute(CARD, invoices, entries, Programmes()).settled.entries
+
+
+RULES_OF_RETURNS = st.sampled_from(
+    [
+        Programme(),
+        Programme(campaigns=(Campaign("milk", items=frozenset({"milk"}), multiplier=Decimal(3)),)),
+        Programme(campaigns=(Campaign("bonus", bonus=5_00),), minimum_spend=Decimal(1)),
+        Programme(excluded_items=frozenset({"gift-card"}), cap_per_invoice=50),
+    ]
+)
+
+
+@many
+@given(COMPLETE_RETURNS, RULES_OF_RETURNS, st.randoms(), st.integers(1, 4))
+def test_a_complete_return_of_a_purchase_with_discounts_leaves_nothing(invoices, programme, dice, size):
+    """Whatever the returns bring back together, and in any order."""
+    order = dice.sample(invoices, len(invoices))
+    batches = [order[start : start + size] for start in range(0, len(order), size)]
+    account, entries = played(batches, Programmes((programme,)))
+
+    assert 0 == account.total
+    assert entries == recompute(CARD, invoices, entries, Programmes((programme,))).settled.entries
+
+
+def test_a_return_of_a_discounted_item_takes_what_the_customer_paid_for_it():
+    """The milk for 100.00 had a discount of 10.00. The bread for 50.00 stays."""
+    bought = invoice(
+        "bought", None, [Line("milk", Decimal(100)), Line("off", Decimal(-10)), Line("bread", Decimal(50))], 1
+    )
+    lines = [Line("milk", Decimal(-100)), Line("off", Decimal(10), takes_back_discount=True)]
+    exchange = invoice("exchange", "bought", [*lines, Line("bed", Decimal(150))], 2)
+
+    assert 1_00 == played([[bought], [invoice("back", "bought", lines, 2)]])[0].total
+    assert 1_00 + 3_00 == played([[bought], [exchange]])[0].total
 
 
 POINTS = st.integers(1, 2_00)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from schemas import topics
 from services.domain.invoice import PosInvoice
-from services.domain.returns import InvoiceKind, kind_of
+from services.domain.returns import InvoiceKind
 from services.domain.validation import first_violation
 from services.messaging import avro
 from services.pos_simulator import invoicing
 from services.pos_simulator.broken import Breakage
 from services.pos_simulator.simulation import Kind, Message, Options, Simulation
-from tests.support.builders import IDS
+from tests.support.builders import IDS, purchase
 from tests.support.examples import examples
 from tests.support.oracles import is_home_delivery, is_prime
 
@@ -143,7 +143,7 @@ def test_returns_and_exchanges_are_valid_and_name_their_originals() -> None:
         assert invoice == DECODE(message.value)
         values = [item["TotalValue"] or 0 for item in invoice["InvoiceLineItems"] or []]
         assert Decimal(repr(invoice["TotalAmount"])) == sum(map(Decimal, map(repr, values)))
-        kinds[kind_of(invoice["TotalAmount"] or 0, invoice["OriginalInvoiceNumber"], values)].append(invoice)
+        kinds[purchase(0, invoice).invoice_kind].append(invoice)
 
     assert 250 < len(kinds[InvoiceKind.RETURN]) < 350
     assert 120 < len(kinds[InvoiceKind.EXCHANGE]) < 180
