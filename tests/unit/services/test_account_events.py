@@ -48,6 +48,35 @@ def test_an_invoice_of_another_customer_has_only_an_identity() -> None:
     assert Found(None, "#77") == found(number="77", card=" \u200b", CustomerType="NONPRIME")
 
 
+def test_blanks_around_the_card_of_another_customer_type_open_no_second_account() -> None:
+    """Validation refuses them for PRIME only. The programme of this test also has the type STAFF."""
+    find = find_in_invoices({"PRIME", "STAFF"}, KNOWN)
+    for card in ("5003", " 5003\t", "5003\u200b"):
+        assert "5003" == find(json.dumps(invoice(card=card, CustomerType="STAFF")).encode(), b"STR1").CustomerCardNo
+
+
+@pytest.mark.parametrize(
+    ("changes", "takes_back"),
+    [
+        ({"ItemPrice": -10.0}, True),
+        ({"ItemQty": -1}, True),
+        ({"TotalValue": -10.0, "ItemPrice": -10.0}, False),
+        ({}, False),
+    ],
+)
+@pytest.mark.parametrize("original", ["1", " ", None])
+def test_a_line_of_a_return_that_takes_back_a_discount(
+    changes: dict[str, Any], original: str | None, *, takes_back: bool
+) -> None:
+    """Only an invoice that names an original can take back a discount."""
+    line = {"ItemCode": "off", "ItemPrice": 10.0, "ItemQty": 1, "TotalValue": 10.0, **changes}
+    event = found(OriginalInvoiceNumber=original, InvoiceLineItems=[line]).event
+
+    assert event is not None
+    (read,) = READ_PURCHASE(event)["InvoiceLineItems"]
+    assert (takes_back and original == "1") == read["TakesBackDiscount"]
+
+
 @pytest.mark.parametrize("name", ["CashierID", "OriginalInvoiceNumber"])
 @pytest.mark.parametrize("number", [Decimal("42.00"), None])
 def test_a_decimal_in_the_place_of_a_text_is_refused_like_in_the_fan_out(name: str, number: Decimal | None) -> None:

@@ -147,6 +147,37 @@ def test_nothing_stays_of_a_taxed_item_beside_a_cancelled_line_without_a_code():
     assert [1_60] == taken(after(bought, back("100", lines=(item,), taxable_amount=Decimal(79)), programme=TAXABLE))
 
 
+def test_no_bonus_stays_for_a_hundredth_that_the_till_has_rounded():
+    """Half of 84.75 is 42.375. The lines have no code, so they do not show that everything came back."""
+    programme = replace(TAXABLE, campaigns=(Campaign("bonus", bonus=5_00),))
+    bought = buy("100", lines=lines(**{"": 100}), taxable_amount=Decimal("84.75"))
+    half = back("50", number="first", lines=lines(**{"": -50}), taxable_amount=Decimal("-42.37"))
+    outcome = after(bought, half, replace(half, invoice_number="other", append_time=3), programme=programme)
+
+    assert 0 == outcome.account.total
+
+
+def test_the_discount_of_an_item_can_have_the_code_of_the_item():
+    """A for 90.00 and B for 50.00. The return of A and its discount leaves B, also if another return has the discount
+    of A.
+    """
+    a, off, b = Line("A", Decimal(100)), Line("A", Decimal(-10)), Line("B", Decimal(50))
+    bought = buy("140", lines=(a, off, b))
+    taken_back = cancelled(A=10)
+
+    assert [1_80] == taken(after(bought, back("90", lines=(*lines(A=-100), *taken_back))))
+    returns = [back("100", lines=lines(A=-100)), back("40", number="B", time=3, lines=(*lines(B=-50), *taken_back))]
+    assert 0 == after(bought, *returns).account.total
+
+
+def test_a_positive_line_without_a_negative_price_or_quantity_is_sold():
+    """Nothing shows that it takes back the discount, so its points stay. `loyalty conformance` warns."""
+    bought = buy("90", lines=lines(A=100, off=-10))
+
+    assert 20 == after(bought, back("90", lines=lines(A=-100, off=10))).account.total
+    assert 0 == after(bought, back("90", lines=(*lines(A=-100), *cancelled(off=10)))).account.total
+
+
 def test_purchase_of_release_0_1_knows_the_items_of_campaigns_only():
     """10.00 of the milk for 40.00 come back, and then 30.00 of the rest."""
     bought = PastPurchase(1, Decimal(100), 3_60, 0, lines=(MILK,))
