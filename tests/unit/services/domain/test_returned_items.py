@@ -170,6 +170,15 @@ def test_the_discount_of_an_item_can_have_the_code_of_the_item():
     assert 0 == after(bought, *returns).account.total
 
 
+def test_a_return_that_takes_back_more_than_its_goods_are_worth_takes_nothing():
+    """The customer pays 994.00 more, and keeps goods for 1500.00. They earn what the purchase has earned."""
+    bought = buy("506", lines=lines(A=1000, B=505, off=-999))
+    first = back("-994", lines=(*lines(B=-5), *cancelled(off=999)))
+    rest = back("1500", number="rest", time=3, lines=lines(A=-1000, B=-500))
+
+    assert [0, 10_12] == taken(after(bought, first, rest))
+
+
 def test_a_positive_line_without_a_negative_price_or_quantity_is_sold():
     """Nothing shows that it takes back the discount, so its points stay. `loyalty conformance` warns."""
     bought = buy("90", lines=lines(A=100, off=-10))
