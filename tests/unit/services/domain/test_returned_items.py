@@ -179,6 +179,15 @@ def test_a_return_that_takes_back_more_than_its_goods_are_worth_takes_nothing():
     assert [0, 10_12] == taken(after(bought, first, rest))
 
 
+def test_returns_take_back_a_discount_in_parts():
+    """80.00 earned 1.60. A half comes back, and then a quarter."""
+    bought = buy("80", lines=lines(A=100, off=-20))
+    half = back("40", lines=(*lines(A=-50), *cancelled(off=10)))
+    quarter = back("20", number="quarter", time=3, lines=(*lines(A=-25), *cancelled(off=5)))
+
+    assert [80, 40] == taken(after(bought, half, quarter))
+
+
 def test_a_positive_line_without_a_negative_price_or_quantity_is_sold():
     """Nothing shows that it takes back the discount, so its points stay. `loyalty conformance` warns."""
     bought = buy("90", lines=lines(A=100, off=-10))
