@@ -182,4 +182,8 @@ def program(module: str, arguments: list[str], *, log_json: bool) -> list[str]:
         stop(f"{', '.join(missing)} is not installed: run {install_command(extra)}", MISUSED)
     if log_json:
         os.environ["LOYALTY_LOG_FORMAT"] = "json"
+    # By default `python -m` imports the packages and modules of the working directory first, for example a package
+    # `services` of the user. The variable, unlike the option -P, also reaches the processes that the program starts,
+    # such as Spark's Python workers.
+    os.environ["PYTHONSAFEPATH"] = "1"
     return [sys.executable, "-m", module, *arguments]

@@ -1,4 +1,7 @@
-"""``make test-install``: the wheel works in an environment and a folder that have nothing of the checkout."""
+"""``make test-install``: the wheel works in an environment and a folder that have nothing of the checkout.
+
+The folder has packages and a module of a user, whose names are also names of this project and of the standard library.
+"""
 
 import os
 import subprocess
@@ -14,20 +17,26 @@ from infra.local.ports import HOST, free_port
 from infra.release import build
 
 _UV = Path(sys.executable).with_name("uv")
+_ENDS = "raise SystemExit('the working directory has run')"
+"""A program that imports this text ends."""
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="loyalty-install-") as folder:
         root = Path(folder)
-        loyalty = _install(root)
-        empty = root / "empty"
-        empty.mkdir()
         environment = _environment(root)
+        project = root / "project"
+        for package in ("api", "infra", "pipelines", "schemas", "services"):
+            (project / package).mkdir(parents=True)
+            (project / package / "__init__.py").write_text(_ENDS)
+        (project / "json.py").write_text(_ENDS)
+        before = sorted(project.rglob("*"))
+        loyalty = _install(root, environment)
 
         def run(*arguments: str) -> str:
             print("$ loyalty", *arguments, flush=True)
             output = subprocess.run(
-                [loyalty, *arguments], cwd=empty, env=environment, stdout=subprocess.PIPE, text=True, check=True
+                [loyalty, *arguments], cwd=project, env=environment, stdout=subprocess.PIPE, text=True, check=True
             )
             print(output.stdout, flush=True)
             return output.stdout
@@ -40,19 +49,36 @@ def main() -> None:
             assert 404 == httpx.get(f"{url}/v1/customers/9265846829/balance").status_code
         finally:
             run("down")
-        assert [] == list(empty.iterdir()), "the working directory stays empty"
+        assert before == sorted(project.rglob("*")), "the working directory stays as it was"
         assert (root / "data" / "retail-loyalty" / "var").is_dir()
     print("The installed package works: the demo found no mismatch, and the stack starts and stops.")
 
 
-def _install(root: Path) -> Path:
-    """Install the wheel of the current commit, with the locked versions. Returns the command."""
+def _install(root: Path, environment: dict[str, str]) -> Path:
+    """Install the wheel of the current commit, with the locked versions. Returns the command.
+
+    The wheel without an extra must say what to type, and the client must work without the packages of the command line.
+    """
     wheel = next(file for file in build(root / "dist") if file.suffix == ".whl")
-    subprocess.run([_UV, "venv", "-q", "--python", sys.executable, root / "venv"], check=True)
-    python = root / "venv" / "bin" / "python"
     locked = ["-c", str(jars.ROOT / "requirements" / "all.txt")]
-    subprocess.run([_UV, "pip", "install", "-q", "--python", python, f"{wheel}[stack]", *locked], check=True)
-    return root / "venv" / "bin" / "loyalty"
+
+    def install(venv: Path, *packages: str) -> Path:
+        if not venv.exists():
+            subprocess.run([_UV, "venv", "-q", "--python", sys.executable, venv], check=True)
+        python = venv / "bin" / "python"
+        subprocess.run([_UV, "pip", "install", "-q", "--python", python, *packages, *locked], check=True)
+        return venv / "bin"
+
+    install(root / "client", "--no-deps", str(wheel))
+    client = install(root / "client", "httpx", "msgspec")
+    subprocess.run([client / "python", "-c", "import api.client.clients"], cwd=root, check=True)
+
+    loyalty = install(root / "venv", str(wheel)) / "loyalty"
+    refused = subprocess.run([loyalty, "up"], cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert 2 == refused.returncode, refused
+    assert refused.stderr.endswith(f" -m pip install '{wheel}[stack]'\n"), refused.stderr
+    install(root / "venv", f"{wheel}[stack]")
+    return loyalty
 
 
 def _environment(root: Path) -> dict[str, str]:

@@ -17,6 +17,7 @@ from schemas.access import USERS
 from services.cli import app, deployment, export, processes
 from services.settings import Settings
 from tests.support.kafka import NO_BROKER, NOBODY
+from tests.support.programs import LOYALTY
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "programme-example.yaml"
 
@@ -214,6 +215,21 @@ def test_processes_are_started_with_their_own_options(
     loyalty(*command, LOYALTY_EXPORT_DIR="var/here")
 
     assert [[sys.executable, sys.executable, "-m", *program]] == started
+
+
+@pytest.mark.program
+def test_a_program_ignores_the_packages_of_the_working_directory(tmp_path: Path) -> None:
+    """A project of a user can have a package `services` or a module `json`. Python alone would run their code."""
+    for name in ("api", "schemas", "services"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "json.py").write_text("raise SystemExit('the working directory has run')")
+    environment = {**os.environ, "PYTHONSAFEPATH": ""}
+    command = [LOYALTY, "api", "--help"]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert (0, "") == (run.returncode, run.stderr)
+    assert "Usage: loyalty api [OPTIONS]" in run.stdout
 
 
 @pytest.mark.parametrize(
