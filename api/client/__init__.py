@@ -8,5 +8,6 @@ temporary errors, under the same Idempotency-Key. They never return a balance th
         loyalty.capture(reservation.redemption_id)
         loyalty.balance("9265846829").available
 
-The package needs httpx and msgspec, and nothing else of this project.
+The package needs httpx and msgspec, and nothing else of this project. Its imports are relative, so that an app with a
+package ``api`` of its own can copy this folder under another name.
 """

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import httpx
 
-from api.client.flows import Call, Flow, Flows, Pause, T
-from api.client.models import Balance, Command, EntryPage
+from .flows import Call, Flow, Flows, Pause, T
+from .models import Balance, Command, EntryPage, Redemption
 
 _GRACE_SECONDS = 5
 """The server responds at most one second after the wait of a call. The rest is for the network."""
@@ -60,7 +60,7 @@ class LoyaltyClient:
         """A page of the entries of an account, newest first."""
         return self._run(self._flows.entries(card, cursor, limit))
 
-    def redeem(self, card: str, points: Decimal, reason: str = "", idempotency_key: str | None = None) -> Command:
+    def redeem(self, card: str, points: Decimal, reason: str = "", idempotency_key: str | None = None) -> Redemption:
         """Reserve points. ``capture`` spends them, ``void`` frees them."""
         return self._run(self._flows.redeem(card, points, reason, idempotency_key))
 
@@ -139,7 +139,9 @@ class AsyncLoyaltyClient:
         """A page of the entries of an account, newest first."""
         return await self._run(self._flows.entries(card, cursor, limit))
 
-    async def redeem(self, card: str, points: Decimal, reason: str = "", idempotency_key: str | None = None) -> Command:
+    async def redeem(
+        self, card: str, points: Decimal, reason: str = "", idempotency_key: str | None = None
+    ) -> Redemption:
         """Reserve points. ``capture`` spends them, ``void`` frees them."""
         return await self._run(self._flows.redeem(card, points, reason, idempotency_key))
 

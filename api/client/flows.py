@@ -20,8 +20,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from api.client.errors import ProblemError, UnavailableError
-from api.client.models import Balance, Command, EntryPage
+from .errors import ProblemError, UnavailableError
+from .models import Balance, Command, EntryPage, Redemption
 
 LONGEST_WAIT_SECONDS = 10.0
 """How long the server may wait before it answers one call."""
@@ -32,6 +32,7 @@ _MOST_VERSIONS = 10_000
 _ETAG = re.compile(r'"((?P<opened>\d+)\.)?(?P<sequence>\d+)"', re.ASCII)
 _read_any_balance = msgspec.json.Decoder(Balance).decode
 _read_command = msgspec.json.Decoder(Command).decode
+_read_redemption = msgspec.json.Decoder(Redemption).decode
 _read_entries = msgspec.json.Decoder(EntryPage).decode
 
 
@@ -62,6 +63,7 @@ class Pause(NamedTuple):
 
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Command)
 Flow = Generator[Call | Pause, httpx.Response, T]
 """Yields calls and pauses, receives the response of each call (or httpx.RequestError), and returns a result."""
 
@@ -111,30 +113,37 @@ class Flows:
         call = Call("GET", f"{_customer(card)}/entries", params)
         return (yield from self._answer(repeat(call), _read_entries))
 
-    def redeem(self, card: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
+    def redeem(self, card: str, points: Decimal, reason: str, key: str | None) -> Flow[Redemption]:
         body = {"points": _text(points), "reason": reason}
-        return (yield from self._command("POST", f"{_customer(card)}/redemptions", key, body))
+        return (yield from self._command(_read_redemption, "POST", f"{_customer(card)}/redemptions", key, body))
 
     def capture(self, redemption: str, key: str | None) -> Flow[Command]:
-        return (yield from self._command("POST", f"/v1/redemptions/{_quoted(redemption)}/capture", key))
+        return (yield from self._command(_read_command, "POST", f"/v1/redemptions/{_quoted(redemption)}/capture", key))
 
     def void(self, redemption: str, key: str | None) -> Flow[Command]:
-        return (yield from self._command("POST", f"/v1/redemptions/{_quoted(redemption)}/void", key))
+        return (yield from self._command(_read_command, "POST", f"/v1/redemptions/{_quoted(redemption)}/void", key))
 
     def adjust(self, card: str, points: Decimal, reason: str, actor: str, key: str | None) -> Flow[Command]:
         body = {"points": _text(points), "reason": reason, "actor": actor}
-        return (yield from self._command("POST", f"{_customer(card)}/adjustments", key, body))
+        return (yield from self._command(_read_command, "POST", f"{_customer(card)}/adjustments", key, body))
 
     def transfer(self, sender: str, receiver: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
         body = {"from": sender, "to": receiver, "points": _text(points), "reason": reason}
-        return (yield from self._command("POST", "/v1/transfers", key, body))
+        return (yield from self._command(_read_command, "POST", "/v1/transfers", key, body))
 
     def erase(self, card: str, key: str | None) -> Flow[Command]:
-        command = yield from self._command("DELETE", _customer(card), key)
+        command = yield from self._command(_read_command, "DELETE", _customer(card), key)
         self._remember(card, _after_erasure(_milliseconds(command.opened_time)))
         return command
 
-    def _command(self, method: str, path: str, key: str | None, body: Mapping[str, Any] | None = None) -> Flow[Command]:
+    def _command(
+        self,
+        read: Callable[[bytes], C],
+        method: str,
+        path: str,
+        key: str | None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Flow[C]:
         """Execute a command once, however often its request is sent. Returns its decision."""
         key = key or str(uuid.uuid4())
         if not (key.isascii() and key.isprintable()):
@@ -143,7 +152,7 @@ class Flows:
             raise ValueError(f"the idempotency key {key!r} has a blank at an end, which HTTP does not keep: remove it")
         try:
             call = Call(method, path, {}, {"Idempotency-Key": key}, body)
-            command = yield from self._answer(repeat(call), _read_command, key)
+            command = yield from self._answer(repeat(call), read, key)
         except ProblemError as problem:
             # A problem can follow a lost response, for example if the credentials expire between two attempts.
             problem.idempotency_key = key

@@ -26,7 +26,7 @@ class Command(Struct, frozen=True, kw_only=True):
     Attributes:
         status: pending, done, or a refusal.
         points: the change of the total. None: no decision yet.
-        redemption_id: for a redemption, what capture and void need.
+        redemption_id: the redemption of a capture or a void. None: another command.
         reason: the code of a refusal.
         account_sequence: balances from this sequence on show the decision.
     """
@@ -45,6 +45,12 @@ class Command(Struct, frozen=True, kw_only=True):
     account_sequence: int | None = field(name="AccountSequence")
     opened_time: datetime | None = field(name="OpenedTime")
     updated_time: datetime | None = field(name="UpdatedTime")
+
+
+class Redemption(Command, frozen=True, kw_only=True):
+    """A reservation. It always has the id that capture and void need."""
+
+    redemption_id: str = field(name="RedemptionID")
 
 
 class Entry(Struct, frozen=True, kw_only=True):
