@@ -23,6 +23,7 @@ _FILES = {
     "python": "publish.py",
     "java": "Publish.java",
     "properties": "secured.properties",
+    "ini": "secured.ini",
 }
 _SECONDS = 240
 
