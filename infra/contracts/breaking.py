@@ -29,27 +29,25 @@ def topic_changes(new: Document, old: Document) -> Iterator[str]:
     """The breaking changes between two AsyncAPI documents, one line for each."""
     for name, before in old["channels"].items():
         after = new["channels"].get(name)
-        if after is None:
-            yield f"{name}: the topic is gone"
-            continue
-        if after["description"] != before["description"]:
-            yield f"{name}: the key was {before['description']!r} and is {after['description']!r}"
-        partitions = [each["bindings"]["kafka"]["partitions"] for each in (before, after)]
-        if partitions[0] != partitions[1]:
-            yield f"{name}: the topic had {partitions[0]} partitions and has {partitions[1]}"
-        for message in before["messages"]:
-            if message not in after["messages"]:
-                yield f"{name}: the message {message} is gone"
+        changes = ["the topic is gone"] if after is None else _channel_changes(after, before)
+        yield from (f"{name}: {each}" for each in changes)
     for name, before in old["components"]["messages"].items():
-        after = new["components"]["messages"].get(name)
-        if after and "schemaFormat" in before.get("payload", {}):
-            schemas = [each["payload"]["schema"] for each in (before, after)]
-            # A reader with the older schema must read new records, and a reader with the newer schema old records.
-            yield from (f"{name}: for a reader of the released schema, {each}" for each in obstacles(*schemas))
-            yield from (f"{name}: in a released record, {each}" for each in obstacles(*reversed(schemas)))
-            if name in _READ_BY_NAME:
-                named, kept = ([field["name"] for field in each["fields"]] for each in schemas)
-                yield from (f"{name}: the name {each} is gone" for each in named if each not in kept)
+        if after := new["components"]["messages"].get(name):
+            yield from (f"{name}: {each}" for each in _Comparison(new, old).message(after, before))
+
+
+def _channel_changes(new: Document, old: Document) -> Iterator[str]:
+    if new["description"] != old["description"]:
+        yield f"the key was {old['description']!r} and is {new['description']!r}"
+    after, before = (each["bindings"]["kafka"] for each in (new, old))
+    if after["partitions"] != before["partitions"]:
+        yield f"the topic had {before['partitions']} partitions and has {after['partitions']}"
+    for name, value in after["topicConfiguration"].items():
+        former = before["topicConfiguration"].get(name)
+        # A limit may be higher. The cleanup policy is a list.
+        if value != former and (former is None or isinstance(value, list) or value < former):
+            yield f"{name} was {former} and is {value}"
+    yield from (f"the message {each} is gone" for each in old["messages"] if each not in new["messages"])
 
 
 def http_changes(new: Document, old: Document) -> Iterator[str]:
@@ -61,21 +59,37 @@ def http_changes(new: Document, old: Document) -> Iterator[str]:
             if after is None:
                 yield f"{place}: the request is gone"
             else:
-                yield from (f"{place}: {each}" for each in _Operation(new, old).changes(after, before))
+                yield from (f"{place}: {each}" for each in _Comparison(new, old).request(after, before))
 
 
-class _Operation:
-    """One request in two documents."""
+class _Comparison:
+    """One request or message in two documents."""
 
     def __init__(self, new: Document, old: Document) -> None:
         self._new, self._old = new, old
         self._visited: set[tuple[str, str, bool]] = set()
 
-    def changes(self, new: Document, old: Document) -> Iterator[str]:
+    def message(self, new: Document, old: Document) -> Iterator[str]:
+        if new["contentType"] != old["contentType"]:
+            yield f"the content type was {old['contentType']} and is {new['contentType']}"
+        yield from self._narrowed(old.get("headers", {}), new.get("headers", {}), "headers", sent=False)
+        after, before = (each.get("payload", {}) for each in (new, old))
+        if "schemaFormat" not in before or "schemaFormat" not in after:
+            yield from self._narrowed(after, before, "value", sent=True)
+            return
+        schemas = before["schema"], after["schema"]
+        # A reader with the older schema must read new records, and a reader with the newer schema old records.
+        yield from (f"for a reader of the released schema, {each}" for each in obstacles(*schemas))
+        yield from (f"in a released record, {each}" for each in obstacles(*reversed(schemas)))
+        if old["name"] in _READ_BY_NAME:
+            named, kept = ([field["name"] for field in each["fields"]] for each in schemas)
+            yield from (f"the name {each} is gone" for each in named if each not in kept)
+
+    def request(self, new: Document, old: Document) -> Iterator[str]:
         yield from self._parameters(new, old)
-        bodies = [_json(each.get("requestBody", {})) for each in (new, old)]
-        yield from self._narrowed(bodies[0], bodies[1], "body", sent=True)
-        if new.get("requestBody", {}).get("required") and not old.get("requestBody", {}).get("required"):
+        body, former = new.get("requestBody", {}), old.get("requestBody", {})
+        yield from self._bodies(body, former, "body", sent=True)
+        if body.get("required") and not former.get("required"):
             yield "the body is now required"
         for status, before in old["responses"].items():
             if status < "400":
@@ -83,7 +97,28 @@ class _Operation:
                 if after is None:
                     yield f"no response {status} any more"
                 else:
-                    yield from self._narrowed(_json(before), _json(after), f"response {status}", sent=False)
+                    yield from self._bodies(after, before, f"response {status}", sent=False)
+                    yield from self._headers(after, before, f"response {status}")
+
+    def _bodies(self, new: Document, old: Document, place: str, *, sent: bool) -> Iterator[str]:
+        for kind, before in old.get("content", {}).items():
+            after = new.get("content", {}).get(kind)
+            if after is None:
+                yield f"{place} cannot be {kind} any more"
+            else:
+                reader, writer = (after, before) if sent else (before, after)
+                yield from self._narrowed(reader.get("schema", {}), writer.get("schema", {}), place, sent=sent)
+
+    def _headers(self, new: Document, old: Document, place: str) -> Iterator[str]:
+        found, known = (
+            {name.lower(): each.get("schema", {}) for name, each in response.get("headers", {}).items()}
+            for response in (new, old)
+        )
+        for name, before in known.items():
+            if name not in found:
+                yield f"{place} has no header {name} any more"
+            else:
+                yield from self._narrowed(before, found[name], f"{place} header {name}", sent=False)
 
     def _parameters(self, new: Document, old: Document) -> Iterator[str]:
         found, known = (
@@ -116,11 +151,7 @@ class _Operation:
             yield f"{place} can be {', '.join(sorted(types[1] - types[0]))}"
         if not types[1] and types[0]:
             yield f"{place} can be of any type"
-        expected, possible = _values(wanted), _values(given)
-        if expected and not possible:
-            yield f"{place} can be another value than {', '.join(sorted(expected))}"
-        elif expected and possible - expected:
-            yield f"{place} can be {', '.join(sorted(possible - expected))}"
+        yield from (f"{place} can {each}" for each in _unexpected(wanted, given))
         if sent:
             limits, former = _limits(wanted), _limits(given)
             for name in limits:
@@ -145,13 +176,6 @@ class _Operation:
                 yield f"{place}.{name} is gone"
 
 
-def _json(part: Document) -> Document:
-    """The schema of the JSON body of a request or a response. Empty if there is none."""
-    content = part.get("content", {})
-    schema: Document = next((each.get("schema", {}) for kind, each in content.items() if kind.endswith("json")), {})
-    return schema
-
-
 def _resolved(schema: Document, document: Document) -> Document:
     """The schema without references. The branches of a union are merged into one schema."""
     if "$ref" in schema:
@@ -168,6 +192,17 @@ def _resolved(schema: Document, document: Document) -> Document:
         if "const" not in branch:
             merged |= {name: value for name, value in branch.items() if name != "type"}
     return merged
+
+
+def _unexpected(wanted: Document, given: Document) -> Iterator[str]:
+    expected, possible = _values(wanted), _values(given)
+    if expected and not possible:
+        yield f"be another value than {', '.join(sorted(expected))}"
+    elif expected and possible - expected:
+        yield f"be {', '.join(sorted(possible - expected))}"
+    for name in ("format", "pattern"):
+        if wanted.get(name) not in (None, given.get(name)):
+            yield f"differ from the {name} {wanted[name]}"
 
 
 def _values(schema: Document) -> set[str]:

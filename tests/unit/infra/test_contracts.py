@@ -61,7 +61,10 @@ OLD: dict[str, Any] = {
                 "parameters": [{"in": "query", "name": "n", "schema": {"type": "integer", "exclusiveMinimum": 0}}],
                 "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/s/In"}}}},
                 "responses": {
-                    "200": {"content": {"application/json": {"schema": {"$ref": "#/s/Out"}}}},
+                    "200": {
+                        "content": {"application/json": {"schema": {"$ref": "#/s/Out"}}},
+                        "headers": {"ETag": {"schema": {"type": "string"}}},
+                    },
                     "404": {},
                 },
             }
@@ -75,6 +78,7 @@ OLD: dict[str, Any] = {
                 "x": {"type": "string"},
                 "y": {"type": "string", "maxLength": 9},
                 "mode": {"type": "string", "enum": ["a", "b"]},
+                "n": {"type": "string", "pattern": "^[0-9]+$"},
             },
             "required": ["x"],
         },
@@ -83,6 +87,7 @@ OLD: dict[str, Any] = {
             "properties": {
                 "y": {"anyOf": [{"type": "string"}, {"type": "null"}]},
                 "list": {"type": "array", "items": {"$ref": "#/s/Out"}},
+                "n": {"type": "string", "pattern": "^[0-9]+$"},
             },
             "required": ["y"],
         },
@@ -135,11 +140,39 @@ BREAKING: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda d: d["s"]["In"]["properties"]["x"].update(maxLength=9),
         "body.x has a new or narrower maxLength",
     ),
+    "a member of the body has a new pattern": (
+        lambda d: d["s"]["In"]["properties"]["x"].update(pattern="^a"),
+        "body.x can differ from the pattern ^a",
+    ),
+    "a member of the body has another pattern": (
+        lambda d: d["s"]["In"]["properties"]["n"].update(pattern="^[1-9]$"),
+        "body.n can differ from the pattern ^[1-9]$",
+    ),
+    "the body has another media type": (
+        lambda d: _post(d)["requestBody"].update(content={"text/csv": {}}),
+        "body cannot be application/json any more",
+    ),
     "a parameter must be greater": (
         lambda d: _post(d)["parameters"][0]["schema"].update(exclusiveMinimum=1),
         "query parameter n has a new or narrower minimum",
     ),
     "a status is gone": (lambda d: _post(d)["responses"].pop("200"), "no response 200 any more"),
+    "a response has another media type": (
+        lambda d: _post(d)["responses"]["200"].update(content={"text/csv": {}}),
+        "response 200 cannot be application/json any more",
+    ),
+    "a header of the response is gone": (
+        lambda d: _post(d)["responses"]["200"].update(headers={}),
+        "response 200 has no header etag any more",
+    ),
+    "a header of the response has another type": (
+        lambda d: _post(d)["responses"]["200"]["headers"]["ETag"].update(schema={"type": "integer"}),
+        "response 200 header etag can be integer",
+    ),
+    "a member of the response has no pattern": (
+        lambda d: d["s"]["Out"]["properties"]["n"].pop("pattern"),
+        "response 200.n can differ from the pattern ^[0-9]+$",
+    ),
     "a member of the response is gone": (
         lambda d: d["s"]["Out"]["properties"].pop("list"),
         "response 200.list is gone",
@@ -172,6 +205,12 @@ COMPATIBLE: dict[str, Callable[[dict[str, Any]], object]] = {
     "a member of the response is never null": lambda d: d["s"]["Out"]["properties"].update(y={"type": "string"}),
     "a parameter may be less": lambda d: _post(d)["parameters"][0].update(schema={"type": "integer", "minimum": 0}),
     "a member of the body may be longer": lambda d: d["s"]["In"]["properties"]["y"].update(maxLength=10),
+    "a member of the body has no pattern": lambda d: d["s"]["In"]["properties"]["n"].pop("pattern"),
+    "a member of the response has a pattern": lambda d: d["s"]["Out"]["properties"]["y"].update(pattern="^a"),
+    "another media type of the response": lambda d: _post(d)["responses"]["200"]["content"].update({"text/csv": {}}),
+    "a header in small letters": lambda d: _post(d)["responses"]["200"].update(
+        headers={"etag": {"schema": {"type": "string"}}}
+    ),
     "a member of the response has a limit": lambda d: d["s"]["Out"]["properties"]["y"].update(maxLength=1),
     "another problem": lambda d: _post(d)["responses"].update({"409": {}}),
 }
@@ -182,6 +221,11 @@ def test_compatible_change_of_http_is_allowed(change: str) -> None:
     new = deepcopy(OLD)
     COMPATIBLE[change](new)
     assert [] == [*http_changes(new, OLD)]
+
+
+def _configuration(document: dict[str, Any], topic: str) -> dict[str, Any]:
+    found: dict[str, Any] = document["channels"][topic]["bindings"]["kafka"]["topicConfiguration"]
+    return found
 
 
 def _renamed(schema: dict[str, Any], name: str) -> None:
@@ -199,6 +243,34 @@ TOPIC_CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "more partitions": (
         lambda d: d["channels"]["hadoop"]["bindings"]["kafka"].update(partitions=4),
         "hadoop: the topic had 3 partitions and has 4",
+    ),
+    "smaller records": (
+        lambda d: _configuration(d, "hadoop").update({"max.message.bytes": 1}),
+        "hadoop: max.message.bytes was 16777216 and is 1",
+    ),
+    "a shorter retention": (
+        lambda d: _configuration(d, "hadoop").update({"retention.ms": 1}),
+        "hadoop: retention.ms was 604800000 and is 1",
+    ),
+    "a retention": (
+        lambda d: _configuration(d, "stores").update({"retention.ms": 1}),
+        "stores: retention.ms was None and is 1",
+    ),
+    "another cleanup policy": (
+        lambda d: _configuration(d, "stores").update({"cleanup.policy": ["delete"]}),
+        "stores: cleanup.policy was ['compact'] and is ['delete']",
+    ),
+    "a header is gone": (
+        lambda d: d["components"]["messages"]["Balance"]["headers"]["properties"].pop("ce_id"),
+        "Balance: headers.ce_id is gone",
+    ),
+    "another content type": (
+        lambda d: d["components"]["messages"]["Balance"].update(contentType="application/json"),
+        "Balance: the content type was application/avro and is application/json",
+    ),
+    "a field of JSON invoices becomes required": (
+        lambda d: d["components"]["messages"]["PosInvoiceJson"]["payload"].update(required=["PosID"]),
+        "PosInvoiceJson: value.PosID is required, and can be absent",
     ),
     "a message is gone": (
         lambda d: d["channels"]["pos-invoices"]["messages"].pop("PosInvoiceJson"),
@@ -227,6 +299,14 @@ def test_breaking_change_of_a_topic_is_found(change: str, current: dict[str, dic
     alter, expected = TOPIC_CHANGES[change]
     alter(new)
     assert expected in topic_changes(new, current["asyncapi.json"])
+
+
+def test_compatible_change_of_a_topic_is_allowed(current: dict[str, dict[str, Any]]) -> None:
+    """A topic may keep more, and a record may have more headers."""
+    new = deepcopy(current["asyncapi.json"])
+    _configuration(new, "hadoop").update({"retention.ms": 2**40, "max.message.bytes": 2**30})
+    new["components"]["messages"]["Store"]["headers"] = {"type": "object", "properties": {"x": {"type": "string"}}}
+    assert [] == [*topic_changes(new, current["asyncapi.json"])]
 
 
 def test_json_invoices_have_the_ranges_of_avro(current: dict[str, dict[str, Any]]) -> None:
