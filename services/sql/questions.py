@@ -12,6 +12,32 @@ class Question:
     sql: str
 
 
+_POINTS_BY_MONTH = """
+        SELECT strftime(Moment, '%Y-%m') AS Month,
+            coalesce(
+                sum(Points) FILTER (Kind IN ('earned', 'imported') OR (Kind = 'adjusted' AND Points > 0)), 0
+            ) AS Issued,
+            coalesce(-sum(Points) FILTER (Kind = 'redeemed'), 0) AS Redeemed,
+            coalesce(-sum(Points) FILTER (Kind = 'expired'), 0) AS Expired,
+            sum(Points) - Issued + Redeemed + Expired AS Other
+        FROM (SELECT *, max(Time) OVER (PARTITION BY Account ORDER BY Sequence) AS Moment FROM loyalty_entries)
+        GROUP BY Month ORDER BY Month
+        """
+
+
+def _share_so_far(column: str) -> str:
+    """The statement for the share of all points that were issued until the end of each month.
+
+    The shares of single months would be useless: the points that leave in a month were issued in earlier months.
+    """
+    return f"""
+        WITH months AS ({_POINTS_BY_MONTH})
+        SELECT Month, sum(Issued) OVER until AS IssuedSoFar, sum({column}) OVER until AS {column}SoFar,
+            round(100 * {column}SoFar / nullif(IssuedSoFar, 0), 2) AS PercentSoFar
+        FROM months WINDOW until AS (ORDER BY Month) ORDER BY Month
+        """  # noqa: S608  # the column is a constant of this module
+
+
 QUESTIONS = (
     Question(
         "liability",
@@ -31,17 +57,18 @@ QUESTIONS = (
         "points-by-month",
         "How many points were issued and redeemed in each month, and how many expired? Imports and positive "
         "adjustments are issued points. Other has all other changes, for example returns and negative adjustments.",
-        """
-        SELECT strftime(Moment, '%Y-%m') AS Month,
-            coalesce(
-                sum(Points) FILTER (Kind IN ('earned', 'imported') OR (Kind = 'adjusted' AND Points > 0)), 0
-            ) AS Issued,
-            coalesce(-sum(Points) FILTER (Kind = 'redeemed'), 0) AS Redeemed,
-            coalesce(-sum(Points) FILTER (Kind = 'expired'), 0) AS Expired,
-            sum(Points) - Issued + Redeemed + Expired AS Other
-        FROM (SELECT *, max(Time) OVER (PARTITION BY Account ORDER BY Sequence) AS Moment FROM loyalty_entries)
-        GROUP BY Month ORDER BY Month
-        """,
+        _POINTS_BY_MONTH,
+    ),
+    Question(
+        "redemption-rate",
+        "Which share of all points that were issued until the end of a month was redeemed until then?",
+        _share_so_far("Redeemed"),
+    ),
+    Question(
+        "breakage",
+        "Which share of all points that were issued until the end of a month has expired until then? Points that can "
+        "expire later do not count, so it is no forecast.",
+        _share_so_far("Expired"),
     ),
     Question(
         "members-by-tier",

@@ -362,11 +362,11 @@ def test_entries_of_an_erased_account_have_no_invoices(opened: Callable[..., Dat
 
 
 def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
-    """There are eleven questions with different names. Each one about files and the ledger gives a row here."""
+    """There are thirteen questions with different names. Each one about files and the ledger gives a row here."""
     sold = line("INV1", "A", 50.5, City="Pune", DeliveryType="Home-Delivery")
     export(tmp_path / "export", sold, line("INV2", "A", 50.5, LineKind="return"))
     ledger.append((CARD, entry(1)), (CARD, entry(2, -40, kind=Kind.REDEEMED, total=60)))
-    assert 11 == len(QUESTIONS) == len(BY_NAME)
+    assert 13 == len(QUESTIONS) == len(BY_NAME)
     database = opened()
     answers = {name: rows(database, each.sql) for name, each in BY_NAME.items() if name != "dead-letters"}
     assert all(answers.values()), answers
@@ -397,6 +397,37 @@ def test_imported_and_added_points_are_issued_too(opened: Callable[..., Database
         "SELECT sum(Points) FROM liability_by_month WHERE MonthEnd < '2026-03-01' GROUP BY MonthEnd ORDER BY MonthEnd"
     )
     assert [(Decimal(9),), (Decimal(106),)] == rows(opened(), ends)
+
+
+def test_rates_are_shares_of_all_points_so_far(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """A month can have more redeemed or expired points than issued points. The share of all points stays below 100 %.
+
+    Imported points are issued points. Points that a return takes back stay issued.
+    """
+    ledger.append(
+        ("A", entry(1, 50_000, time=at(2026, 1, 5), kind=Kind.IMPORTED)),
+        ("A", entry(2, -10_000, time=at(2026, 1, 9), kind=Kind.RETURNED)),
+        ("B", entry(1, 10_000, time=at(2026, 2, 5))),
+        ("A", entry(3, -15_000, time=at(2026, 2, 6), kind=Kind.REDEEMED)),
+        ("A", entry(4, -20_000, time=at(2026, 2, 7), kind=Kind.EXPIRED)),
+        ("B", entry(2, -10_000, time=at(2026, 4, 1), kind=Kind.EXPIRED)),
+    )
+    database = opened()
+    assert ["Month", "IssuedSoFar", "RedeemedSoFar", "PercentSoFar"] == database.run(
+        BY_NAME["redemption-rate"].sql
+    ).column_names
+    assert [("2026-01", 500, 0, 0), ("2026-02", 600, 150, 25), ("2026-04", 600, 150, 25)] == rows(
+        database, BY_NAME["redemption-rate"].sql
+    )
+    assert [("2026-01", 500, 0, 0), ("2026-02", 600, 200, 33.33), ("2026-04", 600, 300, 50)] == rows(
+        database, BY_NAME["breakage"].sql
+    )
+
+
+def test_a_rate_of_nothing_is_null(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """The first entry of an account can take points."""
+    ledger.append((CARD, entry(1, -300, kind=Kind.ADJUSTED)))
+    assert [("1970-01", 0, 0, None)] == rows(opened(), BY_NAME["breakage"].sql)
 
 
 def test_an_uplift_from_nothing_has_no_percentage(opened: Callable[..., Database], ledger: Ledger) -> None:
