@@ -136,14 +136,14 @@ class ContainerStack:
         engine("cp", f"{self.project.container('pipeline').id}:/data/scrape/prometheus.key", str(scraper))
         self.settings = self.settings.model_copy(update={"metrics_key_file": scraper})
 
-    def parquet(self) -> Path:
-        """Copy the current Parquet files from the container of the pipeline. Returns the folder."""
+    def exported(self) -> Settings:
+        """Copy the current Parquet files from the container of the pipeline. Returns the settings of their readers."""
         incoming, folder = self.directory / "parquet.incoming", self.directory / "parquet"
         shutil.rmtree(incoming, ignore_errors=True)
         incoming.mkdir(parents=True)
         engine("cp", f"{self.project.container('pipeline').id}:{_PARQUET}/.", str(incoming))
         shutil.rmtree(folder, ignore_errors=True)
-        return incoming.rename(folder)
+        return self.settings.model_copy(update={"export_dir": str(incoming.rename(folder))})
 
     def __enter__(self) -> Self:
         self.start()

@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
@@ -23,6 +21,8 @@ from infra.local.stack import LocalStack
 from schemas import topics
 from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import schema_ids
+from services.settings import Settings
+from services.sql.files import line_items
 
 FAN_OUT, LOYALTY, SALES, EXPORT = "fan-out", "loyalty", "sales", "export"
 QUERIES = {
@@ -44,9 +44,8 @@ _STEP_SECONDS = 0.1
 _POLL_SECONDS = 0.5
 _STRANGERS = 20
 _NOBODY = "nobody-has-this-card"
-_FOLDER_TYPES: dict[str, pa.DataType] = {"date": pa.string(), "batch": pa.int64()}
-_FOLDERS = pa.schema(_FOLDER_TYPES)
-"""Explicit types, because pyarrow cannot infer them if no invoice has a date."""
+_ADDED = {"DateSource", "LineID", "date", "batch"}
+"""The columns that are not in a hadoop record. Any other unknown column is a mismatch."""
 
 
 class DemoFailedError(RuntimeError):
@@ -171,7 +170,7 @@ class Demo:
             notifications=self._topics.records(topics.LOYALTY, self._ids),
             dead_letters=self._topics.dead_letters(),
             repeats=self._pipeline.repeats(FAN_OUT),
-            parquet=parquet_rows(self._stack.parquet()),
+            parquet=exported_rows(self._stack.exported()),
             sales=self._topics.records(topics.STORE_SALES, self._ids),
             ledger=self._ledger.entries() if self._ledger else None,
             balances=self._api.balances(self._expected.earned.keys() - self._expected.moved.keys()),
@@ -222,7 +221,7 @@ class Demo:
         self._show("balances", customers)
         # Reading the files can mean copying them from a container, so read them only after new exports.
         if (exported := dict(self._positions(EXPORT))) != self._exported:
-            self._show("parquet rows", count_parquet_rows(self._stack.parquet()))
+            self._show("parquet rows", count_exported_rows(self._stack.exported()))
             self._exported = exported
         self._polled = time.monotonic()
 
@@ -284,31 +283,18 @@ def _evenly(readings: dict[int, tuple[str, int]], at_most: int) -> dict[int, tup
     return {number: readings[number] for number in picked}
 
 
-def _exported(directory: Path) -> ds.Dataset:
-    """The files of an export: those of the newest version of a Delta table, or all Parquet files."""
-    if (directory / "_delta_log").is_dir():
-        from deltalake import DeltaTable  # noqa: PLC0415  # only a demo with Delta needs it
-        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
-
-        try:
-            return DeltaTable(directory).to_pyarrow_dataset()
-        except TableNotFoundError as error:
-            raise FileNotFoundError(str(error)) from error  # the first commit is not complete
-    return ds.dataset(directory, format="parquet", partitioning=ds.partitioning(_FOLDERS, flavor="hive"))
-
-
-def count_parquet_rows(directory: Path) -> int:
+def count_exported_rows(settings: Settings) -> int:
     """The number of exported rows; 0 while the files change."""
     try:
-        return int(_exported(directory).count_rows())
+        files = line_items(settings)
+        return int(files.count_rows()) if files else 0
     except (OSError, pa.ArrowInvalid):
         return 0
 
 
-def parquet_rows(directory: Path) -> list[Record]:
-    """The rows of all files, with the columns of hadoop records only."""
-    if not directory.exists():
+def exported_rows(settings: Settings) -> list[Record]:
+    """The rows of all files, without the columns that the export adds to a hadoop record."""
+    files = line_items(settings, schema=None)
+    if not files:
         return []
-    table = _exported(directory).to_table()
-    added = {"DateSource", "LineID", *_FOLDERS.names}
-    return list(table.select([name for name in table.column_names if name not in added]).to_pylist())
+    return list(files.to_table([name for name in files.schema.names if name not in _ADDED]).to_pylist())

@@ -231,9 +231,9 @@ class LocalStack:
         """The last log lines of all parts except Kafka."""
         return "\n".join(process.last_lines() for process in self.processes[1:])
 
-    def parquet(self) -> Path:
-        """The folder of the Parquet files."""
-        return Path(self.settings.export_dir)
+    def exported(self) -> Settings:
+        """The settings with which this machine reads the exported files."""
+        return self.settings
 
     def _pipeline(self) -> Service:
         url = url_of(self.settings.metrics_host, self.settings.metrics_port)

@@ -24,19 +24,22 @@ SCHEMA = pa.schema(
 _DELTA_LOG = "_delta_log"
 
 
-def line_items(settings: Settings) -> ds.Dataset | None:
+def line_items(settings: Settings, schema: pa.Schema | None = SCHEMA) -> ds.Dataset | None:
     """The exported line items, or None if there are none. DuckDB reads only the columns and files that it needs.
 
     It ignores Parquet files outside of the folders that the export writes.
+
+    Args:
+        schema: the columns. None: those of the files.
     """
     if table := delta_table(settings):
-        return table.to_pyarrow_dataset(schema=SCHEMA)
+        return table.to_pyarrow_dataset(schema=schema)
     folder = local_folder(settings.export_dir)
     found = sorted(map(str, folder.glob("date=*/batch=*/[!._]*.parquet"))) if folder else []
     if not found:
         return None
     dates = ds.HivePartitioning(pa.schema([SCHEMA.field("date"), pa.field("batch", pa.int64())]))
-    return ds.dataset(found, schema=SCHEMA, format="parquet", partitioning=dates, partition_base_dir=str(folder))
+    return ds.dataset(found, schema=schema, format="parquet", partitioning=dates, partition_base_dir=str(folder))
 
 
 def delta_table(settings: Settings) -> "DeltaTable | None":

@@ -9,13 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from pathlib import Path
 
 from infra.demo.comparison import Balance, Mismatch, Nature, Outputs, ledger_mismatches, mismatches
 from infra.demo.invoice_oracle import Record, row
 from infra.demo.oracle import Expected, Sent, expect
 from infra.demo.probes import BalanceReader, LedgerReader
-from infra.demo.run import parquet_rows
+from infra.demo.run import exported_rows
 from infra.demo.topic_reader import OUTPUTS, TopicReader
 from schemas import topics
 from schemas.topics import Topic
@@ -209,7 +208,7 @@ def _outputs(settings: Settings, url: str, expected: Expected, inputs: AuditInpu
             dead_letters=reader.dead_letters(),
             # Not compared, because a restarted process counts from 0. Other outputs show that duplicates were dropped.
             repeats=expected.repeats,
-            parquet=parquet_rows(Path(settings.export_dir)),
+            parquet=exported_rows(settings),
             sales=reader.records(topics.STORE_SALES, ids),
             balances=served,
             unknown=balances.statuses(sorted(expected.strangers - cards)),

@@ -1,4 +1,4 @@
-"""`make demo`, as a user runs it, with a short day."""
+"""`make demo`, as a user runs it, with a short day. The export writes a Delta table; most other tests use Parquet."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
     file.write_text("\n".join([*map(json.dumps, lines), "no JSON"]), encoding="utf-8")
     logs: dict[Path, IO[str]] = {}
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    with ExitStack() as opened, _demo(tmp_path / "var", str(file)) as demo:
+    with ExitStack() as opened, _demo(tmp_path / "var", "--export-format", "delta", str(file)) as demo:
         while demo.poll() is None:
             assert time.monotonic() < deadline
             # The demo deletes its logs. An open file stays readable.
