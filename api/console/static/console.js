@@ -3,8 +3,9 @@
 
 const POINTS = 300; // A status comes every two seconds, so a chart shows ten minutes.
 const COLOURS = ["--first", "--second", "--third", "--fourth", "--fifth", "--sixth"];
-// A name has the same colour in all charts.
-const COLOUR_OF = { p50: 0, p99: 1, "fan-out": 0, loyalty: 1, sales: 2, export: 3, ledger: 4 };
+const DASHES = [[], [10, 5], [3, 3]]; // Each colour is used for three lines.
+// A name has the same line in all charts. `number` adds other names, such as the endpoints of webhooks.
+const NUMBER_OF = { p50: 0, p99: 1, "fan-out": 0, loyalty: 1, sales: 2, export: 3, ledger: 4 };
 
 /** Follow a stream of events for as long as the element is on the page.
  *
@@ -70,18 +71,17 @@ const charts = new Map();
 /** Add the values of one moment to a chart. For a new name, make a new chart with the earlier moments. */
 function draw(kind, time, values) {
   const place = document.querySelector(`[data-chart="${kind}"]`);
-  const names = Object.keys(values).slice(0, COLOURS.length);
+  const names = Object.keys(values);
   if (!place || !names.length) return;
   let chart = charts.get(kind);
   if (!chart || names.some((name) => !chart.names.includes(name))) {
     const before = chart ? chart.names : [];
-    const all = [...new Set([...before, ...names])].sort((one, other) => colour(one) - colour(other));
-    const known = all.slice(0, COLOURS.length);
+    const all = [...new Set([...before, ...names])].sort((one, other) => number(one) - number(other));
     const times = chart ? chart.data[0] : [];
     const earlier = (name) => (before.includes(name) ? chart.data[before.indexOf(name) + 1] : times.map(() => null));
-    const data = [times, ...known.map(earlier)];
+    const data = [times, ...all.map(earlier)];
     if (chart) chart.plot.destroy();
-    chart = { names: known, data, plot: plot(place, known, data) };
+    chart = { names: all, data, plot: plot(place, all, data) };
     charts.set(kind, chart);
   }
   chart.data[0].push(time);
@@ -91,8 +91,9 @@ function draw(kind, time, values) {
   if (chart.plot.cursor.idx == null) chart.plot.setLegend({ idx: chart.data[0].length - 1 }); // the newest values
 }
 
-function colour(name) {
-  return COLOUR_OF[name.replace("query ", "")] ?? COLOURS.length - 1;
+/** The number of the line of a name. A new name gets the next number. */
+function number(name) {
+  return (NUMBER_OF[name.replace("query ", "")] ??= Math.max(...Object.values(NUMBER_OF)) + 1);
 }
 
 function clock(time) {
@@ -104,7 +105,12 @@ function plot(place, names, data) {
   const ink = (name) => () => style.getPropertyValue(name); // The colours change with the scheme of the browser.
   const line = { stroke: ink("--line"), width: 1 };
   const axis = { stroke: ink("--text"), grid: line, ticks: line };
-  const series = names.map((name) => ({ label: name, width: 2, stroke: ink(COLOURS[colour(name)]) }));
+  const series = names.map((name) => ({
+    label: name,
+    width: 2,
+    stroke: ink(COLOURS[number(name) % COLOURS.length]),
+    dash: DASHES[Math.floor(number(name) / COLOURS.length) % DASHES.length],
+  }));
   const options = {
     width: place.clientWidth,
     height: 200,

@@ -497,6 +497,20 @@ def test_a_chart_shows_its_newest_values_as_text_and_no_line_without_values(chro
         browser.resize(1200, 1000)
 
 
+def test_each_reader_has_a_line_in_the_chart_of_the_lag(chromium: Browser) -> None:
+    """A deployment can have many webhooks. No two lines look the same."""
+    readers = [*(f"query {name}" for name in ("fan-out", "loyalty", "sales", "export")), "ledger"]
+    readers += [f"webhook {number}" for number in range(8)]
+    topic = STATUS["topics"][0] | {"lag": dict.fromkeys(readers, 7)}
+    with opened(Instance(), chromium) as browser:
+        browser.open("/console/")
+        browser.driver.execute_script("showStatus(arguments[0])", STATUS | {"topics": [topic]})
+        assert all(reader in browser.text("[data-chart=lag] .u-legend") for reader in readers)
+        lines = "charts.get('lag').plot.series.slice(1).map((each) => each.stroke() + each.dash)"
+        looks = browser.driver.execute_script(f"return {lines}")
+        assert len(readers) == len(set(looks))
+
+
 def test_a_confirmation_stays_while_the_user_signs_in_again(chromium: Browser, tmp_path: Path) -> None:
     """The key ends between the form and its confirmation."""
     secured = SecuredGroup(tmp_path)
