@@ -20,6 +20,7 @@ from services.audit import runs
 from services.messaging import dead_letters
 from services.messaging.avro import Record, UndecodableError
 from services.messaging.dead_letters import (
+    Age,
     DeadLetter,
     DeadLetterFacts,
     DeadLetterFilter,
@@ -147,7 +148,7 @@ class Operations:
         self._lock = asyncio.Lock()
         self._latest: tuple[float, Status, Rates | None] | None = None
         self._letters, self._audits = _Turns(), _Turns()
-        self._newest_letters: TTLCache[tuple[str | None, int], NewestDeadLetters] = TTLCache(
+        self._newest_letters: TTLCache[tuple[str | None, int, Age | None], NewestDeadLetters] = TTLCache(
             _MOST_KEPT_RESULTS, _LETTERS_SECONDS
         )
 
@@ -188,23 +189,23 @@ class Operations:
             raise UnknownDeadLetter(positions=[str(each) for each in missing])
         return letters, found, left_out
 
-    async def newest_dead_letters(self, reason: str | None, most: int) -> NewestDeadLetters:
+    async def newest_dead_letters(self, reason: str | None, most: int, before: Age | None = None) -> NewestDeadLetters:
         """The number of dead letters for each reason, and at most ``most`` of the newest ones.
 
-        ``reason`` is a text that their reason contains; None accepts every reason.
+        ``reason`` is a text that their reason contains; None accepts every reason. See ``newest_of`` for ``before``.
         """
         async with self._letters.turn():
-            found = self._newest_letters.get((reason, most))
+            found = self._newest_letters.get((reason, most, before))
             if found is None:
-                found = await run_in_threadpool(self._read_newest, DeadLetterFilter(reason), most)
+                found = await run_in_threadpool(self._read_newest, DeadLetterFilter(reason), most, before)
                 if most <= _MOST_KEPT_LETTERS:
-                    self._newest_letters[reason, most] = found
+                    self._newest_letters[reason, most, before] = found
             return found
 
-    def _read_newest(self, letter_filter: DeadLetterFilter, most: int) -> NewestDeadLetters:
+    def _read_newest(self, letter_filter: DeadLetterFilter, most: int, before: Age | None) -> NewestDeadLetters:
         with _broker_problems():
             letters = dead_letters.DeadLetters(self.settings, letter_filter)
-            return dead_letters.newest_of(map(Excerpt.of, letters), most)
+            return dead_letters.newest_of(map(Excerpt.of, letters), most, before)
 
     async def audits(self) -> list[Record]:
         """The runs of the audit, the newest first."""

@@ -11,6 +11,7 @@ from api.console.rendering import page, page_of
 from api.console.users import ask, fields_of, form_of, user_of
 from services.api_keys.keys import Scope
 
+_LETTERS_ON_A_PAGE = 200
 _PROGRAMMES = "/v1/stores/programmes/all"
 _NOT_NEWEST = {
     "title": "Your text does not begin with the newest version",
@@ -27,11 +28,11 @@ async def operations(request: Request) -> Response:
 
 @router.get("/operations/dead-letters")
 async def dead_letters(request: Request) -> Response:
-    reason = request.query_params.get("reason", "")
-    answer = await ask(request, "GET", "/v1/dead-letters", reason=reason)
+    reason, cursor = request.query_params.get("reason", ""), request.query_params.get("cursor", "")
+    answer = await ask(request, "GET", "/v1/dead-letters", reason=reason, limit=_LETTERS_ON_A_PAGE, cursor=cursor)
     user = await user_of(request)
     may_replay = Scope.DEAD_LETTERS.value in user["scopes"] and user["card"] is None and user["stores"] is None
-    return page_of("dead_letters.html", answer, may_replay=may_replay, reason=reason)
+    return page_of("dead_letters.html", answer, may_replay=may_replay, reason=reason, is_first=not cursor)
 
 
 @router.post("/operations/replay")

@@ -11,15 +11,19 @@ from api.http.bodies import JsonRoute
 from api.http.parameters import Limit
 from api.http.responses import NO_STORE, json_response
 from api.operations import BrokerUnavailable, Excerpt, UnknownDeadLetter
+from api.schemas.fields import must_match
 from api.schemas.operations import AuditRunList, DeadLetterList, Replay, ReplayOrder
 from api.security.permissions import caller_of, needs
 from api.security.problems import NotYours
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text
 from services.messaging.avro import Record
-from services.messaging.dead_letters import RecordPosition, replayed_since
+from services.messaging.dead_letters import Age, RecordPosition, replayed_since
 
 router = APIRouter(prefix="/v1", tags=["operations"], route_class=JsonRoute)
+
+_CURSOR = "[0-9]+[.][0-9]+[.][0-9]+"
+_NO_CURSOR = "is not a cursor: use next of a response"
 
 
 @router.get(
@@ -36,12 +40,18 @@ async def dead_letters(
         str | None, Query(max_length=200, description="Only those with this text in their reason, in any case.")
     ] = None,
     limit: Limit = 50,
+    cursor: Annotated[
+        str | None, Query(max_length=100, description="`next` of the previous page."), must_match(_CURSOR, _NO_CURSOR)
+    ] = None,
 ) -> Response:
     """The newest dead letters, and how many there are for each reason. A record counts once for each reason.
 
     The response can be ten seconds old.
     """
-    reasons, newest = await operations.newest_dead_letters(reason, limit)
+    before = _age_of(cursor) if cursor else None
+    # One more than the page has shows whether there is a next page.
+    reasons, newest = await operations.newest_dead_letters(reason, limit + 1, before)
+    page = newest[:limit]
     caller = caller_of(request)
     shows_bytes = Scope.DEAD_LETTERS in caller.scopes and not caller.is_limited
 
@@ -49,7 +59,8 @@ async def dead_letters(
         body = {
             "total": reasons.total(),
             "reasons": dict(reasons.most_common()),
-            "deadLetters": [_letter_body(letter, shows_bytes=shows_bytes) for letter in newest],
+            "deadLetters": [_letter_body(letter, shows_bytes=shows_bytes) for letter in page],
+            "next": _cursor_of(page[-1].age) if len(newest) > limit else None,
         }
         return json_response(body, caching=NO_STORE)
 
@@ -125,6 +136,15 @@ def _run_body(run: Record) -> dict[str, Any]:
         "unreadable": run["Unreadable"],
         "notes": run["Notes"],
     }
+
+
+def _cursor_of(age: Age) -> str:
+    return f"{age.time}.{age.position.partition}.{age.position.offset}"
+
+
+def _age_of(cursor: str) -> Age:
+    time, partition, offset = map(int, cursor.split("."))
+    return Age(time, RecordPosition(partition, offset))
 
 
 def _letter_body(letter: Excerpt, *, shows_bytes: bool) -> dict[str, Any]:

@@ -93,6 +93,7 @@ class DeadLetterList(BaseModel):
     total: int
     reasons: dict[str, int] = Field(description="How many dead letters have each reason.")
     dead_letters: list[DeadLetterReport]
+    next: str | None = Field(description="The cursor of the next page. null: this is the last page.")
 
 
 class ReplayOrder(BaseModel):

@@ -57,6 +57,13 @@ class RecordPosition(NamedTuple):
         return f"{self.partition}:{self.offset}"
 
 
+class Age(NamedTuple):
+    """Sorts dead letters by time, then by position."""
+
+    time: int
+    position: RecordPosition
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetterFacts:
     """What is known about a dead letter, without the original record.
@@ -73,6 +80,10 @@ class DeadLetterFacts:
     topic: str | None
     origin: RecordPosition | None
     reason: str
+
+    @property
+    def age(self) -> Age:
+        return Age(self.time, self.position)
 
 
 Facts = TypeVar("Facts", bound=DeadLetterFacts)
@@ -223,20 +234,23 @@ class DeadLetters:
         return {partition: (OFFSET_BEGINNING, end) for partition, end in ends.items() if end > 0}
 
 
-def newest_of(letters: Iterable[Facts], most: int) -> tuple[Counter[str], list[Facts]]:
+def newest_of(letters: Iterable[Facts], most: int, before: Age | None = None) -> tuple[Counter[str], list[Facts]]:
     """The number of dead letters for each reason, and the newest dead letters in descending order, at most ``most``.
 
     It keeps no more than ``most`` dead letters in memory.
+
+    Args:
+        before: the result has only dead letters that are older than this one. The reasons count all of them.
     """
     reasons = Counter[str]()
 
     def counted() -> Iterator[Facts]:
         for letter in letters:
             reasons[letter.reason] += 1
-            yield letter
+            if before is None or letter.age < before:
+                yield letter
 
-    newest = heapq.nlargest(most, counted(), key=lambda letter: (letter.time, letter.position))
-    return reasons, newest
+    return reasons, heapq.nlargest(most, counted(), key=lambda letter: letter.age)
 
 
 def replayed_since(settings: Settings, *, older: bool) -> int:

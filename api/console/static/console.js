@@ -66,6 +66,11 @@ document.addEventListener(
   true,
 );
 
+document.addEventListener("change", ({ target }) => {
+  if (!target.matches("[data-all]")) return;
+  for (const each of target.form.querySelectorAll("input[name=position]")) each.checked = target.checked;
+});
+
 const charts = new Map();
 
 /** Add the values of one moment to a chart. For a new name, make a new chart with the earlier moments. */

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
+from api import operations
 from api.http.server import server_of
-from api.operations import BrokerUnavailable
+from api.operations import BrokerUnavailable, Operations
 from infra.local.ports import free_port
 from schemas.topics import LOYALTY_BALANCES
 from services.api_keys.keys import Scope
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
+from services.messaging.dead_letters import RecordPosition
 from services.settings import Settings
 from tests.support.browser import CHROMIUM, DRIVER, Browser
 from tests.support.builders import entry
@@ -28,7 +30,8 @@ from tests.support.clusters import Instance
 from tests.support.ledger import Ledger
 from tests.support.secured import SecuredGroup
 from tests.unit.api.servers import PATIENCE_SECONDS, running
-from tests.unit.api.test_console import BALANCE, CARD, decide
+from tests.unit.api.test_console import BALANCE, CARD, PAGES, decide
+from tests.unit.api.test_operator_routes import LETTERS, Kafka
 
 pytestmark = [
     pytest.mark.program,
@@ -509,6 +512,37 @@ def test_each_reader_has_a_line_in_the_chart_of_the_lag(chromium: Browser) -> No
         lines = "charts.get('lag').plot.series.slice(1).map((each) => each.stroke() + each.dash)"
         looks = browser.driver.execute_script(f"return {lines}")
         assert len(readers) == len(set(looks))
+
+
+def test_every_dead_letter_can_be_replayed(chromium: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator replays hundreds of records of one reason page by page, without a click for each record."""
+    kafka, now = Kafka(), time.time_ns() // 1_000_000
+    kafka.letters = [replace(LETTERS[0], position=RecordPosition(0, number), time=now) for number in range(3)]
+    monkeypatch.setattr(operations.dead_letters, "DeadLetters", kafka.read)
+    monkeypatch.setattr("api.console.operations._LETTERS_ON_A_PAGE", 2)
+    instance = Instance()
+    instance.app.state.dependencies.operations = Operations(Settings())
+    with opened(instance, chromium) as browser:
+        browser.open("/console/operations")
+        for count, name in ((2, "newest"), (1, "next")):
+            browser.until_shown(f"The {name} {count} of 3.", "#letters")
+            browser.element("[data-all]").click()
+            browser.click("Replay the selection …")
+            browser.until_shown(f"The replay publishes {count} to pos-invoices.", "#replay")
+            assert [] == browser.violations()
+            for each in browser.all("#letters > button"):
+                each.click()
+
+
+def test_pages_are_accessible_in_both_colour_schemes(chromium: Browser) -> None:
+    """Other tests run axe in the light scheme, except for the sign-in."""
+    with opened(Instance(), chromium) as browser:
+        for page, scheme in (("sign-in", "light"), *((page, "dark") for page in PAGES)):
+            browser.resize(360, 800, scheme)
+            browser.open(f"/console/{page}")
+            browser.until("all parts", lambda: not browser.all(".htmx-request"))
+            assert ([], False) == (browser.violations(), browser.is_wider_than_the_screen()), (page, scheme)
+        browser.resize(1200, 1000)
 
 
 def test_a_confirmation_stays_while_the_user_signs_in_again(chromium: Browser, tmp_path: Path) -> None:

@@ -126,6 +126,16 @@ def test_dead_letters_are_counted_and_shown(client: TestClient) -> None:
     assert (2, ["0:2"]) == (some["total"], [each["position"] for each in some["deadLetters"]])
 
 
+def test_every_dead_letter_is_on_one_page(client: TestClient) -> None:
+    """The last page has no cursor. A text that is no cursor is refused."""
+    page = client.get("/v1/dead-letters", params={"limit": 2}).json()
+    assert ["0:2", "0:1"] == [each["position"] for each in page["deadLetters"]]
+    page = client.get("/v1/dead-letters", params={"limit": 1, "cursor": page["next"]}).json()
+    assert (["0:0"], 3, None) == ([each["position"] for each in page["deadLetters"]], page["total"], page["next"])
+    for wrong in ("", "x", "1.0", "-1.0.2"):
+        assert "invalid-parameters" == problem_type(client.get("/v1/dead-letters", params={"cursor": wrong}), 422)
+
+
 @contextmanager
 def memory_below(limit: int) -> Iterator[None]:
     """Fails if the block allocates this number of bytes at once."""

@@ -50,13 +50,16 @@ def test_each_reason_can_be_kept() -> None:
 
 
 def test_all_reasons_are_counted_and_only_the_newest_letters_are_kept() -> None:
-    """The newest first. Of two letters of one millisecond, the one with the higher position is newer."""
+    """The newest first. Of two letters of one millisecond, the one with the higher position is newer. The next page has
+    the letters that are older than the last one of this page, and counts all of them.
+    """
     old, twin = replace(LETTER, time=0, reason="not-json"), replace(LETTER, position=RecordPosition(0, 5))
 
     reasons, newest = newest_of(iter([LETTER, old, twin]), 2)
 
     assert {"StoreID is missing": 2, "not-json": 1} == reasons
     assert [twin, LETTER] == newest
+    assert (reasons, [LETTER, old]) == newest_of(iter([LETTER, old, twin]), 2, before=twin.age)
 
 
 def test_a_selection_is_counted_by_topic_and_its_unknown_positions_are_listed() -> None:
