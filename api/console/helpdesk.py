@@ -1,7 +1,10 @@
 """The helpdesk of the console: finds a customer, shows the balance and the entries, and sends commands."""
 
+import asyncio
 import uuid
+from collections import defaultdict
 from http import HTTPStatus
+from itertools import takewhile
 from typing import Any
 from urllib.parse import quote
 
@@ -76,11 +79,29 @@ async def entries(request: Request, card: str) -> Response:
         sequence = max((each["Sequence"] for each in (newest or answer).body.get("entries", [])), default=0)
         is_behind = balance.is_good and balance.body["Sequence"] > sequence
     may_end = may_redeem and is_first and not is_filtered
-    values = {"page": answer.body, "filters": filters, "may_end": may_end}
+    can_end = await _open_redemptions(request, answer.body["entries"]) if may_end else set()
+    values = {"page": answer.body, "filters": filters, "can_end": can_end}
     response = page("entries.html", card=card, is_first=is_first, is_behind=is_behind, **values)
     if is_behind:
         response.headers["HX-Trigger"] = '{"again": {"target": "#entries"}}'  # The page loads the statement again.
     return response
+
+
+async def _open_redemptions(request: Request, entries: list[dict[str, Any]]) -> set[str]:
+    """The redemptions of these entries that have not ended. The entries are the newest ones of the customer.
+
+    The entry of a capture or a void has the id of its command, and the decision of the command names the redemption.
+    If the decision is not known, the redemption counts as open. The API then refuses a second end.
+    """
+    # When no points are reserved, all older reservations have ended.
+    newest = [*takewhile(lambda each: each["ReservedLoyaltyPoints"] != "0.00", entries)]
+    ids: defaultdict[str, set[str]] = defaultdict(set)
+    for entry in newest:
+        ids[entry["Kind"]].add(entry["EventID"])
+    found = ids[Kind.RESERVED] - ids[Kind.LAPSED]
+    ends = ids[Kind.REDEEMED] | ids[Kind.VOIDED] if found else set()
+    decisions = await asyncio.gather(*(ask(request, "GET", f"/v1/commands/{quote(each, safe='')}") for each in ends))
+    return found - {each.body.get("RedemptionID") for each in decisions}
 
 
 @router.get("/customer/{name}")

@@ -442,22 +442,30 @@ def test_the_statement_loads_again_until_the_ledger_has_the_entries(
 @pytest.mark.parametrize(
     ("later", "offered"),
     [
-        ([(Kind.EARNED, 300)], ["r2"]),
-        ([(Kind.REDEEMED, 0)], []),
-        ([(Kind.REDEEMED, 0), (Kind.RESERVED, 200)], ["r4"]),
-        ([(Kind.RESERVED, 500), (Kind.VOIDED, 200)], ["r3", "r2"]),
+        ([(Kind.EARNED, 300, "p3")], ["r2"]),
+        ([(Kind.REDEEMED, 0, "c-r2")], []),
+        ([(Kind.REDEEMED, 0, "c-r2"), (Kind.RESERVED, 200, "r4")], ["r4"]),
+        ([(Kind.RESERVED, 600, "r3"), (Kind.REDEEMED, 300, "c-r2")], ["r3"]),
+        ([(Kind.RESERVED, 600, "r3"), (Kind.VOIDED, 300, "c-r3")], ["r2"]),
+        ([(Kind.RESERVED, 600, "r3"), (Kind.LAPSED, 300, "r2")], ["r3"]),
+        ([(Kind.RESERVED, 600, "r3"), (Kind.VOIDED, 300, "unknown")], ["r3", "r2"]),
     ],
 )
 def test_the_statement_offers_no_end_for_reservations_that_have_ended(
-    client: TestClient, instance: Instance, ledger: Ledger, later: list[tuple[Kind, int]], offered: list[str]
+    client: TestClient, instance: Instance, ledger: Ledger, later: list[tuple[Kind, int, str]], offered: list[str]
 ) -> None:
-    """Without reserved points, all earlier reservations have ended. Of several reservations, either one may be open.
-    With a filter, the page does not show whether the reservations have ended.
+    """The decision of a capture or a void names its redemption, and the entry of a lapse does it, too. Two reservations
+    have the same points. If the decision is not known, either one may be open. With a filter, the page does not show
+    whether the reservations have ended.
     """
-    kinds = [(Kind.EARNED, 0), (Kind.RESERVED, 300), *later]
-    for number, (kind, reserved) in enumerate(kinds, start=1):
-        change = {"kind": kind, "total": 900, "reserved": reserved, "event_id": f"r{number}"}
+    kinds = [(Kind.EARNED, 0, "p1"), (Kind.RESERVED, 300, "r2"), *later]
+    for number, (kind, reserved, event) in enumerate(kinds, start=1):
+        change = {"kind": kind, "total": 900, "reserved": reserved, "event_id": event}
         ledger.append((CARD, entry(number, 0, time=BALANCE["OpenedTime"], opened_time=BALANCE["OpenedTime"], **change)))
+    opened = {"CustomerCardNo": CARD, "OpenedTime": BALANCE["OpenedTime"]}
+    for redemption in ("r2", "r3"):
+        mark = {**mark_of(f"c-{redemption}", "capture", ""), "Sequence": 2, "Status": "done"}
+        instance.write(LOYALTY_DECISIONS, f"c-{redemption}", mark | opened | {"RedemptionID": redemption})
     with closing(LedgerQueries(Settings(ledger_url=ledger.url))) as queries:
         instance.app.state.dependencies.ledger = queries
         pages = [
@@ -569,9 +577,9 @@ def test_a_dead_letter_without_a_value_shows_its_key_to_users_who_may_see_it(
     """A record with a null value is not hidden: it has nothing to show."""
     letter = {"position": "0:7", "time": None, "topic": "pos-invoices", "origin": "0:3", "reason": "there is no value"}
     letter |= {"key": "5003" if may_replay else None, "size": 0, "text": None, "hex": None}
-    found = {"deadLetters": [letter], "total": 1}
+    found = {"deadLetters": [letter], "total": 1, "next": None}
 
-    html = bytes(page("dead_letters.html", found=found, may_replay=may_replay, reason="").body).decode()
+    html = bytes(page("dead_letters.html", found=found, may_replay=may_replay, reason="", is_first=True).body).decode()
 
     assert all(text in html for text in shown)
     assert not_shown not in html.partition("<tbody>")[2]
