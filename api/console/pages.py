@@ -42,14 +42,29 @@ _SIGN_IN_AGAIN = {
 _ARCHIVE = "archive"
 """The query that a deployment can leave out. Other queries that do not answer are a problem."""
 
-_FLOW = (
+FLOW = (
     ("fan-out", ("pos-invoices",), ("shipment", "hadoop", "dead-letters")),
-    ("loyalty", ("pos-invoices", "loyalty-commands"), ("loyalty", "loyalty-decisions", "loyalty-balances")),
+    (
+        "loyalty",
+        ("pos-invoices", "loyalty-commands", "loyalty-programmes"),
+        ("loyalty", "loyalty-balances", "loyalty-decisions", "loyalty-commands", "dead-letters"),
+    ),
     ("sales", ("pos-invoices",), ("store-sales",)),
-    ("export", ("hadoop",), ()),
-    (_ARCHIVE, ("pos-invoices", "loyalty-commands"), ()),
+    ("export", ("hadoop",), ("files", "dead-letters")),
+    (_ARCHIVE, ("pos-invoices", "loyalty-commands", "loyalty-programmes"), ("files",)),
 )
 """The queries with the topics that they read and write (docs/explanation/architecture.md)."""
+
+FOLLOWERS = (
+    (
+        "api",
+        ("loyalty-balances", "loyalty-decisions", "store-sales", "loyalty-programmes", "stores"),
+        ("local stores",),
+    ),
+    ("ledger", ("loyalty",), ("SQL database",)),
+    ("webhooks", ("loyalty",), ("endpoints", "dead-letters")),
+)
+"""The parts that follow topics, by their name in the status, with the topics and where the records go."""
 
 router = APIRouter(prefix="/console", include_in_schema=False)
 
@@ -140,10 +155,9 @@ async def overview_state(request: Request) -> Response:
     if not answer.is_good:
         return page("problem.html", problem=answer.body)
     status = answer.body
-    topics = {each["name"]: each for each in status["topics"]}
-    queries = {each["name"]: each for each in status["queries"]}
-    flow = [each for each in _FLOW if each[0] != _ARCHIVE or _ARCHIVE in queries]
-    return page("overview_state.html", status=status, topics=topics, queries=queries, flow=flow, balances=BALANCES)
+    of_names = {kind: {each["name"]: each for each in status[kind]} for kind in ("topics", "queries", "parts")}
+    flow = [each for each in FLOW if each[0] != _ARCHIVE or _ARCHIVE in of_names["queries"]]
+    return page("overview_state.html", status=status, flow=flow, followers=FOLLOWERS, balances=BALANCES, **of_names)
 
 
 @router.get("/overview/reasons")

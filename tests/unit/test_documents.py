@@ -20,18 +20,24 @@ import typer
 from typer.core import TyperGroup
 
 from api.app import create_app
+from api.console.pages import FLOW, FOLLOWERS
 from api.http.problems import Problem
 from infra.site.hooks import on_page_markdown, with_committed_parts
 from pipelines.__main__ import MAX_RESTARTS
+from pipelines.runtime.query_table import QUERIES
 from schemas import topics
+from schemas.access import SERVICES
 from schemas.topics import Topic
 from services.cli import app
 from services.domain.validation import LARGEST_AMOUNT, LARGEST_INVOICE, LONGEST_TEXT, MOST_LINE_ITEMS, RULES
 from services.messaging import headers
+from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
+from services.state_stores.catalogue import stores
 from services.tracing import TRACEPARENT
 
 ROOT = Path(__file__).resolve().parents[2]
+RIGHTS = {service.user: service for service in SERVICES}
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 OWN_OPTIONS = {("pipeline",): "pipelines", ("api",): "api", ("demo",): "infra/demo"}
 """Commands that forward their options, and the program that accepts them."""
@@ -180,6 +186,32 @@ def test_the_table_of_topics_is_the_catalogue() -> None:
     listed = [row for row in found if row[0] in named and len(row) == 6]
     assert [topic_row(topic) for topic in topics.ALL] == [[*row[:2], *row[3:5]] for row in listed]
     assert {"`InvoiceNumber`", "`TotalLoyaltyPoints`", "`CommandID`"} <= {row[0] for row in found}
+
+
+def test_the_dataflow_has_the_topics_of_the_code() -> None:
+    """The picture of the console and the table of the architecture agree with the queries, the rights and the stores.
+
+    Each row of the picture has outputs, also if they are no topics.
+    """
+    names = {topic.name for topic in topics.ALL}
+    table = {row[0]: row[1:] for row in rows("explanation/architecture.md") if row[0] in QUERIES and len(row) == 3}
+    assert [*QUERIES] == [name for name, _, _ in FLOW]
+    for name, reads, writes in FLOW:
+        query = QUERIES[name]
+        programme = [topics.LOYALTY_PROGRAMMES] if query.reads_programme else []
+        assert [topic.name for topic in (*query.sources, *programme)] == [*reads]
+        documented = [re.sub(r" \(.*\)", "", cell).split(", ") for cell in table[name]]
+        assert ([*reads], names & {*documented[1]}) == (documented[0], names & {*writes})
+        assert writes
+    written = {topic for _, _, writes in FLOW for topic in writes} & names
+    assert written == names_of(RIGHTS["pipeline"].writes) - {topics.AUDIT_TRAIL.name}
+    followed = {name: {*reads} for name, reads, _ in FOLLOWERS}
+    assert followed.pop("api") == names_of(store.changelog for store in stores(FolderSchemaIds()))
+    assert followed == {name: names_of(RIGHTS[name].reads) for name in ("ledger", "webhooks")}
+
+
+def names_of(found: Iterable[Topic]) -> set[str]:
+    return {topic.name for topic in found}
 
 
 def topic_row(topic: Topic) -> list[str]:
