@@ -210,6 +210,18 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
     )
 
 
+def dead_letter_reasons(settings: Settings, api: str) -> dict[str, int] | None:
+    """The number of dead letters for each reason, the most frequent first. None if the API does not answer.
+
+    ``api`` is the URL of an instance. It reads all dead letters for the answer, so do not ask often.
+    """
+    with suppress(OSError, HTTPException, ValueError, KeyError):
+        to_api = opener(settings.api_key_file, client_context(settings))
+        reasons: dict[str, int] = _get(to_api, f"{api}/v1/dead-letters?limit=1")["reasons"]
+        return reasons
+    return None
+
+
 def default_urls(settings: Settings) -> dict[str, str]:
     """The URLs of the parts by the settings.
 

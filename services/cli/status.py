@@ -10,7 +10,7 @@ from rich.table import Table
 from services.cli.output import FAILED, AsJson, clear_errors, read_settings, report, table
 from services.settings import Settings
 from services.state_stores.catalogue import BALANCES
-from services.status import Freshness, Status, default_urls, status_of
+from services.status import Freshness, Rates, Status, default_urls, status_of
 
 
 def _checked(param: typer.CallbackParam, url: str | None) -> str | None:
@@ -48,7 +48,7 @@ def status(
     lines = [f"dead letters: {'not known' if found.dead_letters is None else f'{found.dead_letters:,}'}"]
     if found.freshness:
         lines.append(_freshness(found.freshness))
-    report(status_json(found), parts_table(found), _topics(found), instances_table(found), *lines, as_json=as_json)
+    report(status_json(found), parts_table(found), topics_table(found), instances_table(found), *lines, as_json=as_json)
     if any(part.problem for part in found.parts):
         raise typer.Exit(FAILED)
 
@@ -67,12 +67,20 @@ def parts_table(found: Status) -> Table:
     return table("part", "address", "state", rows=((name, at, why or "works") for name, at, why in found.parts))
 
 
-def _topics(found: Status) -> Table:
+def topics_table(found: Status, rates: Rates | None = None) -> Table:
+    """The records and the lags of the topics, and their rates if they are known."""
     lags = defaultdict(list)
     for lag in found.lags:
         lags[lag.topic].append(f"{lag.reader}: {lag.records:,}")
-    rows = ((topic, f"{number:,}", ", ".join(lags[topic])) for topic, number in found.records.items())
-    return table("topic", "records", "not read yet", rows=rows)
+    rows = (
+        (topic, f"{number:,}", *([figure(rates.topics.get(topic))] if rates else []), ", ".join(lags[topic]))
+        for topic, number in found.records.items()
+    )
+    return table("topic", "records", *(["a second"] if rates else []), "not read yet", rows=rows)
+
+
+def figure(value: float | None, digits: int = 1) -> str | None:
+    return None if value is None else f"{value:,.{digits}f}"
 
 
 def instances_table(found: Status) -> Table:
@@ -83,10 +91,16 @@ def instances_table(found: Status) -> Table:
             role: " ".join(str(each["partition"]) for each in copies if each["role"] == role)
             for role in ("active", "standby")
         }
+        restores = [
+            f"{each['store']} {each['partition']}: {each['position']:,} of {each['endOffset']:,}"
+            for each in instance["partitions"]
+            if not each["restored"]
+        ]
         lag = sum(each["lag"] for each in instance["partitions"])
         state = "answers" if instance["reachable"] else "does not answer"
-        rows.append((instance["url"], state, of_role["active"], of_role["standby"], lag))
-    return table("instance", "state", "active partitions", "standbys", "lag of its stores", rows=rows)
+        rows.append((instance["url"], state, of_role["active"], of_role["standby"], "\n".join(restores), lag))
+    columns = ("instance", "state", "active partitions", "standbys", "restores", "lag of its stores")
+    return table(*columns, rows=rows)
 
 
 def freshness_shares(found: Freshness) -> str:

@@ -16,14 +16,20 @@ from services.cli.output import AsJson, console, print_json, read_settings, tabl
 from services.cli.status import (
     ApiUrl,
     PipelineUrl,
+    figure,
     freshness_shares,
     instances_table,
     parts_table,
     read_status,
     status_json,
+    topics_table,
     urls_of,
 )
-from services.status import Rates, Status, rates_between
+from services.status import Rates, Status, dead_letter_reasons, rates_between
+
+_MOST_REASONS = 8
+_REASONS_SECONDS = 30.0
+"""The console asks for the reasons as often. The API reads all dead letters for the answer."""
 
 
 def top(
@@ -34,7 +40,7 @@ def top(
     count: Annotated[int, typer.Option(min=0, help="End after this number of updates. 0: end at Ctrl-C.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show rates, lag, micro-batches, freshness, instances and dead letters, and update them every two seconds.
+    """Show rates, lag, micro-batches, freshness, restores and dead letters by reason, every two seconds.
 
     With --json, the command reads the status twice. It prints the second status, with the rates since the first one.
     """
@@ -46,9 +52,10 @@ def top(
         second = read_status(settings, urls)
         rates = rates_between(first, second)
         of_parts = {"topics": rates.topics, "queries": rates.queries, "batch_seconds": rates.batch_seconds}
-        print_json(status_json(second) | {"rates": of_parts})
+        reasons = dead_letter_reasons(settings, urls["api"])
+        print_json(status_json(second) | {"rates": of_parts, "dead_letter_reasons": reasons})
         return
-    before, shown, screen = None, 0, console()
+    before, reasons, due, shown, screen = None, None, 0.0, 0, console()
     with ExitStack() as stack:
         # If stdout is no terminal, there is no screen to update, so each update is printed after the one before.
         show: Callable[[RenderableType], object] = screen.print
@@ -57,20 +64,25 @@ def top(
             show = partial(live.update, refresh=True)
         while True:
             found = read_status(settings, urls)
-            show(overview(found, rates_between(before, found) if before else None))
+            if time.monotonic() >= due:
+                reasons, due = dead_letter_reasons(settings, urls["api"]), time.monotonic() + _REASONS_SECONDS
+            show(overview(found, rates_between(before, found) if before else None, reasons))
             before, shown = found, shown + 1
             if shown == count:
                 return
             time.sleep(interval)
 
 
-def overview(found: Status, rates: Rates | None) -> RenderableType:
-    """The tables of one update. Without rates their cells are empty."""
+def overview(found: Status, rates: Rates | None, reasons: dict[str, int] | None) -> RenderableType:
+    """The tables of one update. Without rates their cells are empty. ``reasons`` is the number of dead letters for each
+    reason, the most frequent first; None if it is not known.
+    """
     freshness = (rates and rates.freshness) or found.freshness
     letters = "not known" if found.dead_letters is None else f"{found.dead_letters:,}"
     shares = freshness_shares(freshness) if freshness else "not known"
     line = f"freshness: {shares}    dead letters: {letters}    Ctrl-C ends"
-    return Group(line, _queries(found, rates), _topics(found, rates), instances_table(found), parts_table(found))
+    tables = [_queries(found, rates), topics_table(found, rates), instances_table(found), parts_table(found)]
+    return Group(line, *tables, *([_reasons(reasons)] if reasons else []))
 
 
 def _queries(found: Status, rates: Rates | None) -> Table:
@@ -80,21 +92,17 @@ def _queries(found: Status, rates: Rates | None) -> Table:
     rows = (
         (
             query,
-            _figure(rates and rates.queries.get(query)),
-            _figure(rates and rates.batch_seconds.get(query), 2),
-            _figure(lags.get(f"query {query}"), 0),
+            figure(rates and rates.queries.get(query)),
+            figure(rates and rates.batch_seconds.get(query), 2),
+            figure(lags.get(f"query {query}"), 0),
         )
         for query in sorted(found.work)
     )
     return table("query", "records a second", "seconds a batch", "not read yet", rows=rows)
 
 
-def _topics(found: Status, rates: Rates | None) -> Table:
-    rows = (
-        (topic, f"{records:,}", _figure(rates and rates.topics.get(topic))) for topic, records in found.records.items()
-    )
-    return table("topic", "records", "a second", rows=rows)
-
-
-def _figure(value: float | None, digits: int = 1) -> str | None:
-    return None if value is None else f"{value:,.{digits}f}"
+def _reasons(reasons: dict[str, int]) -> Table:
+    rows = [*reasons.items()][:_MOST_REASONS]
+    if others := sum([*reasons.values()][_MOST_REASONS:]):
+        rows.append(("others", others))
+    return table("reason of dead letters", "records", rows=((reason, f"{number:,}") for reason, number in rows))

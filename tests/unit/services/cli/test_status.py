@@ -20,9 +20,10 @@ INSTANCE = {
     "self": True,
     "reachable": True,
     "partitions": [
-        {"store": "customer-balances", "partition": 0, "role": "active", "lag": 3},
-        {"store": "customer-balances", "partition": 2, "role": "standby", "lag": 4},
-        {"store": "stores", "partition": 0, "role": "active", "lag": 0},
+        {"store": "customer-balances", "partition": 0, "role": "active", "lag": 3, "restored": True},
+        {"store": "customer-balances", "partition": 2, "role": "standby", "lag": 4, "restored": True},
+        {"store": "stores", "partition": 0, "role": "active", "lag": 1_500, "restored": False}
+        | {"position": 500, "endOffset": 2_000},
     ],
 }
 METRICS = """
@@ -51,6 +52,7 @@ def answers() -> Iterator[dict[str, tuple[int, str]]]:
         "/metrics": (200, METRICS),
         "/readyz": (200, json.dumps({"ready": True, "kafkaError": None})),
         "/v1/instances": (200, json.dumps({"instances": [INSTANCE]})),
+        "/v1/dead-letters?limit=1": (200, json.dumps({"reasons": {f"reason {n}": 20 - n for n in range(10)}})),
     }
 
     authorizations.clear()
@@ -127,7 +129,7 @@ def test_without_json_the_command_prints_tables(answers: dict[str, tuple[int, st
     assert "50% at most 1 s, 99% at most 2.5 s after Kafka stored" in shown.replace("\n", " ")
     assert "(100 balances since the start" in shown.replace("\n", " ")
     assert "query fan-out: 33, query loyalty: 0" in shown
-    assert all(text in shown for text in ("dead letters: 20", "answers"))
+    assert all(text in shown for text in ("dead letters: 20", "answers", "stores 0: 500 of 2,000"))
 
 
 @pytest.mark.parametrize(
@@ -283,17 +285,25 @@ def test_the_status_names_an_unusable_authority(answers: dict[str, tuple[int, st
 def test_top_shows_the_status_at_each_update(
     answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second update has rates, which are 0 here. Without a terminal each update is printed."""
+    """The second update has rates, which are 0 here. Without a terminal each update is printed. It has everything that
+    the overview of the console has.
+    """
     monkeypatch.setattr("services.cli.top.time.sleep", lambda _: None)
     url = f"http://127.0.0.1:{answers['url'][0]}"
-    result = CliRunner().invoke(app, ["top", "--count", "2", "--api", url, "--pipeline", url])
+    environment = {"LOYALTY_TOPIC_PREFIX": "t-", "LOYALTY_STATUS_URLS": f"ledger={url}"}
+    arguments = ["top", "--api", url, "--pipeline", url]
+    result = CliRunner().invoke(app, [*arguments, "--count", "2"], env=environment)
     assert 0 == result.exit_code, result.output
     assert 2 == result.stdout.count("Ctrl-C ends")
     assert "customer" not in result.stdout
-    for text in ("pos-invoices", "50% at most", "dead letters", "http://127.0.0.1:8080"):
+    for text in ("pos-invoices", "50% at most", "dead letters: 20", "http://127.0.0.1:8080", "stores 0: 500 of 2,000"):
         assert text in result.stdout
-    as_json = json.loads(CliRunner().invoke(app, ["top", "--json", "--api", url, "--pipeline", url]).stdout)
+    assert "ledger: 21, webhook crm: 6" in result.stdout
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines()]
+    assert 2 == rows.count(["reason 7", "13"]) == rows.count(["others", "23"])
+    as_json = json.loads(CliRunner().invoke(app, [*arguments, "--json"], env=environment).stdout)
     assert 0.0 == as_json["rates"]["topics"]["pos-invoices"]
+    assert 20 == as_json["dead_letter_reasons"]["reason 0"]
     assert {"parts", "instances", "dead_letters"} <= as_json.keys()
 
 
