@@ -139,6 +139,7 @@ def main(  # noqa: PLR0913  # one argument for each option
     except _KNOWN_ERRORS as error:
         sys.exit(f"demo: {error}")
     report.show(console, result)
+    _show_address(stack, stay=stay)
     report.write(var / "reports" / f"{name}.json", report.figures(result))
     if as_json:
         print_json(report.figures(result))
@@ -189,10 +190,13 @@ def _demo(
             stack.stop()
     if not result.mismatches:
         shutil.rmtree(directory)
+    return replace(result, phases={**phases, **result.phases})
+
+
+def _show_address(stack: LocalStack | ContainerStack, *, stay: bool) -> None:
     # The ports of containers are known only while they run, and `make compose-demo` cannot keep them running.
     if not stay and isinstance(stack, LocalStack):
         console.print(f"The console was at {stack.api_url}/. `make demo OPEN=1` keeps it open.")
-    return replace(result, phases={**phases, **result.phases})
 
 
 def _wait_for_the_user(stack: LocalStack | ContainerStack, result: Result) -> None:

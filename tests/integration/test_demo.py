@@ -86,6 +86,7 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
         output = demo.stdout.read()
         shown = {"the demo": output, **{path.stem: log.read() for path, log in logs.items()}}
     assert demo.returncode == 0, output
+    assert output.splitlines()[-1].startswith("The console was at http://127.0.0.1:")
     report = json.loads((tmp_path / "var/reports/demo.json").read_text(encoding="utf-8"))
     expected = {
         "invoices": 8,
