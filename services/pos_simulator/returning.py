@@ -92,8 +92,10 @@ def _some_of(items: Sequence[LineItem], sign: int, rng: random.Random) -> list[L
         value = float(sign * quantity * Decimal(repr(item["ItemPrice"])))
         lines.append({**item, "ItemQty": sign * quantity, "TotalValue": value})
     worth = sum(line["TotalValue"] or 0 for line in lines)
-    discounts = [item for item in items if item["ItemCode"] == DISCOUNT and worth < (item["TotalValue"] or 0)]
-    return lines + [{**item, "ItemQty": -1, "TotalValue": -(item["TotalValue"] or 0)} for item in discounts]
+    discount = next((item for item in items if item["ItemCode"] == DISCOUNT), None)
+    if discount and worth < (value := discount["TotalValue"] or 0.0):
+        lines.append({**discount, "ItemQty": -1, "TotalValue": -value})
+    return lines
 
 
 def _discounted(visit: PosInvoice, rng: random.Random) -> PosInvoice:
