@@ -1,11 +1,7 @@
-"""Special brokers: a broker behind a proxy that loses responses, and a cluster of three."""
+"""Special brokers: a broker that advertises another port, and a cluster of three."""
 
-import socket
 import subprocess
-import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -17,93 +13,7 @@ from infra.local.broker import LocalBroker
 from infra.local.ports import HOST, free_port
 from infra.local.processes import ManagedProcess
 
-_BLOCK = 64 * 1024
-_API_KEY, _PRODUCE = slice(4, 6), b"\0\0"
-"""The position of the API key in a request, after its size, and the API key Produce (https://kafka.apache.org/protocol)."""
-
 _HEAP = ("-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-
-
-class LossyProxy:
-    """Forwards bytes between clients and a broker, and can drop the responses.
-
-    This simulates a network that fails in one direction: the broker stores a write, but the acknowledgement is lost.
-    """
-
-    def __init__(self, broker: str, port: int) -> None:
-        self._to_port = int(broker.rpartition(":")[2])
-        self._server = socket.create_server((HOST, port))
-        self._dropping = threading.Event()
-        self._lock = threading.Lock()
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self.dropped_acknowledgements = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def drop_responses(self) -> None:
-        self._dropping.set()
-
-    def repair(self) -> None:
-        """Forward responses again. Close all connections, because clients cannot continue after a lost response."""
-        self._dropping.clear()
-        with self._lock:
-            pairs, self._pairs = self._pairs, []
-        for pair in pairs:
-            for end in pair:
-                _shut(end)
-
-    def close(self) -> None:
-        self._server.close()
-        self.repair()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._server.accept()
-                server = socket.create_connection((HOST, self._to_port))
-            except OSError:
-                if self._server.fileno() < 0:
-                    return
-                continue
-            with self._lock:
-                self._pairs.append((client, server))
-            writes = threading.Event()
-            threading.Thread(target=self._pass_requests, args=(client, server, writes), daemon=True).start()
-            threading.Thread(target=self._pass_responses, args=(server, client, writes), daemon=True).start()
-
-    def _pass_requests(self, client: socket.socket, broker: socket.socket, writes: threading.Event) -> None:
-        """Pass on requests. Sets ``writes`` while the last request of the connection is a write."""
-        with _shut_at_the_end(client, broker):
-            while block := client.recv(_BLOCK):
-                if block[_API_KEY] == _PRODUCE:
-                    writes.set()
-                else:
-                    writes.clear()
-                broker.sendall(block)
-
-    def _pass_responses(self, broker: socket.socket, client: socket.socket, writes: threading.Event) -> None:
-        with _shut_at_the_end(broker, client):
-            while block := broker.recv(_BLOCK):
-                if not self._dropping.is_set():
-                    client.sendall(block)
-                elif writes.is_set():
-                    self.dropped_acknowledgements += 1
-
-
-@contextmanager
-def _shut_at_the_end(*ends: socket.socket) -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        pass  # one end has closed the connection
-    finally:
-        for end in ends:
-            _shut(end)
-
-
-def _shut(end: socket.socket) -> None:
-    with suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()
 
 
 class AdvertisedBroker(LocalBroker):

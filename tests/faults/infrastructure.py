@@ -1,35 +1,36 @@
 """Faults of brokers, drivers and disks. Each of them needs a special stack."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from schemas import topics
-from tests.faults.brokers import AdvertisedBroker, BrokerCluster, LossyProxy
+from tests.faults.brokers import AdvertisedBroker, BrokerCluster
 from tests.faults.environment import Environment
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario, in_turn
 from tests.faults.under_load import audited_row, load
 from tests.support.failing_disk import fill, small_disk
-from tests.support.hiding_proxy import HidingProxy
+from tests.support.kafka_proxy import KafkaProxy
 
 _SMALL_DISK = "192m"
 _HIDDEN_ANSWERS = 100
 
-Proxy = TypeVar("Proxy", LossyProxy, HidingProxy)
+_PRODUCERS = ("faults-tills", "loyalty-api-commands", "producer-")
+"""The first letters of the client ids of the tills, of the API's producer of commands, and of Spark's producer."""
 
 
-class BehindAProxy(Environment, Generic[Proxy]):
+class BehindAProxy(Environment):
     """A stack whose clients reach the broker through a proxy."""
 
-    def __init__(self, proxy: Callable[[str, int], Proxy], directory: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         port = int(self.settings.kafka_bootstrap_servers.rpartition(":")[2])
         broker = AdvertisedBroker(directory, port, self.stack.broker.process)
         self.stack.broker = broker
-        self.proxy: Proxy = proxy(broker.bootstrap_servers, port)
+        self.proxy = KafkaProxy(broker.bootstrap_servers, port)
 
     def __exit__(self, *error: object) -> None:
         try:
@@ -38,20 +39,24 @@ class BehindAProxy(Environment, Generic[Proxy]):
             self.proxy.close()
 
 
-def acknowledgements_lost(name: str, environment: BehindAProxy[LossyProxy], seed: int) -> Row:
-    """The broker receives writes, but acknowledgements are lost. Producers retry, and the broker must deduplicate."""
+def acknowledgements_lost(name: str, environment: BehindAProxy, seed: int) -> Row:
+    """The broker stores writes of each producer, but acknowledgements are lost. It must drop the records sent again."""
     proxy = environment.proxy
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 20)
-        before = proxy.dropped_acknowledgements
-        proxy.drop_responses()
-        environment.until("a lost acknowledgement", lambda: proxy.dropped_acknowledgements > before)
-        proxy.repair()
+        proxy.lost.clear()
+        with proxy.losing():
+            environment.until(f"a lost acknowledgement for each of {_PRODUCERS}", lambda: _each_has_lost(proxy))
         recovery = environment.recovered()
-    return audited_row(environment, name, observations, recovery)
+    lost = ", ".join(f"{client} {count}" for client, count in sorted(proxy.lost.items()))
+    return audited_row(environment, name, observations, recovery, f"lost acknowledgements: {lost}")
 
 
-def brokers_hidden(name: str, environment: BehindAProxy[HidingProxy], seed: int) -> Row:
+def _each_has_lost(proxy: KafkaProxy) -> bool:
+    return all(any(client.startswith(producer) for client in [*proxy.lost]) for producer in _PRODUCERS)
+
+
+def brokers_hidden(name: str, environment: BehindAProxy, seed: int) -> Row:
     """Responses name no brokers, as those of a stopping broker can do. Some Kafka clients then never connect again."""
     proxy = environment.proxy
     with load(environment, seed) as observations:
@@ -142,8 +147,8 @@ def small_disks(names: Iterable[str], directory: Path) -> Iterator[Environment]:
 
 
 SCENARIOS: dict[str, Scenario[Any]] = {
-    "acknowledgements lost on the way": Scenario(acknowledgements_lost, partial(BehindAProxy, LossyProxy)),
-    "a stopping broker names no brokers": Scenario(brokers_hidden, partial(BehindAProxy, HidingProxy)),
+    "acknowledgements lost on the way": Scenario(acknowledgements_lost, BehindAProxy),
+    "a stopping broker names no brokers": Scenario(brokers_hidden, BehindAProxy),
     "kill -9 of one broker of three": Scenario(one_broker_of_three, three_brokers),
     "kill -9 of one Spark driver of two": Scenario(one_driver_of_two, partial(Environment, pipeline_drivers=2)),
     # Few injections, because the disks are small.

@@ -1,4 +1,4 @@
-"""Clients that have lost all brokers for ever. A proxy in front of the broker brings real clients into this state."""
+"""Clients that lose all brokers for ever, or an acknowledgement. A proxy in front of the broker causes both."""
 
 import asyncio
 import threading
@@ -21,8 +21,8 @@ from services.messaging.log_reader import LogReader
 from services.messaging.publishing import PublishError
 from services.messaging.resending import ResendingProducer
 from services.settings import Settings
-from tests.support.hiding_proxy import HidingProxy
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish, read_all, records_of
+from tests.support.kafka_proxy import KafkaProxy
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("known_address", "topics_created")
@@ -40,7 +40,7 @@ def behind_proxy(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(clients, "LOST_SECONDS", 1.0)
     monkeypatch.setattr(clients, "_PROBE_SECONDS", 1.0)
     monkeypatch.setattr(command_log, "DELIVERY_SECONDS", 1.0)
-    with closing(HidingProxy(settings.kafka_bootstrap_servers)) as proxy:
+    with closing(KafkaProxy(settings.kafka_bootstrap_servers)) as proxy:
         for kind in ("consumer", "producer"):
             monkeypatch.setattr(clients, kind, FirstIsLost(getattr(clients, kind), proxy))
         yield settings.model_copy(update={"kafka_bootstrap_servers": proxy.bootstrap_servers})
@@ -53,7 +53,7 @@ class FirstIsLost:
         created: these clients.
     """
 
-    def __init__(self, create: Callable[..., Client], proxy: HidingProxy) -> None:
+    def __init__(self, create: Callable[..., Client], proxy: KafkaProxy) -> None:
         self._create = create
         self._proxy = proxy
         self.created: list[Client] = []
@@ -79,7 +79,7 @@ class FirstIsLost:
 
 def test_an_outage_of_kafka_replaces_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka returns at the worst time: a new client finds it at once, and the old one waits between two attempts."""
-    proxy = HidingProxy(settings.kafka_bootstrap_servers)
+    proxy = KafkaProxy(settings.kafka_bootstrap_servers)
     behind = settings.model_copy(update={"kafka_bootstrap_servers": proxy.bootstrap_servers})
     clients_of_all_kinds = [clients.producer(behind, "test"), clients.consumer(behind, "test"), clients.admin(behind)]
     for each in clients_of_all_kinds:
@@ -92,7 +92,7 @@ def test_an_outage_of_kafka_replaces_nothing(settings: Settings, monkeypatch: py
         with ExitStack() as outage_ends:
 
             def admin_after_the_outage(*arguments: Any, ends: ExitStack = outage_ends) -> Client:
-                ends.enter_context(closing(HidingProxy(settings.kafka_bootstrap_servers, proxy.port)))
+                ends.enter_context(closing(KafkaProxy(settings.kafka_bootstrap_servers, proxy.port)))
                 return admin(*arguments)
 
             monkeypatch.setattr(clients, "admin", admin_after_the_outage)
@@ -146,6 +146,29 @@ def test_records_without_an_acknowledgement_are_sent_again(settings: Settings, b
         (each.value(), each.headers()) for each in read_all(settings, POS_INVOICES)
     ]
     assert len(created(clients.producer)) > 1
+
+
+def test_a_record_whose_acknowledgement_is_lost_is_stored_once(settings: Settings) -> None:
+    """The producer sends the record again, and the broker drops the repetition."""
+
+    def is_lost() -> bool:
+        producer.poll(0)
+        return proxy.lost["test"] > 0
+
+    def is_delivered() -> bool:
+        producer.poll(0)
+        return not len(producer)
+
+    with closing(KafkaProxy(settings.kafka_bootstrap_servers)) as proxy:
+        behind = settings.model_copy(update={"kafka_bootstrap_servers": proxy.bootstrap_servers})
+        producer = ResendingProducer(behind, "test")
+        with proxy.losing():
+            producer.produce(settings.name_of(POS_INVOICES), b"once", b"STR1", [], lambda _: None)
+            wait_for("a lost acknowledgement", is_lost)
+        wait_for("the acknowledgement", is_delivered)
+        producer.close(0)
+
+    assert [b"once"] == [each.value() for each in read_all(settings, POS_INVOICES)]
 
 
 def test_the_next_command_gets_a_new_producer(settings: Settings, behind_proxy: Settings) -> None:

@@ -1,16 +1,23 @@
-"""A proxy between Kafka clients and a broker. It can hide the broker in responses, as a stopping broker does."""
+"""A proxy between Kafka clients and a broker. It can hide the broker in responses, and it can lose acknowledgements."""
 
 import socket
 import socketserver
 import struct
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from infra.local.ports import HOST
 
-_METADATA = 3
-"""The API key of Metadata requests (https://kafka.apache.org/protocol)."""
+_PRODUCE, _METADATA = 0, 3
+"""API keys of requests (https://kafka.apache.org/protocol)."""
+
+_Asked = dict[bytes, tuple[int, str]]
+"""API key and client id of the requests without a response, by correlation id."""
+
+_CLIENT_ID = 2 + 2 + 4 + 2
+"""The position of the client id in a request, after its length."""
 
 _BROKERS = 4 + 1 + 4
 """The position of the list of brokers in a Metadata response, versions 9 to 13. The correlation id, the tags of the
@@ -18,12 +25,13 @@ header and the throttle time come before it.
 """
 
 
-class HidingProxy:
+class KafkaProxy:
     """Forwards requests and responses. Clients know only the address of the proxy.
 
     Attributes:
         port: the port for clients.
         hidden: the number of responses without the broker.
+        lost: the number of lost acknowledgements by client id.
     """
 
     def __init__(self, broker: str, port: int = 0) -> None:
@@ -35,8 +43,9 @@ class HidingProxy:
         """
         host, _, broker_port = broker.rpartition(":")
         self._broker = (host, int(broker_port))
-        self._hides = False
+        self._hides = self._loses = False
         self.hidden = 0
+        self.lost: Counter[str] = Counter()
         self._clients: set[socket.socket] = set()
         proxy = self
 
@@ -72,6 +81,15 @@ class HidingProxy:
         finally:
             self._hides = False
 
+    @contextmanager
+    def losing(self) -> Iterator[None]:
+        """During this block, the broker stores writes, and the connection ends before the client knows about it."""
+        self._loses = True
+        try:
+            yield
+        finally:
+            self._loses = False
+
     def disconnect(self) -> None:
         """Close all connections. The clients connect again and ask for metadata."""
         for each in self._clients.copy():
@@ -79,27 +97,27 @@ class HidingProxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, client: socket.socket) -> None:
-        metadata_ids: set[bytes] = set()
+        asked: _Asked = {}
         self._clients.add(client)
         with suppress(OSError), socket.create_connection(self._broker) as broker:
-            arguments = (broker, client, metadata_ids)
-            threading.Thread(target=self._pass_responses, args=arguments, daemon=True).start()
+            threading.Thread(target=self._pass_responses, args=(broker, client, asked), daemon=True).start()
             for request in _frames(client):
-                kind, _, correlation_id = struct.unpack_from(">hh4s", request)
-                if kind == _METADATA:
-                    metadata_ids.add(correlation_id)
+                kind, _, correlation_id, length = struct.unpack_from(">hh4sh", request)
+                asked[correlation_id] = kind, request[_CLIENT_ID : _CLIENT_ID + length].decode()
                 broker.sendall(_frame(request))
             broker.shutdown(socket.SHUT_RDWR)
         self._clients.discard(client)
 
-    def _pass_responses(self, broker: socket.socket, client: socket.socket, metadata_ids: set[bytes]) -> None:
+    def _pass_responses(self, broker: socket.socket, client: socket.socket, asked: _Asked) -> None:
         host = self._broker[0].encode()
         for response in _frames(broker):
-            is_metadata = response[:4] in metadata_ids
-            metadata_ids.discard(response[:4])
+            kind, client_id = asked.pop(response[:4])
+            if kind == _PRODUCE and self._loses:
+                self.lost[client_id] += 1
+                break
             # In a response, the port of the broker follows its host. Replace it with the port of the proxy.
             own = response.replace(host + struct.pack(">i", self._broker[1]), host + struct.pack(">i", self.port))
-            if is_metadata and self._hides:
+            if kind == _METADATA and self._hides:
                 own = _without_brokers(own)
                 self.hidden += 1
             with suppress(OSError):  # the client has closed the connection
