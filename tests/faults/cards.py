@@ -49,7 +49,7 @@ def import_killed(name: str, environment: Environment, seed: int) -> Row:
     wrong += bool(again) + bool(audited.returncode)
     seen = f"killed after {sent:,} of {_IMPORTED:,} cards; exit status of the second import and of audit: "
     evidence = f"{seen}{again}, {audited.returncode} {last_error(audited)}"
-    return Row(name, 1, lost, 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
+    return Row(name, 1, lost, None, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
 
 
 def replaced_while_killed(name: str, environment: Environment, seed: int) -> Row:
@@ -78,7 +78,7 @@ def replaced_while_killed(name: str, environment: Environment, seed: int) -> Row
     evidence = (
         f"{_REPLACED} cards with 3 invoices each; exit status of audit: {audited.returncode} {last_error(audited)}"
     )
-    return Row(name, 1, 0, 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
+    return Row(name, 1, None, None, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
 
 
 def _sell(environment: Environment, when: str, cards: list[tuple[str, str]]) -> None:

@@ -251,15 +251,15 @@ class Environment:
             return found
         return {}
 
-    def python_workers(self) -> list[psutil.Process]:
-        """Spark's Python workers, which are forks of its daemon."""
+    def python_workers(self) -> dict[psutil.Process, float]:
+        """Spark's Python workers, which are forks of its daemon, and the processor seconds of each."""
+        used: dict[psutil.Process, float] = {}
         pid = self.stack.pipeline.process.pid
-        if pid is None:
-            return []
         with contextlib.suppress(psutil.NoSuchProcess):
-            found = psutil.Process(pid).children(recursive=True)
-            return [each for each in found if _is_worker(each)]
-        return []
+            for each in psutil.Process(pid).children(recursive=True) if pid else ():
+                if _is_worker(each):
+                    used[each] = sum(each.cpu_times()[:2])
+        return used
 
 
 def _is_worker(process: psutil.Process) -> bool:

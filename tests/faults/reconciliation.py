@@ -57,7 +57,7 @@ def erasure_before_late_invoices(name: str, environment: Environment, seed: int)
     )
     statuses = f"exit status of audit, rebuild, audit: {audited}, {rebuilt}, {audited_again}"
     evidence = f"{statuses}; balances {served}, after the rebuild {rebuilt_balances}"
-    return Row(name, 1, 0, 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
+    return Row(name, 1, None, None, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def hole_in_the_archive(name: str, environment: Environment, _seed: int) -> Row:
         (refusal.returncode == 0) + sum(map(bool, archived)) + (not is_refused) + (before is None or before != after)
     )
     evidence = f"rebuild: exit status {rebuild.returncode}, {last_error(rebuild)}; balance {before}, then {after}"
-    return Row(name, 1, 0, 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
+    return Row(name, 1, None, None, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
 
 
 def _publish_and_settle(environment: Environment, prefix: str) -> None:

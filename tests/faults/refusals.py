@@ -76,7 +76,7 @@ def overtaken_by_retention(name: str, environment: Environment, seed: int) -> Ro
     recovery = environment.recovered()
     is_right = "retention has deleted" in refusal and status == 0
     seen = f"refused: {refusal}; with accept_data_loss: exit status {status}"
-    return Row(name, 1, 0, 0, int(not is_right), recovery_seconds=round(recovery, 1), evidence=seen)
+    return Row(name, 1, None, None, int(not is_right), recovery_seconds=round(recovery, 1), evidence=seen)
 
 
 def delete_to_the_end(environment: Environment) -> None:

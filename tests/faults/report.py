@@ -5,7 +5,7 @@ docs/lab/faults.json has the rows in the repository, so that a run on another ma
 
 import json
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ class Row:
 
     Attributes:
         injected: number of injections.
-        lost: number of missing outputs.
-        doubled: number of outputs with a second effect.
+        lost: number of missing outputs. None if the fault does not count them.
+        doubled: number of outputs with a second effect. None if the fault does not count them.
         wrong_answers: number of wrong totals, balances and responses.
         again: number of duplicates by id, which readers ignore.
         operations: number of commands and reads that were checked for linearizability.
@@ -46,8 +46,8 @@ class Row:
 
     fault: str
     injected: int
-    lost: int
-    doubled: int
+    lost: int | None
+    doubled: int | None
     wrong_answers: int
     again: int = 0
     operations: int = 0
@@ -65,8 +65,8 @@ class Row:
 
     def __add__(self, other: "Row") -> "Row":
         """The effects of the injections of both rows: the sums of the numbers, and the longer times."""
-        changes: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
-        changes |= {name: _longer(getattr(self, name), getattr(other, name)) for name in _TIMES}
+        changes: dict[str, Any] = {name: _merged(sum, getattr(self, name), getattr(other, name)) for name in _SUMS}
+        changes |= {name: _merged(max, getattr(self, name), getattr(other, name)) for name in _TIMES}
         return replace(self, **changes, evidence=(other if self.is_survived else self).evidence)
 
 
@@ -74,8 +74,9 @@ _SUMS = ("injected", "lost", "doubled", "wrong_answers", "again", "operations", 
 _TIMES = ("unavailable_seconds", "recovery_seconds", "slowest_command_seconds")
 
 
-def _longer(first: float | None, second: float | None) -> float | None:
-    return max((each for each in (first, second) if each is not None), default=None)
+def _merged(merge: Callable[[list[float]], float], *values: float | None) -> float | None:
+    known = [each for each in values if each is not None]
+    return merge(known) if known else None
 
 
 def read_of(commit: str) -> dict[str, Row]:
@@ -131,7 +132,7 @@ def cells(row: Row) -> list[str]:
     seconds = [row.unavailable_seconds, row.slowest_command_seconds, row.recovery_seconds]
     times = ["-" if each is None else f"{each:.0f} s" for each in seconds]
     ends = [row.commit, str(row.earlier), _shortened(row.evidence)]
-    return [row.fault, *(str(each) if row.injected else "-" for each in figures), *times, *ends]
+    return [row.fault, *("-" if each is None or not row.injected else str(each) for each in figures), *times, *ends]
 
 
 def _shortened(evidence: str) -> str:

@@ -148,7 +148,8 @@ def keys_rotated(name: str, environment: Secured, seed: int) -> Row:
         accepted = _statuses(http, urls, old) != {httpx.codes.UNAUTHORIZED}
     seen = ", ".join(f"{kind} {status}: {count:,}" for (kind, status), count in sorted(readers.statuses.items()))
     evidence = f"{seen}; " + (readers.wrong[0] if readers.wrong else "none refused")
-    return Row(name, 1, 0, 0, len(readers.wrong) + accepted, recovery_seconds=round(recovery, 1), evidence=evidence)
+    wrong = len(readers.wrong) + accepted
+    return Row(name, 1, None, None, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
 
 
 def _statuses(http: httpx.Client, urls: Sequence[str], credential: str) -> set[int]:

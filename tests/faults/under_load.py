@@ -14,6 +14,7 @@ import psutil
 
 from infra.demo.comparison import Nature
 from infra.local.stack import Service
+from pipelines.__main__ import WORKER_FAILURES
 from schemas import topics
 from schemas.topics import Topic
 from services.pos_simulator.simulation import Options, Simulation
@@ -32,6 +33,10 @@ _READ, _SERVED = 12, 8
 """The number of customers whose balances callers read, and of customers for whom clerks send commands."""
 
 _CLERKS = 8
+
+_FAILED_TASK = WORKER_FAILURES[1].encode()
+_LOG_SECONDS = 3.0
+"""Longer than the time from the kill of a worker to the line about its task in the log."""
 
 _MARKS_AND_DECISIONS = 6
 """The records of three commands, which have two each."""
@@ -65,16 +70,27 @@ def delete_newest_commits(environment: Environment, _: random.Random) -> None:
     environment.stack.pipeline.start()
 
 
-def kill_python_worker(environment: Environment, rng: random.Random) -> None:
-    def killed() -> bool:
-        workers = environment.python_workers()
-        with contextlib.suppress(psutil.NoSuchProcess):  # the worker has ended meanwhile
-            if workers:
-                rng.choice(workers).kill()
-                return True
+def kill_python_worker(environment: Environment, _: random.Random) -> None:
+    """Kill the Python worker that works most, until the log says that a task failed with its worker."""
+    log = environment.stack.pipeline.process.log_file
+    failures = log.read_bytes().count(_FAILED_TASK)
+    before: dict[psutil.Process, float] = {}
+    killed_at = 0.0
+
+    def failed() -> bool:
+        nonlocal before, killed_at
+        if log.read_bytes().count(_FAILED_TASK) > failures:
+            return True
+        used = environment.python_workers()
+        grown = {each: used[each] - before[each] for each in used if used[each] > before.get(each, used[each])}
+        before = used
+        if grown and time.monotonic() > killed_at + _LOG_SECONDS:
+            with contextlib.suppress(psutil.NoSuchProcess):  # the worker has ended meanwhile
+                max(grown, key=lambda each: grown[each]).kill()
+                killed_at = time.monotonic()
         return False
 
-    environment.until("a Python worker", killed)
+    environment.until("a task that fails with its Python worker", failed)
 
 
 def kill_broker(environment: Environment, _: random.Random) -> None:

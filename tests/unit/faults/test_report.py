@@ -45,6 +45,14 @@ def test_a_row_has_figures_times_and_evidence() -> None:
     assert not row.is_survived
 
 
+def test_a_row_without_an_audit_says_so() -> None:
+    """A fault that does not count losses has dashes instead of numbers, also after several injections."""
+    row = Row("rotation", 1, None, None, 0)
+
+    assert ["rotation", "2", "-", "-", "0"] == cells(row + row)[:5]
+    assert row.is_survived
+
+
 @pytest.fixture
 def _own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A report of this machine, and a document without rows."""
