@@ -146,7 +146,6 @@ bench-simulator: setup ## measure the till simulator (start a broker first: make
 
 bench-peers: setup ## compare with Kafka Streams, Quix Streams and Faust; needs a JDK 17 (ONLY="growth", OPTIONS="--rounds 2")
 	$(BIN)/python -m benchmarks.peers $(foreach part,$(ONLY),--only $(part)) $(OPTIONS)
-	$(BIN)/python -m benchmarks.peers.document
 
 lock: setup ## pin the packages of pyproject.toml and the jars of infra/ivy.xml (UPGRADE=--upgrade: newer versions)
 	$(LOCK) $(UPGRADE) pyproject.toml --all-extras --group dev -o requirements/all.txt

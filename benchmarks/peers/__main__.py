@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import growth, latency, reads, report, scale_out, setup, throughput
+from benchmarks.peers import growth, reads, report, scale_out, setup, throughput
 from infra.local.jars import JarsError
 from infra.local.java import JavaNotFoundError
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], list[dict[str, Any]]]] = {
     "throughput": throughput.measure,
     "reads": reads.measure,
-    "latency": latency.measure,
     "growth": growth.measure,
     "scale-out": scale_out.measure,
 }
@@ -57,9 +56,6 @@ def parsed() -> argparse.Namespace:
         "--peer", action="append", metavar="NAME", help="measure only peers whose name contains this text"
     )
     parser.add_argument("--seconds", type=float, default=10, help="duration of each measurement of reads")
-    parser.add_argument("--rate", type=int, default=200, help="invoices per second for the latency")
-    parser.add_argument("--duration", type=float, default=120, help="seconds of the latency measurement")
-    parser.add_argument("--warm-up", type=float, default=60, help="seconds of warm-up before the latency measurement")
     parser.add_argument(
         "--shuffle-partitions", type=int, default=2, help="LOYALTY_SHUFFLE_PARTITIONS (default: one task for each core)"
     )

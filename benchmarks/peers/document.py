@@ -6,10 +6,7 @@ from typing import Any
 
 from benchmarks.peers import report
 from benchmarks.peers.report import Entry
-from infra.local import jars
-from infra.site.markdown import table, write_part
-
-DOCUMENT = jars.ROOT / "docs" / "lab" / "benchmarks.md"
+from infra.site.markdown import table
 
 _BAR = 40
 _COLUMNS = {
@@ -25,7 +22,7 @@ _COLUMNS = {
 
 
 def main() -> None:
-    write_part(DOCUMENT, "peers", section(report.read()))
+    report.into_document(section(report.read()))
 
 
 def section(entries: Sequence[Entry]) -> str:

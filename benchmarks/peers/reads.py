@@ -27,7 +27,7 @@ from tests.support.kafka import BalanceWriter
 from tests.support.processes import ApiProcess
 
 STREAMS, FAUST, BARE = "Kafka Streams, interactive query", "Faust, table route", "Starlette, constant answer"
-_GOALS = {BARE: "≥ 0.6"}
+_GOALS = {BARE: "≥ 0.6", STREAMS: "≥ 0.8"}
 _ASKED = 2_000
 _TIMEOUT_SECONDS = 300.0
 _RATE, _PER_CORE = "requests_per_second", "requests_per_cpu_second"

@@ -33,12 +33,30 @@ MEASURED = {
 def test_a_comparison_is_kept_until_it_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new measurement of one part replaces the comparisons of that part only."""
     monkeypatch.setattr(report, "REPORT", tmp_path / "peers.json")
+    monkeypatch.setattr(report, "KEPT", tmp_path / "kept.json")
+    report.KEPT.write_text("[]", encoding="utf-8")
     report.keep([ENTRY, ENTRY | {"peer_name": "Quix Streams"}], "first", {})
     report.keep([ENTRY | {"ratio": 4.0}], "second", {})
     kept = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     assert [("Faust", 4.0, "second"), ("Quix Streams", 3.0, "first")] == [
         (entry["peer_name"], entry["ratio"], entry["command"]) for entry in kept
     ]
+
+
+def test_a_run_of_one_part_keeps_the_other_results_of_the_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without a report, the results of the repository stay in the document."""
+    for name, file in {"REPORT": "report.json", "DOCUMENT": "benchmarks.md", "KEPT": "kept.json"}.items():
+        monkeypatch.setattr(report, name, tmp_path / file)
+    report.KEPT.write_text(json.dumps([ENTRY | MEASURED | {"work": "growth"}]), encoding="utf-8")
+    report.DOCUMENT.write_text("<!-- peers -->\n<!-- /peers -->", encoding="utf-8")
+    report.keep([ENTRY], "python -m benchmarks.peers --only throughput", {})
+    document.main()
+    written = report.DOCUMENT.read_text(encoding="utf-8")
+    assert "| growth | Faust |" in written
+    assert "| loyalty, invoices/s | Faust |" in written
+    assert ["growth", "loyalty, invoices/s"] == [each["work"] for each in json.loads(report.KEPT.read_text("utf-8"))]
 
 
 def test_the_section_has_ratios_medians_and_spread() -> None:
