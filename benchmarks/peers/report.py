@@ -1,6 +1,6 @@
 """The report var/reports/peers.json: a list of comparisons, each with its command, machine and versions.
 
-docs/lab/peers.json has the comparisons of the document, so that a run on another machine replaces only what it measures.
+docs/lab/peers.json has those of the document, so that a run on another machine replaces only what it measures.
 """
 
 import json
