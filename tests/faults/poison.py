@@ -7,6 +7,7 @@ from typing import Any
 
 from schemas import topics
 from services.messaging.avro import encoder, header
+from services.pos_simulator.simulation import Options, Simulation
 from tests.support.builders import IDS, invoice
 
 _YEAR = 365 * 24 * 3_600_000
@@ -80,3 +81,23 @@ def _fits_avro(each: dict[str, Any]) -> bool:
     return all(
         not isinstance(value, str) or value.encode("utf-8", "ignore").decode() == value for value in each.values()
     )
+
+
+def fuzzed(seed: int, count: int) -> Iterator[Message]:
+    """Valid values in every format with changed, removed or inserted bytes, and random bytes."""
+    rng = random.Random(seed)
+    good = [message.value for message in Simulation(Options(count=200, seed=seed + 7_000)).messages()]
+    for _ in range(count):
+        value = bytearray(rng.choice(good))
+        for _ in range(rng.randint(1, 4)):
+            place = rng.randrange(len(value)) if value else 0
+            match rng.randrange(4):
+                case 0:
+                    value[place : place + 1] = rng.randbytes(1)
+                case 1:
+                    del value[place:]
+                case 2:
+                    value[place:place] = rng.randbytes(rng.randint(1, 8))
+                case 3:
+                    value[place : place + rng.randint(1, 8)] = b""
+        yield b"STR1", bytes(value) if rng.random() < 0.95 else rng.randbytes(rng.randint(0, 64))

@@ -16,10 +16,9 @@ from tests.faults.report import Row
 from tests.faults.scenario import Scenario, in_turn
 from tests.faults.under_load import RATE, audited_row, load
 from tests.support.kafka import publish
-from tests.support.mutations import damaged_invoices
 from tests.support.programs import REFUSED, last_error, run_pipeline
 
-_DAMAGED = 3_000
+_FUZZED = 3_000
 
 
 def poisoned(name: str, environment: Environment, seed: int) -> Row:
@@ -28,9 +27,7 @@ def poisoned(name: str, environment: Environment, seed: int) -> Row:
         environment.until_written(topics.LOYALTY)
         clear = environment.recovered()
         publish(environment.settings, topics.POS_INVOICES, poison.messages(seed))
-        publish(
-            environment.settings, topics.POS_INVOICES, ((b"STR1", value) for value in damaged_invoices(_DAMAGED, seed))
-        )
+        publish(environment.settings, topics.POS_INVOICES, poison.fuzzed(seed, _FUZZED))
         poisoned = environment.recovered()
     return audited_row(environment, name, observations, poisoned, f"a balance took {clear:.1f} s before")
 
@@ -88,7 +85,7 @@ def delete_to_the_end(environment: Environment) -> None:
 
 
 SCENARIOS: dict[str, Scenario[Environment]] = {
-    f"poison, and {_DAMAGED:,} damaged messages": Scenario(poisoned),
+    f"poison, and {_FUZZED:,} damaged messages": Scenario(poisoned),
     "a second pipeline, changed and broken settings": Scenario(second_pipeline),
     # After this fault the outputs no longer follow from the topics, so it needs a separate stack.
     "retention overtakes a stopped pipeline": Scenario(overtaken_by_retention, partial(Environment)),

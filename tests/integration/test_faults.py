@@ -21,7 +21,6 @@ from tests.faults import poison
 from tests.faults.auditor import audit
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish, publish_commands, publish_invoices, read_all, records_of
-from tests.support.mutations import damaged_invoices
 from tests.support.processes import ApiProcess, run_to_the_end
 
 SEED = 7
@@ -46,7 +45,7 @@ def test_the_auditor_accepts_malformed_input_and_finds_planted_errors(
     messages = Simulation(Options(count=300, seed=SEED, customers=40, repeats=0.05, broken=0.05)).messages()
     publish(settings, topics.POS_INVOICES, ((message.key, message.value) for message in messages))
     publish(settings, topics.POS_INVOICES, poison.messages(SEED))
-    publish(settings, topics.POS_INVOICES, ((b"STR1", value) for value in damaged_invoices(400, SEED)))
+    publish(settings, topics.POS_INVOICES, poison.fuzzed(SEED, 400))
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
     run_to_the_end(spark, settings, EXPORT, SALES, LOYALTY)  # process the credit of the transfer
 
