@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 
 from schemas import topics
 from tests.faults.environment import Environment
@@ -38,9 +37,7 @@ def followed_over_kills(name: str, environment: Environment, seed: int) -> Row:
     evidence = f"{killed.name} killed, {events:,} events in {connections} connections"
     row = audited_row(environment, name, observations, recovery, evidence)
     lost, doubled, disordered = compare(revisions, received)
-    return replace(
-        row, lost=row.lost + lost, doubled=row.doubled + doubled, wrong_answers=row.wrong_answers + disordered
-    )
+    return row + Row(name, 0, lost, doubled, disordered, evidence=row.evidence)
 
 
 def compare(revisions: Mapping[str, set[int]], received: Mapping[str, Sequence[int]]) -> tuple[int, int, int]:
