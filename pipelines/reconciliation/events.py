@@ -18,7 +18,7 @@ from pipelines.reconciliation.context import Context
 from pipelines.sources.kafka import read_batch
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.audit.extent import TopicExtent, extent_of
-from services.domain.formats import to_datetime
+from services.domain.formats import seconds_text
 from services.errors import SettingsError
 from services.messaging.schema_ids import FolderSchemaIds
 from services.messaging.topic_reader import Offsets
@@ -86,7 +86,7 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
             for topic, time in incomplete_before.items()
         }
     notes = [
-        f"{settings.name_of(topic)}: records of before {format_time(time)} are {where}"
+        f"{settings.name_of(topic)}: records of before {seconds_text(time)} are {where}"
         for topic, time in incomplete_before.items()
         if time
     ] + [f"the archive can lack {lost_records}" for lost_records in lost]
@@ -101,10 +101,6 @@ def _check_key(context: Context, checkpoint: str) -> None:
             f"{context.settings.archive_dir} has pseudonyms of another key than "
             f"{context.settings.pseudonym_key_file}: set LOYALTY_PSEUDONYM_KEY_FILE to the key of the archive"
         )
-
-
-def format_time(milliseconds: int) -> str:
-    return to_datetime(milliseconds).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def read_topic(context: Context, extent: TopicExtent) -> DataFrame:

@@ -14,13 +14,14 @@ from pipelines.columns.deduplication import event_id
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, one_line
-from pipelines.reconciliation.events import Events, format_time, is_before, read_events
+from pipelines.reconciliation.events import Events, is_before, read_events
 from pipelines.reconciliation.repeats import counted_twice, effective_events, repeated_identities
 from schemas import topics
 from services.audit.comparison import Coverage
 from services.audit.extent import extent_of
 from services.audit.facts import Source
 from services.audit.sources import UnreadableError
+from services.domain.formats import seconds_text
 from services.programmes.file import ProgrammeError
 from services.programmes.topic import load_programmes
 
@@ -127,7 +128,7 @@ def take_snapshot(
     notes = list(events.notes)
     if loyalty.complete_from:
         effect = "are compared in the ledger alone" if Source.LEDGER in found else "are gone, and so is their order"
-        before = format_time(loyalty.complete_from)
+        before = seconds_text(loyalty.complete_from)
         notes.append(f"{settings.name_of(topics.LOYALTY)}: entries of before {before} {effect}")
     returns = processed.where(F.col("original").isNotNull())
     anomalies = _anomalies(context, entries, effective)

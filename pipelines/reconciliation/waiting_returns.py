@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 from pipelines.accounts.invoice_index import INVOICES, decode_waiting
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.context import Context, open_context
-from pipelines.reconciliation.events import format_time
 from pipelines.reconciliation.facts import state_variable
 from services.cli.output import AsJson, report, table
 from services.codecs.events import decode_event
 from services.domain.events import Purchase
+from services.domain.formats import seconds_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ def main(*, as_json: AsJson = False) -> None:
             each.original,
             each.store,
             f"{each.amount:f}",
-            format_time(each.append_time),
-            format_time(each.expires_time),
+            seconds_text(each.append_time),
+            seconds_text(each.expires_time),
         )
         for each in found
     )

@@ -18,7 +18,7 @@ from services.domain.account.processor import advance
 from services.domain.account.timers import apply_due_changes
 from services.domain.entries import BEARER_ACTOR, AccountVersion, Entry, Kind
 from services.domain.events import Absorb, Command, Erase, Event, Receive, Replace, Transfer, Unreadable
-from services.domain.formats import to_datetime, to_points
+from services.domain.formats import seconds_text, to_points
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, in_order, recompute
 from services.state_stores.catalogue import balance_body
@@ -189,8 +189,7 @@ def _compare_events(recomputed: Recomputed, programmes: Programmes, coverage: Co
     account, until = recomputed.settled.account, coverage.timers_until
     due = account.next_due() if account else None
     if account and due is not None and due <= until and advance(account, until, programmes).entries:
-        when = to_datetime(due).isoformat(timespec="seconds")
-        yield Difference(Source.EVENT, f"a timer that was due at {when} has not run", settles=True)
+        yield Difference(Source.EVENT, f"a timer that was due at {seconds_text(due)} has not run", settles=True)
 
 
 def _compare_totals(record: list[Entry]) -> Iterator[Difference]:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from services.audit_trail import audited
-from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, seconds_text, stop, table
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
+from services.domain.formats import seconds_text
 from services.messaging import dead_letters
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLetters, RecordPosition
 from services.yaml_files.scalars import in_iso

@@ -12,7 +12,8 @@ import typer
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
 from services.api_keys.topic import REST_DAYS, keep_key, publish_key, publish_keys, read_keys, write_key
 from services.audit_trail import audited
-from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, seconds_text, stop, table
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
+from services.domain.formats import seconds_text
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
@@ -52,7 +53,7 @@ def create(
             publish_key(made.key, settings)
         report(
             {**_json(made.key), "key": None if file else made.text},
-            f"{made.key.key_id} expires {_iso(made.key.expires_time)}",
+            f"{made.key.key_id} expires {seconds_text(made.key.expires_time)}",
             f"written to {file}" if file else made.text,
             as_json=as_json,
         )
@@ -82,7 +83,7 @@ def ensure(
     with _readable_keys(settings), audited("loyalty keys ensure", settings) as details:
         key = keep_key(made, file, settings)
         details["key"] = key.key_id
-    report(_json(key), f"{key.key_id} in {file} expires {_iso(key.expires_time)}", as_json=as_json)
+    report(_json(key), f"{key.key_id} in {file} expires {seconds_text(key.expires_time)}", as_json=as_json)
 
 
 @app.command("list")
@@ -96,7 +97,7 @@ def show(*, as_json: AsJson = False) -> None:
             _state(key),
             " ".join(sorted(key.scopes)),
             ", ".join(sorted(key.store_ids)) or "all",
-            _iso(key.expires_time),
+            seconds_text(key.expires_time),
         )
         for key in keys
     )
@@ -156,10 +157,6 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _iso(milliseconds: int) -> str:
-    return seconds_text(milliseconds).replace("+00:00", "Z")
-
-
 def _state(key: ApiKey) -> str:
     if key.revoked_time:
         return "revoked"
@@ -173,7 +170,7 @@ def _json(key: ApiKey) -> dict[str, Any]:
         "state": _state(key),
         "scopes": sorted(key.scopes),
         "stores": sorted(key.store_ids),
-        "created_time": _iso(key.created_time),
-        "expires_time": _iso(key.expires_time),
-        "revoked_time": _iso(key.revoked_time) if key.revoked_time else None,
+        "created_time": seconds_text(key.created_time),
+        "expires_time": seconds_text(key.expires_time),
+        "revoked_time": seconds_text(key.revoked_time) if key.revoked_time else None,
     }

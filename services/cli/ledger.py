@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from schemas.topics import LOYALTY
-from services.cli.output import AsJson, announce_or_warn, clear_errors, read_settings, report, seconds_text, stop, table
+from services.cli.output import AsJson, announce_or_warn, clear_errors, read_settings, report, stop, table
 from services.cli.processes import AsJsonLines, replace_process
-from services.domain.formats import clamped_time_text
+from services.domain.formats import clamped_time_text, seconds_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

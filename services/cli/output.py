@@ -18,7 +18,6 @@ from rich.text import Text
 
 from services import settings
 from services.audit_trail import announce, operator
-from services.domain.formats import to_datetime
 from services.errors import UserError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
@@ -140,11 +139,6 @@ def table(*columns: str, rows: Iterable[Iterable[object]], title: str | None = N
     for row in rows:
         found.add_row(*("" if cell is None else str(cell) for cell in row))
     return found
-
-
-def seconds_text(milliseconds: int) -> str:
-    """The time as people read it: ISO 8601 in UTC, without a fraction of a second."""
-    return to_datetime(milliseconds).isoformat(timespec="seconds")
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from services.audit_trail import details_of, read_trail
-from services.cli.output import AsJson, clear_errors, read_settings, report, seconds_text, stop, table
+from services.cli.output import AsJson, clear_errors, read_settings, report, stop, table
+from services.domain.formats import seconds_text
 from services.messaging.avro import Record, UndecodableError
 
 

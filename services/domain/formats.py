@@ -52,6 +52,11 @@ def clamped_time_text(milliseconds: int) -> str:
     return time_text(min(max(milliseconds, FIRST_TIME), LAST_TIME))
 
 
+def seconds_text(milliseconds: int) -> str:
+    """Returns the time as commands show it: ISO 8601 in UTC without a fraction. It clamps as ``clamped_time_text``."""
+    return clamped_time_text(milliseconds).split(".")[0] + "Z"
+
+
 def short_time_text(milliseconds: int) -> str:
     """Returns the same as ``clamped_time_text``, but a full second has no fraction."""
     return clamped_time_text(milliseconds).replace(".000Z", "Z")

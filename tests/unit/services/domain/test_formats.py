@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from services.domain.formats import (
     clamped_time_text,
     points_text,
+    seconds_text,
     time_text,
     to_datetime,
     to_hundredths,
@@ -84,6 +85,7 @@ def test_milliseconds_and_datetimes_are_the_same_time(milliseconds):
 def test_times_are_written_in_utc(milliseconds, text):
     """A time outside of the calendar becomes the nearest time that has a text."""
     assert text == clamped_time_text(milliseconds)
+    assert text[:-5] + "Z" == seconds_text(milliseconds)
 
 
 def test_a_time_that_no_calendar_has_is_an_error():
