@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from services.cli.output import FAILED, MISUSED, announce_or_warn, clear_errors, read_settings, report, stop, table
+from services.cli.output import MISUSED, announce_or_warn, clear_errors, read_settings, report, stop, table
 from services.cli.processes import AsJsonLines, announce_command, exit_status, program, replace_process
 from services.cli.sql import clear_source_errors, warn_of_skipped
+from services.messaging.publishing import NoBrokerError
 from services.settings import Settings
 from services.start_up import local_folder, require_writable
 
@@ -106,18 +107,24 @@ def _write(chosen: Sequence[str], settings: Settings, *, as_json: bool) -> None:
     """Write each table. If a source cannot be read, only the tables that need it fail."""
     with clear_source_errors():
         from services.sql.database import Database
+        from services.sql.topics import is_topic
         from services.sql.written import write
-    announce_or_warn("loyalty export write", settings, tables=", ".join(chosen), to=settings.tables_dir)
+    error = announce_or_warn("loyalty export write", settings, tables=", ".join(chosen), to=settings.tables_dir)
+
+    def refuse_topics(table: str) -> None:
+        if isinstance(error, NoBrokerError) and is_topic(table):
+            raise error
+
     done = []
     for name in chosen:
-        with suppress(typer.Exit), clear_source_errors(), closing(Database(settings)) as database:
+        with suppress(typer.Exit), clear_source_errors(), closing(Database(settings, refuse_topics)) as database:
             done.append(write(name, database, settings))
             warn_of_skipped(database)
     rows = ((each.table, each.rows, "written" if each.changed else "unchanged", each.folder) for each in done)
     found = table("table", "rows", "files", "folder", rows=rows)
     report({"tables": [each._asdict() for each in done]}, *([found] if done else []), as_json=as_json)
-    if len(done) < len(chosen):
-        raise typer.Exit(FAILED)
+    if missing := [name for name in chosen if name not in {each.table for each in done}]:
+        stop(f"not written: {', '.join(missing)}. Correct the errors above, and run the command again")
 
 
 def _maintain(settings: Settings, *, as_json: bool) -> None:

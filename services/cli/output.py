@@ -56,18 +56,22 @@ def clear_errors() -> Iterator[None]:
         stop(f"{error.filename or 'I/O'}: {error.strerror or error}")
 
 
-def announce_or_warn(action: str, settings: Settings, **details: str) -> None:
+def announce_or_warn(action: str, settings: Settings, **details: str) -> UserError | None:
     """Record in the audit trail that a command begins. For commands that can work without Kafka.
 
     See ``announce`` for the arguments. If Kafka does not take the record, this function prints the record to stderr,
     and the command continues. Its user has the password of the database or the rights on the files, and could do the
     same without this program (decision 38).
+
+    Returns the error, or None if Kafka has the record.
     """
     try:
         announce(action, settings, **details)
     except (PublishError, SchemaRegistryUnavailableError) as error:
         record = orjson.dumps({"actor": operator(), "action": action, **details}).decode()
         typer.echo(f"warning: the topic audit-trail has no record of this command {record}: {error}", err=True)
+        return error
+    return None
 
 
 class _SafeConsole(Console):

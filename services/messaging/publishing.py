@@ -35,10 +35,14 @@ class PublishError(UserError):
     """Records did not reach the broker. The message names the broker or topic, and the reason."""
 
 
+class NoBrokerError(PublishError):
+    """No broker can be used. Each further attempt would wait for BROKER_TIMEOUT, too."""
+
+
 def connected_producer(settings: Settings, client_id: str, topics: Iterable[str], **more: clients.Option) -> Producer:
     """A producer, after a check that the broker answers and has these topics.
 
-    Raises PublishError if the check fails, after BROKER_TIMEOUT at the latest.
+    Raises PublishError if the check fails, after BROKER_TIMEOUT at the latest. NoBrokerError: no broker answers.
     """
     diagnosis = clients.ConnectionDiagnosis()
     overrides: dict[str, clients.Option] = {
@@ -61,7 +65,7 @@ def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]
             find_topic(producer, topic)
     except KafkaException as error:
         producer.poll(0)
-        raise PublishError(diagnosis.explain(settings)) from error
+        raise NoBrokerError(diagnosis.explain(settings)) from error
     return producer
 
 

@@ -51,6 +51,10 @@ def table_name(topic: Topic) -> str:
     return topic.name.replace("-", "_")
 
 
+def is_topic(table: str) -> bool:
+    return table in map(table_name, topics.ALL)
+
+
 def topic_schema(topic: Topic) -> pa.Schema:
     """The fields of the newest schema, and then the time and the position of the record."""
     fields = record_fields(topic.value) if topic.value else [pa.field(*each) for each in _DEAD_LETTER]
