@@ -162,7 +162,7 @@ async def overview_state(request: Request) -> Response:
 
 @router.get("/overview/reasons")
 async def overview_reasons(request: Request) -> Response:
-    answer = await ask(request, "GET", "/v1/dead-letters", limit=1)
+    answer = await ask(request, "GET", "/v1/dead-letters", limit=0)
     return page_of("overview_reasons.html", answer)
 
 

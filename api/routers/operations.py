@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from api.dependencies import OperationsDep
 from api.http import problems
 from api.http.bodies import JsonRoute
-from api.http.parameters import Limit
+from api.http.parameters import LONGEST_PAGE, IsInteger, Limit
 from api.http.responses import NO_STORE, json_response
 from api.operations import BrokerUnavailable, Excerpt, UnknownDeadLetter
 from api.schemas.fields import must_match
@@ -39,7 +39,9 @@ async def dead_letters(
     reason: Annotated[
         str | None, Query(max_length=200, description="Only those with this text in their reason, in any case.")
     ] = None,
-    limit: Limit = 50,
+    limit: Annotated[
+        int, Query(ge=0, le=LONGEST_PAGE, description="Entries in one page. 0 gives only the numbers."), IsInteger
+    ] = 50,
     cursor: Annotated[
         str | None, Query(max_length=100, description="`next` of the previous page."), must_match(_CURSOR, _NO_CURSOR)
     ] = None,
@@ -54,13 +56,15 @@ async def dead_letters(
     page = newest[:limit]
     caller = caller_of(request)
     shows_bytes = Scope.DEAD_LETTERS in caller.scopes and not caller.is_limited
+    # Only dead letters with their bytes are an export.
+    request.scope["is_export"] = shows_bytes and bool(page)
 
     def response() -> Response:
         body = {
             "total": reasons.total(),
             "reasons": dict(reasons.most_common()),
             "deadLetters": [_letter_body(letter, shows_bytes=shows_bytes) for letter in page],
-            "next": _cursor_of(page[-1].age) if len(newest) > limit else None,
+            "next": _cursor_of(page[-1].age) if page and len(newest) > limit else None,
         }
         return json_response(body, caching=NO_STORE)
 

@@ -19,13 +19,18 @@ _EXPORTS = frozenset(
     {
         "/v1/customers/{card}/entries",
         "/v1/customers/{card}/statement",
+        "/v1/dead-letters",
         "/v1/invoices/{invoice:path}/customers",
         "/v1/stores/{store}/all",
+        "/v1/stores/{store}/keys",
         "/v1/stores/{store}/range",
         "/v1/stores/{store}/local/all",
+        "/v1/stores/{store}/local/keys",
         "/v1/stores/{store}/local/range",
     }
 )
+"""A route can say in ``scope["is_export"]`` that its response has no data of customers."""
+
 _REFUSED = HTTPStatus.BAD_REQUEST
 _COMMAND_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _READS = frozenset({"GET", "HEAD"})
@@ -35,8 +40,8 @@ _READS_BY_POST = ("/v1/simulate", "/v1/stores/", "/v1/programmes/check")
 class RequestAudit:
     """Writes one record and one log line for each command, for each export, and for each refusal of them.
 
-    An export is a read of a customer's entries, or of many entries of a store. Only the instance that received the
-    request from the caller writes the record.
+    An export is a read of a customer's entries, of many entries of a store, or of dead letters. Only the instance that
+    received the request from the caller writes the record.
 
     Args:
         url: of this instance.
@@ -51,7 +56,7 @@ class RequestAudit:
         """Write the record of a request after its response, if the request belongs to the audit trail."""
         route = getattr(scope.get("route"), "path", "")
         is_read = scope["method"] in _READS or scope["path"].startswith(_READS_BY_POST)
-        if caller.is_forwarded or not route or (is_read and route not in _EXPORTS):
+        if caller.is_forwarded or not route or (is_read and not scope.get("is_export", route in _EXPORTS)):
             return
         texts = scope.get("path_params", {})
         # The path of a refused request can contain anything, even a card in the wrong place. So keep only command ids.

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from services.audit_trail import audited
+from services.audit_trail import announce, audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.domain.formats import seconds_text
 from services.messaging import dead_letters
@@ -30,6 +30,8 @@ def list_letters(
     """Show dead letters. --json also shows their keys and values."""
     settings = read_settings()
     with clear_errors():
+        if as_json:
+            announce("loyalty dead-letters list", settings, limit=f"{limit}")
         reasons, newest = dead_letters.newest_of(DeadLetters(settings, DeadLetterFilter(reason)), limit)
     latest = newest[::-1]
     value = {

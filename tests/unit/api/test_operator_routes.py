@@ -124,6 +124,8 @@ def test_dead_letters_are_counted_and_shown(client: TestClient) -> None:
     } == body["deadLetters"][-1]
     some = client.get("/v1/dead-letters", params={"reason": "NOT-json", "limit": 1}).json()
     assert (2, ["0:2"]) == (some["total"], [each["position"] for each in some["deadLetters"]])
+    none = client.get("/v1/dead-letters", params={"limit": 0}).json()
+    assert (3, [], None) == (none["total"], none["deadLetters"], none["next"])
 
 
 def test_every_dead_letter_is_on_one_page(client: TestClient) -> None:
@@ -228,7 +230,7 @@ def test_a_schema_registry_that_does_not_answer_is_a_problem(
 
 def test_bytes_are_masked_without_their_scope(kafka: Kafka, tmp_path: Path) -> None:
     """An operator sees the reasons. Keys and values have personal data of all cards and shops. So a caller with a limit
-    sees none, and replays none.
+    sees none, and replays none. The audit trail has each read with bytes, and each refusal.
     """
     secured = SecuredGroup(tmp_path)
     instance = Instance("http://one:8080", secured.security("http://one:8080"))
@@ -253,6 +255,12 @@ def test_bytes_are_masked_without_their_scope(kafka: Kafka, tmp_path: Path) -> N
             assert (shown == {None}) == all(each["text"] is None and each["hex"] is None for each in letters)
             page = client.get("/console/operations/dead-letters", headers={"Cookie": f"{COOKIE}={text}"}).text
             assert (shown == {None}) == ("bytes, hidden" in page) != ("Replay the selection" in page)
+            assert "not-json" in client.get("/console/overview/reasons", headers={"Cookie": f"{COOKIE}={text}"}).text
+        assert 403 == client.get("/v1/dead-letters", headers=bearer(secured.key(Scope.POINTS_ADJUST).text)).status_code
+    read, replayed = "GET /v1/dead-letters", "POST /v1/dead-letters/replay"
+    assert [(replayed, "403"), (replayed, "403"), (read, "200"), (read, "200"), (read, "403")] == [
+        (each["Action"], each["Outcome"]) for each in secured.trail.records
+    ]
 
 
 def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka) -> None:

@@ -238,6 +238,13 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
         ("GET", f"{card}/statement"): ("GET /v1/customers/{card}/statement", 403, customer, {}),
         ("GET", "/v1/invoices/A%20b/customers"): ("GET /v1/invoices/{invoice:path}/customers", 403, "", {}),
         ("GET", "/v1/stores/customer-balances/all"): ("GET /v1/stores/{store}/all", 403, "", {}),
+        ("POST", "/v1/stores/customer-balances/keys"): ("POST /v1/stores/{store}/keys", 403, "", {}),
+        ("POST", "/v1/stores/programmes/local/keys"): (
+            "POST /v1/stores/{store}/local/keys",
+            200,
+            "",
+            {"store": "programmes"},
+        ),
         ("GET", "/v1/stores/programmes/all"): ("GET /v1/stores/{store}/all", 200, "", {"store": "programmes"}),
         ("HEAD", f"{card}/statement"): ("HEAD /v1/customers/{card}/statement", 403, customer, {}),
         ("HEAD", "/v1/stores/programmes/all"): ("HEAD /v1/stores/{store}/all", 200, "", {"store": "programmes"}),
@@ -245,7 +252,7 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
     with TestClient(with_marks(instance).app, raise_server_exceptions=False) as client, capture_logs() as logs:
         client.post(f"{card}/redemptions?timeout=0", json={"points": "1"}, headers=headers)
         for method, path in records:
-            client.request(method, path, headers=headers)
+            client.request(method, path, json={"keys": ["1"]} if path.endswith("/keys") else None, headers=headers)
         client.get(f"{card}/balance", headers=headers)
         client.head(f"{card}/balance", headers=headers)
         client.post("/v1/simulate", json={"TotalAmount": 1.0}, headers=headers)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from services.cli import app, dead_letters
 from services.messaging.dead_letters import DeadLetter, RecordPosition
+from services.messaging.publishing import PublishError
 
 VALUE = bytes(range(256)) * 64
 LETTERS = [
@@ -21,6 +22,7 @@ LETTERS = [
 @pytest.fixture(autouse=True)
 def _topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "DeadLetters", lambda *_: LETTERS)
+    monkeypatch.setattr(dead_letters, "announce", lambda *_, **__: None)
 
 
 def loyalty(*arguments: str) -> Result:
@@ -35,6 +37,19 @@ def test_the_newest_dead_letters_are_listed_with_their_whole_values() -> None:
     assert ["0:1", "0:2"] == [each["place"] for each in shown["dead_letters"]]
     assert {VALUE} == {base64.b64decode(each["value_base64"]) for each in shown["dead_letters"]}
     assert str(len(VALUE)) in loyalty("list").stdout
+
+
+def test_whole_values_are_shown_only_after_a_record_in_the_audit_trail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have personal data. The table has none."""
+
+    def refuse(action: str, *_: object, **details: str) -> None:
+        raise PublishError(f"no record of {action} {details}")
+
+    monkeypatch.setattr(dead_letters, "announce", refuse)
+    refused = loyalty("list", "--json")
+    assert (1, "") == (refused.exit_code, refused.stdout)
+    assert "no record of loyalty dead-letters list {'limit': '50'}" in refused.stderr
+    assert 0 == loyalty("list").exit_code
 
 
 def test_a_replay_names_the_positions_without_a_dead_letter() -> None:
