@@ -72,7 +72,7 @@ images: ## build the images of docker-compose.yml (BASE_IMAGE=, BUILD_NETWORK=ho
 sbom: setup ## write the SBOM of each image into var/sbom (CycloneDX)
 	$(BIN)/python -m infra.supply_chain sbom
 
-audit-dependencies: setup ## compare all locked packages and jars with OSV exports, without network (OSV="PyPI.zip Maven.zip")
+audit-dependencies: setup ## compare all packages, jars and scripts with OSV exports, without network (OSV="PyPI.zip Maven.zip npm.zip")
 	@$(BIN)/python -m infra.supply_chain audit $(OSV)
 
 test-containers: setup images ## run the tests of the images, of the whole stack in containers and of the Spark cluster

@@ -15,7 +15,7 @@ from infra import setup
 from infra.local import jars
 from infra.supply_chain import components, images
 from infra.supply_chain.advisories import Advisories, ExportError, Finding, read_exports
-from infra.supply_chain.components import MAVEN, PYPI, Component
+from infra.supply_chain.components import MAVEN, NPM, PYPI, Component
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -28,6 +28,7 @@ _AFFECTED, _UNREADABLE = 1, 2
 class Ecosystem(StrEnum):
     PYPI = PYPI
     MAVEN = MAVEN
+    NPM = NPM
 
 
 @app.command()
@@ -38,15 +39,15 @@ def audit(
     *,
     ecosystem: Annotated[list[Ecosystem] | None, typer.Option(help="Check only this ecosystem. Default: all.")] = None,
 ) -> None:
-    """Compare all locked packages and jars with OSV exports. The command uses no network.
+    """Compare all locked packages, jars and scripts for browsers with OSV exports. The command uses no network.
 
     The exit status is 1 if an advisory applies that infra/accepted-advisories.yaml does not accept, 2 if the check is
     not possible, and otherwise 0.
     """
     chosen = [*map(str, ecosystem or Ecosystem)]
     try:
-        advisories = Advisories(read_exports(exports), chosen)
         checked = [each for each in locked() if each.ecosystem in chosen]
+        advisories = Advisories(read_exports(exports), checked)
         accepted = accepted_ids(ACCEPTED, datetime.now(UTC).date())
     except (ExportError, jars.JarsError, setup.SetupError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
@@ -76,9 +77,10 @@ def sbom(to: Annotated[Path, typer.Option(help="Folder of the files.")] = jars.R
 
 
 def locked() -> list[Component]:
-    """All components of the lock files, and the jars in the package pyspark, without duplicates."""
+    """All components of the lock files, the jars in the package pyspark, and the scripts, without duplicates."""
     found = {each for lock in LOCKS for each in components.packages(lock)}
     found |= {each for name in jars.STACK.configurations for each in components.locked_jars(name)}
+    found |= {*components.scripts(components.CONSOLE_SCRIPTS + components.DOCUMENTATION_SCRIPTS)}
     return sorted(found | {*components.spark_jars()})
 
 

@@ -2,17 +2,17 @@
 
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 from packaging.utils import canonicalize_name
-from univers.versions import InvalidVersion, MavenVersion, PypiVersion, Version
+from univers.versions import InvalidVersion, MavenVersion, PypiVersion, SemverVersion, Version
 
-from infra.supply_chain.components import MAVEN, PYPI, Component
+from infra.supply_chain.components import MAVEN, NPM, PYPI, Component
 
-_VERSIONS: Mapping[str, type[Version]] = {PYPI: PypiVersion, MAVEN: MavenVersion}
+_VERSIONS: Mapping[str, type[Version]] = {PYPI: PypiVersion, MAVEN: MavenVersion, NPM: SemverVersion}
 
 
 class ExportError(ValueError):
@@ -34,9 +34,11 @@ class Finding(NamedTuple):
 
 
 class Advisories:
-    """The advisories of an OSV export about these ecosystems."""
+    """The advisories of an OSV export about these components. Those about other components need no memory."""
 
-    def __init__(self, records: Iterable[Mapping[str, Any]], ecosystems: Iterable[str]) -> None:
+    def __init__(self, records: Iterable[Mapping[str, Any]], components: Collection[Component]) -> None:
+        ecosystems = {each.ecosystem for each in components}
+        wanted = {(each.ecosystem, each.name) for each in components}
         self._of: defaultdict[tuple[str, str], list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = defaultdict(list)
         seen = set()
         for record in records:
@@ -45,9 +47,9 @@ class Advisories:
                 ecosystem = affected.get("package", {}).get("ecosystem", "").partition(":")[0]
                 if ecosystem in ecosystems:
                     seen.add(ecosystem)
-                    for name in _keys(ecosystem, affected["package"]["name"]):
-                        self._of[ecosystem, name].append((record, affected))
-        if missing := sorted({*ecosystems} - seen):
+                    for key in _keys(ecosystem, affected["package"]["name"]) & wanted:
+                        self._of[key].append((record, affected))
+        if missing := sorted(ecosystems - seen):
             raise ExportError(
                 f"the export has no advisory about {' and '.join(missing)}, so nothing would be checked: give the "
                 "export of each ecosystem, or name the ecosystems with --ecosystem"
@@ -64,9 +66,10 @@ class Advisories:
         yield from found.values()
 
 
-def _keys(ecosystem: str, name: str) -> set[str]:
-    """The component names that an advisory applies to. For a jar whose group is not known, any group matches."""
-    return {canonicalize_name(name)} if ecosystem == PYPI else {name, name.partition(":")[2]}
+def _keys(ecosystem: str, name: str) -> set[tuple[str, str]]:
+    """The components that an advisory applies to. For a jar whose group is not known, any group matches."""
+    names = {canonicalize_name(name)} if ecosystem == PYPI else {name, name.rpartition(":")[2]}
+    return {(ecosystem, each) for each in names}
 
 
 def is_affected(component: Component, affected: Mapping[str, Any]) -> bool:

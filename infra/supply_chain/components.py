@@ -1,11 +1,12 @@
-"""The components of the project and its images: Python packages of the lock files, and jars."""
+"""The components of the project and its images: Python packages of the lock files, jars, and scripts for browsers."""
 
 import hashlib
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -14,13 +15,23 @@ from packaging.utils import canonicalize_name
 from infra import setup
 from infra.local import folders, jars
 
-PYPI, MAVEN = "PyPI", "Maven"
+PYPI, MAVEN, NPM = "PyPI", "Maven", "npm"
 """Ecosystems, as OSV names them (https://ossf.github.io/osv-schema/#defined-ecosystems)."""
 
 # The Python of the images (Debian 12).
 _ENVIRONMENT = {"python_version": "3.11", "python_full_version": "3.11.2", "sys_platform": "linux"}
 _ENVIRONMENT |= {"platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython"}
 _ENVIRONMENT |= {"platform_python_implementation": "CPython", "platform_machine": "x86_64"}
+
+_CONSOLE = jars.ROOT / "api" / "console" / "static"
+_SCRIPTS = {
+    "htmx.org": (_CONSOLE / "htmx.min.js", r'version:"([\d.]+)"'),
+    "swagger-ui-dist": (files("fastapi_offline") / "static" / "swagger-ui-bundle.js", r'PACKAGE_VERSION:"([\d.]+)"'),
+    "uplot": (_CONSOLE / "uPlot.iife.min.js", r"\(v([\d.]+)\)"),
+}
+"""The scripts that the API gives to browsers, by their package in npm, and where they have their version."""
+
+CONSOLE_SCRIPTS, DOCUMENTATION_SCRIPTS = ("htmx.org", "uplot"), ("swagger-ui-dist",)
 
 # The cache has a folder for each group, which has a folder for each artifact.
 _IVY_CACHE = folders.downloads() / "ivy"
@@ -33,7 +44,8 @@ class Component:
     Attributes:
         name: the name in the ecosystem: ``requests``, or ``org.apache.kafka:kafka-clients``. If the group of a jar is
             not known, only the name of the artifact.
-        sha256: of a jar, in hexadecimal digits; empty for a package, because its file differs between platforms.
+        sha256: of a jar or script, in hexadecimal digits; empty for a package, because its file differs between
+            platforms.
     """
 
     ecosystem: str
@@ -63,6 +75,14 @@ def locked_jars(configuration: str) -> list[Component]:
 def spark_jars() -> list[Component]:
     """The jars inside of the installed package pyspark."""
     return [*map(_jar, sorted(jars.ivy_jar().parent.glob("*.jar")))]
+
+
+def scripts(names: Iterable[str]) -> Iterator[Component]:
+    """The scripts for browsers with these names."""
+    for name in names:
+        file, version = _SCRIPTS[name]
+        content = file.read_bytes()
+        yield Component(NPM, name, re.findall(version, content.decode())[0], hashlib.sha256(content).hexdigest())
 
 
 @cache  # the jars of Spark are in the SBOM of an image and in the lock

@@ -20,7 +20,7 @@ from packageurl import PackageURL
 
 from infra.local import jars
 from infra.supply_chain import components
-from infra.supply_chain.components import MAVEN, PYPI, Component
+from infra.supply_chain.components import CONSOLE_SCRIPTS, DOCUMENTATION_SCRIPTS, MAVEN, NPM, PYPI, Component
 
 _COMPOSE = jars.ROOT / "docker-compose.yml"
 
@@ -85,8 +85,9 @@ def _installed(text: str, target: str | None) -> Iterator[Component]:
         # The Dockerfile uninstalls the packages of build.txt again.
         (lock,) = re.findall(r"for file in build (\w+); do", text)
         yield from components.packages(lock)
-        if lock == "pipeline":
-            yield from components.spark_jars()
+        yield from components.spark_jars() if lock == "pipeline" else components.scripts(DOCUMENTATION_SCRIPTS)
+    if "COPY api api" in own:
+        yield from components.scripts(CONSOLE_SCRIPTS)
     for configuration in re.findall(r"^COPY --from=jars /app/var/jars/(\w+) ", own, re.MULTILINE):
         yield from components.locked_jars(configuration)
 
@@ -97,6 +98,8 @@ def _described(each: Component) -> BomComponent:
         purl = PackageURL("pypi", None, name, each.version)
     elif each.ecosystem == MAVEN:
         purl = PackageURL("maven" if group else "generic", group or None, name, each.version)
+    elif each.ecosystem == NPM:
+        purl = PackageURL("npm", None, name, each.version)
     else:
         purl = PackageURL("deb", "debian", name, qualifiers={"distro": "bookworm"})
     hashes = [HashType(alg=HashAlgorithm.SHA_256, content=each.sha256)] if each.sha256 else []

@@ -1,6 +1,7 @@
 """The audit of dependencies against an OSV export, and the SBOMs of the images."""
 
 import json
+import re
 import zipfile
 from datetime import date
 from pathlib import Path
@@ -14,7 +15,7 @@ from typer.testing import CliRunner, Result
 from infra.local import jars
 from infra.supply_chain import __main__ as supply_chain
 from infra.supply_chain.advisories import Advisories, ExportError, is_affected, read_exports
-from infra.supply_chain.components import MAVEN, PYPI, Component, locked_jars, packages
+from infra.supply_chain.components import MAVEN, NPM, PYPI, Component, locked_jars, packages
 from infra.supply_chain.images import images, sbom
 
 # One process hashes the jars.
@@ -33,7 +34,11 @@ def advisory(name: str, ecosystem: str = PYPI, **fields: Any) -> dict[str, Any]:
     return {"id": "GHSA-test", "summary": "A planted problem", "affected": [affected], **fields}
 
 
-HARMLESS = [advisory("no-such-package", id="GHSA-1"), advisory("no.such:jar", MAVEN, id="GHSA-2")]
+HARMLESS = [
+    advisory("no-such-package", id="GHSA-1"),
+    advisory("no.such:jar", MAVEN, id="GHSA-2"),
+    advisory("fastapi", NPM, id="GHSA-3"),
+]
 
 
 def export(folder: Path, *records: dict[str, Any]) -> Path:
@@ -66,7 +71,13 @@ def version_of(locked: list[Component], name: str) -> str:
 
 @pytest.mark.parametrize(
     ("ecosystem", "name"),
-    [(PYPI, "FastAPI"), (PYPI, "pytest"), (MAVEN, "org.apache.kafka:kafka-clients"), (MAVEN, "org.apache.derby:derby")],
+    [
+        (PYPI, "FastAPI"),
+        (PYPI, "pytest"),
+        (MAVEN, "org.apache.kafka:kafka-clients"),
+        (MAVEN, "org.apache.derby:derby"),
+        (NPM, "htmx.org"),
+    ],
 )
 def test_a_planted_advisory_fails_the_audit(tmp_path: Path, ecosystem: str, name: str) -> None:
     """The audit names component, advisory and fix. A jar without a group is found by its artifact."""
@@ -83,9 +94,8 @@ def test_without_an_advisory_the_audit_passes(tmp_path: Path, locked: list[Compo
     """Advisories about other packages, about other versions and withdrawn ones do not count."""
     fixed = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": version_of(locked, "fastapi")}]}]
     others = [
-        advisory("fastapi", id="GHSA-3", ranges=fixed),
-        advisory("fastapi", id="GHSA-4", withdrawn="2026-01-01T00:00:00Z"),
-        advisory("fastapi", "npm", id="GHSA-5"),
+        advisory("fastapi", id="GHSA-4", ranges=fixed),
+        advisory("fastapi", id="GHSA-5", withdrawn="2026-01-01T00:00:00Z"),
         advisory("fastapi", id="GHSA-6", ranges=[{"type": "GIT", "events": [{"introduced": "0"}]}]),
     ]
     result = audit(export(tmp_path, *HARMLESS, *others))
@@ -97,7 +107,7 @@ def test_an_export_without_an_ecosystem_is_refused(tmp_path: Path) -> None:
     """An export about other packages must not look like success. --ecosystem leaves the others out."""
     only_pypi = export(tmp_path, HARMLESS[0])
 
-    assert (2, True) == (audit(only_pypi).exit_code, "no advisory about Maven" in audit(only_pypi).stderr)
+    assert (2, True) == (audit(only_pypi).exit_code, "no advisory about Maven and npm" in audit(only_pypi).stderr)
     assert 0 == audit(only_pypi, "--ecosystem", "PyPI").exit_code
     (tmp_path / "empty").mkdir()
     assert 2 == audit(tmp_path / "empty").exit_code
@@ -133,7 +143,7 @@ def test_exports_are_archives_folders_or_files(tmp_path: Path) -> None:
         ([{"introduced": "0"}, {"limit": "2.0"}], ["1.9"], ["2.0", "2.1"]),
     ],
 )
-@pytest.mark.parametrize("ecosystem", [PYPI, MAVEN])
+@pytest.mark.parametrize("ecosystem", [PYPI, MAVEN, NPM])
 def test_versions_are_compared_as_osv_says(
     ecosystem: str, events: list[dict[str, str]], affected: list[str], safe: list[str]
 ) -> None:
@@ -155,7 +165,8 @@ def test_an_advisory_counts_once() -> None:
     """A record can have several entries about one package."""
     twice = advisory("fastapi")
     twice["affected"] *= 2
-    assert 1 == len([*Advisories([twice], [PYPI]).about(Component(PYPI, "fastapi", "1.0"))])
+    fastapi = Component(PYPI, "fastapi", "1.0")
+    assert 1 == len([*Advisories([twice], [fastapi]).about(fastapi)])
 
 
 def test_accepted_advisories_need_a_reason_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,14 +229,18 @@ def test_each_image_has_a_valid_sbom(image: str, sboms: Path, monkeypatch: pytes
 
 
 def test_sboms_have_what_the_images_install(sboms: Path) -> None:
-    """Python packages, jars with their checksums, and the packages of Debian. Build tools are not in an image."""
+    """Python packages, jars and scripts with checksums, and the packages of Debian. Build tools are not in an image."""
     documents = {image: json.loads((sboms / f"{image}.cdx.json").read_text(encoding="utf-8")) for image in images()}
     purls = {image: {each["purl"]: each for each in found["components"]} for image, found in documents.items()}
     api, cli, pipeline, kafka, postgres = (
         purls[f"retail-loyalty-{name}"] for name in ("api", "cli", "pipeline", "kafka", "postgres")
     )
 
-    assert api.keys() == cli.keys()
+    assert {"htmx.org", "uplot"} == {api[purl]["name"] for purl in api.keys() - cli.keys()}
+    scripts = {each["name"]: each["version"] for purl, each in api.items() if purl.startswith("pkg:npm/")}
+    assert {"htmx.org", "swagger-ui-dist", "uplot"} == scripts.keys()
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in scripts.values())
+    assert not [purl for purl in pipeline if purl.startswith("pkg:npm/")]
     assert {"pkg:deb/debian/postgresql-15?distro=bookworm"} == {purl for purl in postgres if purl.startswith("pkg:deb")}
     java = "pkg:deb/debian/openjdk-17-jre-headless?distro=bookworm"
     assert (True, True, False) == (java in pipeline, java in kafka, java in api)
@@ -249,4 +264,4 @@ def test_changed_jars_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_export_without_advisories_is_refused() -> None:
     with pytest.raises(ExportError, match="PyPI"):
-        Advisories([], [PYPI])
+        Advisories([], [Component(PYPI, "fastapi", "1.0")])
