@@ -68,8 +68,8 @@ LOYALTY_DECISIONS = Topic(
     "loyalty-decisions", key="CommandID", value="Decision", retention=timedelta(days=20), compacted=True
 )
 LOYALTY_PROGRAMMES = Topic("loyalty-programmes", key="Version", value="ProgrammeVersion", partitions=1, retention=None)
-# Each window keeps its latest record until the retention ends. The key contains the store and the minute, so the
-# windows of one store are in all partitions.
+# Each window keeps its latest record until the retention ends. The key contains the shop and the minute, so the
+# windows of one shop are in all partitions.
 STORE_SALES = Topic("store-sales", key="StoreID@WindowStart", value="StoreSales", compacted=True)
 STORES = Topic("stores", key="StoreID", value="Store", partitions=1, retention=None)
 API_KEYS = Topic("api-keys", key="KeyID", value="ApiKey", partitions=1, retention=None)

@@ -29,7 +29,7 @@ def names_original(invoice: Column) -> Column:
 
 
 def net_amount(invoice: Column) -> Column:
-    """The amount that the invoice adds to the sales of its store. A return subtracts, with any sign of the till.
+    """The amount that the invoice adds to the sales of its shop. A return subtracts, with any sign of the till.
 
     If a return has lines of both signs, its sign has a meaning: the customer can pay more for a discount that the
     return takes back than the shop pays for the returned goods.

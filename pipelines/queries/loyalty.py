@@ -1,6 +1,6 @@
 """The loyalty query, the single writer of accounts: processes invoices and commands by customer, in time order.
 
-The key of an invoice is its store, and a customer shops in many stores. So the query shuffles the events by card. The
+The key of an invoice is its shop, and a customer buys in many shops. So the query shuffles the events by card. The
 domain decides about each event. ``pipelines.accounts`` reads and writes the accounts in Spark's state.
 """
 

@@ -1,4 +1,4 @@
-"""The sales query: the sales of each store in each minute, as a compacted changelog that the API serves by window."""
+"""The sales query: the sales of each shop in each minute, as a compacted changelog that the API serves by window."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F

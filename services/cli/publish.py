@@ -44,7 +44,7 @@ def simulate(  # noqa: PLR0913 - each option is a parameter
         float, typer.Option(min=0, max=LARGEST_OFFLINE, help="Share of invoices that offline tills send hours later.")
     ] = DEFAULT.offline,
     customers: Annotated[int, typer.Option(help="Number of customers.")] = DEFAULT.customers,
-    stores: Annotated[int, typer.Option(help="Number of stores.")] = DEFAULT.stores,
+    stores: Annotated[int, typer.Option(help="Number of shops.")] = DEFAULT.stores,
     day: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The simulated day.")] = f"{DEFAULT.day}",  # type: ignore[assignment]
     as_json: AsJson = False,
 ) -> None:

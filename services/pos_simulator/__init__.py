@@ -1,1 +1,1 @@
-"""Simulated trading days of a chain of stores, and the replay of recorded invoices."""
+"""Simulated trading days of a chain of shops, and the replay of recorded invoices."""

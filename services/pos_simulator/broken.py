@@ -37,7 +37,7 @@ class Broken(NamedTuple):
     """A broken message.
 
     Attributes:
-        key: None if the store is unknown.
+        key: None if the shop is unknown.
         violation: the reason why the invoice is invalid; None if it cannot be decoded.
     """
 

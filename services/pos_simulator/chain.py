@@ -1,6 +1,6 @@
-"""The simulated chain: its stores and tills, and its customers.
+"""The simulated chain: its shops and tills, and its customers.
 
-The chain depends only on its size and not on the seed. Another seed gives another day with the same stores and
+The chain depends only on its size and not on the seed. Another seed gives another day with the same shops and
 customers.
 """
 
@@ -10,7 +10,7 @@ from functools import cached_property
 from services.domain.invoice import DeliveryAddress
 
 LARGEST_CHAIN = 9_000
-"""Store ids have four digits, as in the recorded invoices."""
+"""The ids of shops have four digits, as in the recorded invoices."""
 
 TILLS_PER_STORE = 5
 CASHIERS_PER_STORE = 12
@@ -38,7 +38,7 @@ _STREETS = (
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A store with the ids of its tills and cashiers."""
+    """A shop with the ids of its tills and cashiers."""
 
     store_id: str
     key: bytes
@@ -54,7 +54,7 @@ class Shopper:
     """A customer with a card.
 
     Attributes:
-        stores: the stores of ten typical visits.
+        stores: the shops of ten typical visits.
         address: all invoices of the customer share it, so it must not change.
     """
 
@@ -64,7 +64,7 @@ class Shopper:
 
 
 class Chain:
-    """The stores and customers of a chain. A customer is created at the first visit."""
+    """The shops and customers of a chain. A customer is created at the first visit."""
 
     def __init__(self, stores: int) -> None:
         self._size = stores
@@ -84,7 +84,7 @@ class Chain:
     def _new_shopper(self, number: int) -> Shopper:
         scattered = number * _SCATTER % 2**32
         nearest = scattered % self._size
-        # Six visits in the nearest store, three in the next one, one elsewhere.
+        # Six visits in the nearest shop, three in the next one, one elsewhere.
         others = ((nearest + 1) % self._size, (nearest + 2 + scattered // 7 % 5) % self._size)
         visits = (nearest,) * 6 + (others[0],) * 3 + (others[1],)
         card = str(1_000_000_000 + number * _SCATTER % _CARDS)
@@ -102,7 +102,7 @@ def _store(number: int) -> Store:
 
 
 def _address(scattered: int, store: int) -> DeliveryAddress:
-    """An address in the city of the store."""
+    """An address in the city of the shop."""
     city, state, pin = _PLACES[store % len(_PLACES)]
     street = _STREETS[scattered // 11 % len(_STREETS)]
     return DeliveryAddress(

@@ -27,7 +27,7 @@ _DISCOUNTED = 0.2
 class Returning:
     """Gives the invoices of a day, and replaces some of them by returns and exchanges.
 
-    A return happens in the store of the invoice that it replaces. In most cases this is not the store of the purchase.
+    A return happens in the shop of the invoice that it replaces. In most cases this is not the shop of the purchase.
     Some customers forget their card, and some give the card of somebody else. Some tills send returns with positive
     amounts. Some send the original after its return.
 

@@ -40,7 +40,7 @@ class Options:
         returns, exchanges: shares of the invoices that return items of an earlier one.
         offline: the share of the invoices that a till sends hours later, with the times of their receipts.
         customers: the number of customers, with and without PRIME.
-        day: in the time zone of the stores (``invoicing.TIME_ZONE``).
+        day: in the time zone of the shops (``invoicing.TIME_ZONE``).
     """
 
     count: int = 2_000

@@ -23,7 +23,7 @@ entry is from an invoice.
 
 _AVRO = {"string": "VARCHAR", "long": "BIGINT", "int": "INTEGER", "double": "DOUBLE"}
 _MEANINGS = {
-    "InvoiceNumber": "Identifies the invoice across all stores.",
+    "InvoiceNumber": "Identifies the invoice across all shops.",
     "CreatedTime": "The till's clock, milliseconds since the epoch.",
     "CustomerType": "PRIME or NONPRIME.",
     "ItemPrice": "Price of one item, in money.",
@@ -55,8 +55,8 @@ INVOICES = Table(
     "an invoice that has line items",
     "line_items",
     (
-        Column("InvoiceNumber", "VARCHAR", "Identifies the invoice across all stores."),
-        Column("StoreID", "VARCHAR", "The store."),
+        Column("InvoiceNumber", "VARCHAR", "Identifies the invoice across all shops."),
+        Column("StoreID", "VARCHAR", "The shop."),
         _DATE,
         Column("CreatedTime", "TIMESTAMP", "The till's clock in UTC. Null if it is not usable."),
         Column("CustomerType", "VARCHAR", "PRIME or NONPRIME."),
@@ -80,7 +80,7 @@ INVOICES = Table(
             any_value(DeliveryType) AS DeliveryType, any_value(City) AS City, any_value(State) AS State,
             count(*) AS Lines, coalesce(sum(amount) FILTER (NOT is_return), 0)::DECIMAL(38, 2) AS Sold,
             coalesce(abs(sum(amount) FILTER (is_return)), 0)::DECIMAL(38, 2) AS Returned
-        -- A till can use a number again. The lines of one invoice have the same store and the same time.
+        -- A till can use a number again. The lines of one invoice have the same shop and the same time.
         FROM lines GROUP BY InvoiceNumber, StoreID, lines.CreatedTime
     )
     SELECT *, (Sold - Returned)::DECIMAL(38, 2) AS Net FROM totals
@@ -207,10 +207,10 @@ DEAD_LETTERS_BY_REASON = Table(
 
 SALES_BY_MINUTE = Table(
     "sales_by_minute",
-    "a store and a minute",
+    "a shop and a minute",
     "topic store-sales",
     (
-        Column("StoreID", "VARCHAR", "The store."),
+        Column("StoreID", "VARCHAR", "The shop."),
         Column("Minute", "TIMESTAMP", "Start of the minute in UTC, by the broker's clock."),
         Column("Invoices", "BIGINT", "Number of valid invoices, each once, returns included."),
         Column("Net", "DECIMAL(28,2)", "Sum of the invoices, in money. Returns are subtracted."),

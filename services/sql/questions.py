@@ -95,7 +95,7 @@ QUESTIONS = (
     ),
     Question(
         "repeat-rate",
-        "Which share of a store's members has bought there more than once? Only invoices with line items count. "
+        "Which share of a shop's members has bought there more than once? Only invoices with line items count. "
         "A replaced card counts as another member.",
         """
         WITH nearest AS (
@@ -149,7 +149,7 @@ QUESTIONS = (
     ),
     Question(
         "return-rate",
-        "Which share of its sales does each store take back?",
+        "Which share of its sales does each shop take back?",
         """
         SELECT StoreID, sum(Sold) AS Sold, sum(Returned) AS Returned,
             round(100 * sum(Returned) / nullif(sum(Sold), 0), 2) AS Percent
