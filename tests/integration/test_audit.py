@@ -38,7 +38,7 @@ from tests.support.processes import (
 )
 
 ROOT = Path(__file__).parents[2]
-A, B, C = "8001-A", "8002-B", "8003-C"
+A, B, C = "CARD8001A", "CARD8002B", "CARD8003C"
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from tests.support.release_data import continue_release
 from tests.support.release_maker import LINES
 
 DATA = Path(__file__).parents[1] / "data" / "release-0.1" / "data.tar.xz"
-A, B, C, D = "ABCD"
+A, B, C = "ABC"  # the cards of release 0.1
+D = "CARD4D"
 
 
 @pytest.mark.usefixtures("topics_created")

@@ -51,9 +51,9 @@ from tests.support.processes import (
     wait_until,
 )
 
-CARDS = ("7001-A", "7002-B")
+CARDS = ("CARD7001A", "CARD7002B")
 A, B = CARDS
-IMPORTED = "7003-C"
+IMPORTED = "CARD7003C"
 
 
 def run(spark, settings, query=LOYALTY):

@@ -39,7 +39,7 @@ from tests.support.processes import (
 )
 from tests.support.waiting import wait_for
 
-A, B, C, D = "9001-A", "9002-B", "9003-C", "9004-D"
+A, B, C, D = "CARD9001A", "CARD9002B", "CARD9003C", "CARD9004D"
 OTHERS = (Source.LEDGER, Source.BALANCE)
 
 

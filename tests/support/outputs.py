@@ -28,17 +28,7 @@ import httpx
 import pytest
 
 SEARCHED = {"integration", "spark"}
-"""The folders of the tests whose outputs the plugin searches."""
-
-FAILING = {
-    *("test_balance_lookup", "test_commands", "test_interactive_queries", "test_ledger", "test_planted"),
-    *("test_security", "test_store_queries", "test_webhooks"),
-}
-"""After a finding, the tests of these files fail. Findings of other files are printed at the end of the run. Add a file
-here after a run without findings.
-"""
-
-_SECTION = "findings in outputs"
+"""The folders of the tests whose outputs the plugin searches. A finding fails the test."""
 
 _CREDENTIALS = re.compile(rb"lk_[0-9a-f]{12}_[\w-]{43}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|whsec_[\w+/=]{8,}")
 _RECOGNISABLE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]{5,}|\d{9,}")
@@ -174,22 +164,12 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """If an output contains a card or credentials, let the teardown of the test fail, or only record the finding."""
+    """If an output contains a card or credentials, let the teardown of the test fail."""
     report = yield
     if call.when == "teardown" and item.path.parent.name in SEARCHED:
         for name, text in report.sections:
             OUTPUTS.add_text(name, text)
         if found := OUTPUTS.findings():
             text = "\n".join(["an output has a card or credentials of the test:", *sorted(set(found))])
-            report.sections.append((_SECTION, text))
-            if item.path.stem in FAILING:
-                report.outcome, report.longrepr = "failed", text
+            report.outcome, report.longrepr = "failed", text
     return report
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the findings that do not fail their tests."""
-    for report in terminalreporter.getreports(""):
-        for name, text in report.sections:
-            if name == _SECTION:
-                terminalreporter.write_line(f"{report.nodeid}: {text}")

@@ -47,7 +47,7 @@ def test_what_is_planted_in_an_output_fails_the_test(tmp_path: Path) -> None:
     """A card that a test encodes, an API key, a token, a password and a webhook secret are found in each output. A card
     that the test did not use, a number and the id of a key are not found.
     """
-    file = tmp_path / "integration" / "test_planted.py"
+    file = tmp_path / "integration" / "test_new.py"
     file.parent.mkdir()
     file.write_text(TESTS.format(texts=FINDINGS | HARMLESS, ways=WAYS))
     password = tmp_path / "password"
