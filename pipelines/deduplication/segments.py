@@ -171,5 +171,5 @@ def _to_merge(segments: Sequence[Segment], slice_length: int) -> list[Segment]:
             groups[part, segment.size.bit_length() // 2 if part == present else 0].append(segment)
     for (part, _), group in sorted(groups.items()):
         if len(group) >= (MERGE if part == present else 2):
-            return sorted(group, key=lambda segment: segment.size)[: 2 * MERGE]
+            return sorted(group, key=lambda segment: segment.size)[:MERGE]
     return []
