@@ -5,9 +5,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from itertools import count
 from typing import Annotated, Any
@@ -16,15 +16,15 @@ import structlog
 import typer
 from confluent_kafka import KafkaException
 from prometheus_client import REGISTRY
-from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkRuntimeError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipelines.checkpoints import lock
 from pipelines.queries.export import EXPORT, forget_progress
 from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
 from pipelines.runtime.query import begin_no_batch, stop
-from pipelines.runtime.query_metrics import READY, ProgressMetrics
+from pipelines.runtime.query_metrics import READY, ProgressMetrics, announce
 from pipelines.runtime.query_table import QUERIES
 from pipelines.runtime.session import spark_session
 from pipelines.sinks.foreach_batch import BatchFailedError, summarize_java_error
@@ -42,11 +42,17 @@ log = structlog.get_logger()
 FOLDERS = {"export": "LOYALTY_EXPORT_DIR", "archive": "LOYALTY_ARCHIVE_DIR"}
 """By query: the variable that names the folder of its checkpoint, if it is not the folder of all queries."""
 
-_IN_USE = {
-    "archive": "a running pipeline archives by itself within LOYALTY_ARCHIVE_INTERVAL. For a complete archive, stop "
-    "the pipeline first"
+_PIPELINE_ARCHIVES = (
+    "a running pipeline archives by itself within LOYALTY_ARCHIVE_INTERVAL. For a complete archive, stop the pipeline "
+    "first"
+)
+
+OPTIONAL = {
+    "archive": "The other queries run without the archive. Remove the cause within seven days, then restart this "
+    "driver. If a scheduled `loyalty archive` runs, remove it. If Kafka has deleted records, stop the pipeline, run "
+    "`LOYALTY_ACCEPT_DATA_LOSS=true loyalty archive`, and start the pipeline: only the archive then lacks these records"
 }
-"""By query: what an error says if another process runs it."""
+"""By query that never stops the other queries of its process: what the log says if it cannot run."""
 
 _WHY_THE_JVM_ENDS = (
     "its process was killed, for example because the machine or the container had no memory left; start the pipeline "
@@ -86,7 +92,7 @@ def main(
         raise typer.Exit(2) from error
     configure_logging(settings)
     _quieten_py4j()
-    names = [*dict.fromkeys(query or QUERIES)]
+    names = [*dict.fromkeys(query or (name for name in QUERIES if name != "archive" or settings.archive_interval))]
     unknown = sorted(set(names) - set(QUERIES))
     if unknown:
         raise typer.BadParameter(f"unknown query: {', '.join(unknown)}. Choose from {', '.join(QUERIES)}")
@@ -113,11 +119,10 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
     """
     stopping = threading.Event()
     try:
-        _check_start(settings, names, available_now=available_now)
         with ExitStack() as stack:
-            for name in names:
-                stack.enter_context(lock.hold(QUERIES[name].checkpoint(settings), _IN_USE.get(name, "stop it first")))
-            return _run(settings, names, stack, stopping, available_now=available_now, backfill=backfill)
+            free = _claim(settings, names, stack, available_now=available_now)
+            status = _run(settings, free, stack, stopping, available_now=available_now, backfill=backfill)
+            return status or int(available_now and len(free) < len(names))
     except (ProgrammeUnknownError, PublishError) as error:
         log.error("stopped without Kafka", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
     except SchemaRegistryUnavailableError as error:
@@ -143,14 +148,50 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
     return 1
 
 
-def _check_start(settings: Settings, names: Sequence[str], *, available_now: bool) -> None:
-    """Raise StartUpError if the port or a folder cannot be used. Spark would take seconds to start, and leave files."""
+def _claim(settings: Settings, names: Sequence[str], stack: ExitStack, *, available_now: bool) -> list[str]:
+    """Lock the checkpoints until the end of the stack, and return the queries that can start.
+
+    Raises:
+        UserError: the port or a folder cannot be used, or another process runs a query. Spark would take seconds to
+            start, and leave files.
+    """
     if not available_now:
         require_port(settings.metrics_host, settings.metrics_port, "LOYALTY_METRICS_PORT")
+    remedy = _PIPELINE_ARCHIVES if available_now and [*names] == ["archive"] else "stop it first"
+    free = []
     for name in names:
-        variable = FOLDERS.get(name, "LOYALTY_CHECKPOINT_DIR")
-        if folder := local_folder(QUERIES[name].checkpoint(settings)):
-            require_writable(folder, variable)
+        with _optional(name, names):
+            checkpoint = QUERIES[name].checkpoint(settings)
+            if folder := local_folder(checkpoint):
+                require_writable(folder, FOLDERS.get(name, "LOYALTY_CHECKPOINT_DIR"))
+            stack.enter_context(lock.hold(checkpoint, remedy))
+            free.append(name)
+    return free
+
+
+@contextmanager
+def _optional(name: str, names: Collection[str]) -> Iterator[None]:
+    """Log an error of a start instead of raising it, if the other queries can run without this one.
+
+    Without Kafka or the Schema Registry no query can run. Then the whole process starts again.
+    """
+    try:
+        yield
+    except (PublishError, SchemaRegistryUnavailableError):
+        raise
+    except (UserError, OSError, Py4JJavaError, PySparkException) as error:
+        reason = summarize_java_error(str(error)) if isinstance(error, Py4JJavaError) else str(error)
+        if not _runs_without(name, names, _without_plan(reason)):
+            raise
+
+
+def _runs_without(name: str, names: Collection[str], reason: str) -> bool:
+    """Whether the other queries run without this one. Then log why."""
+    is_optional = name in OPTIONAL and len(names) > 1
+    if is_optional:
+        announce(name, {})  # ArchiveFallsBehind needs a metric of the query, also if it has never run
+        log.error("a query cannot run", query=name, reason=f"{reason}. {OPTIONAL[name]}")
+    return is_optional
 
 
 def _run(
@@ -180,7 +221,9 @@ def _run(
     stack.callback(READY.set, 0)
 
     def start(name: str) -> None:
-        queries[name] = QUERIES[name].start(spark, ids, settings, available_now=available_now)
+        queries.pop(name, None)
+        with _optional(name, names):
+            queries[name] = QUERIES[name].start(spark, ids, settings, available_now=available_now)
 
     # Watch the programme before the queries load it, so that no version is missed in between.
     reads_programme = any(QUERIES[name].reads_programme for name in names)
@@ -191,7 +234,7 @@ def _run(
         start(name)
     else:
         READY.set(1)
-        log.info("pipeline ready", queries=list(names))
+        log.info("pipeline ready", queries=list(queries))
         _watch(queries, start, None if available_now else watch, stopping)
     is_incomplete = len(queries) < len(names) or any(query.isActive for query in queries.values())
     has_failed = any(query.exception() for query in queries.values())
@@ -211,12 +254,12 @@ def _find_problem() -> str | None:
 
 
 def _watch(
-    queries: Mapping[str, StreamingQuery],
+    queries: dict[str, StreamingQuery],
     start: Callable[[str], None],
     programme: ProgrammeWatch | None,
     stopping: threading.Event,
 ) -> None:
-    """Return after a stop signal, after the end of all queries, or after a failure of a query.
+    """Return after a stop signal, after the end of all queries, or after a failure of a query that is not optional.
 
     Start a query again if a Python worker failed, and the queries that read the programme if it has a new version.
     """
@@ -231,13 +274,14 @@ def _watch(
         for name, reason in failed.items():
             cause = next((each for each in WORKER_FAILURES if each in reason), None)
             if not restarts_left or cause is None or stopping.is_set():
-                log.error("query failed", query=name, reason=_without_plan(reason))
-                return
-            if name in active:  # Spark refuses a second query with this name
-                continue
-            restarts_left -= 1
-            log.warning("query starts again", query=name, reason=cause)
-            start(name)
+                if not _runs_without(name, queries, _without_plan(reason)):
+                    log.error("query failed", query=name, reason=_without_plan(reason))
+                    return
+                del queries[name]
+            elif name not in active:  # Spark refuses a second query with this name
+                restarts_left -= 1
+                log.warning("query starts again", query=name, reason=cause)
+                start(name)
         if not active and not failed:
             return
         if programme and asks_all and programme.has_changed():

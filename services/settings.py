@@ -190,7 +190,8 @@ class Settings(BaseSettings):
         ge=timedelta(0),
         le=timedelta(days=1),  # far below the retention of the topics
         description="Longest time that the query archive waits for a full micro-batch (ISO 8601), at most one day. The "
-        "archive writes one file for each date and micro-batch.",
+        "archive writes one file for each date and micro-batch. With `PT0S`, `loyalty up` and a pipeline without "
+        "`--query` do not archive.",
     )
     stop_timeout: Duration = Field(
         timedelta(seconds=60),

@@ -112,8 +112,8 @@ class Query:
         manifest.claim(spark, checkpoint, made_with, self.remedies)
         # A new topic of the programme lacks versions, so later invoices would earn other points.
         programme = [LOYALTY_PROGRAMMES] if self.reads_programme else []
-        retention.check(spark, checkpoint, [*self.sources, *programme], settings)
         query_metrics.announce(self.name, CheckpointReader(spark, checkpoint).positions())
+        retention.check(spark, checkpoint, [*self.sources, *programme], settings)
         longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
 
         def writer_with(ids: SchemaIds) -> DataStreamWriter:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 import pipelines.__main__ as pipeline
@@ -16,6 +17,9 @@ from pipelines.__main__ import MAX_RESTARTS, WORKER_FAILURES, _run, _stop_betwee
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
 from pipelines.runtime.query_table import QUERIES
 from pipelines.sinks.foreach_batch import BatchFailedError
+from services.errors import UserError
+from services.messaging.publishing import PublishError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings, read_settings
 
 
@@ -113,6 +117,24 @@ def test_a_query_starts_again_only_after_its_clean_up() -> None:
     stopping.wait = wait  # type: ignore[method-assign, assignment]
     _watch(queries, start, None, stopping)
     assert [("loyalty", False)] == started
+
+
+def test_a_failure_of_the_archive_stops_no_other_query() -> None:
+    """Points matter more. The alert ArchiveFallsBehind needs a metric of the archive, also if it has never run."""
+    queries = {"loyalty": query(), "archive": query("java.lang.OutOfMemoryError\n=== Streaming Query ===")}
+    with capture_logs() as logs:
+        assert [] == starts(queries)
+    (line,) = logs
+    assert ("a query cannot run", "archive") == (line["event"], line["query"])
+    assert line["reason"].startswith("java.lang.OutOfMemoryError. The other queries run without the archive")
+    assert ["loyalty"] == [*queries]
+    assert 0 == REGISTRY.get_sample_value("loyalty_query_batches_total", {"query": "archive"})
+
+
+def test_a_failure_of_the_archive_alone_ends_the_process() -> None:
+    with capture_logs() as logs:
+        assert [] == starts({"archive": query("java.lang.OutOfMemoryError")})
+    assert ["query failed"] == [line["event"] for line in logs]
 
 
 def test_any_other_failure_ends_the_process() -> None:
@@ -233,6 +255,7 @@ def test_the_log_has_the_error_of_a_last_micro_batch(clock: Clock) -> None:
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("LOYALTY_CHECKPOINT_DIR", str(tmp_path))
+    monkeypatch.setenv("LOYALTY_ARCHIVE_DIR", str(tmp_path / "archive"))
     return read_settings()
 
 
@@ -240,7 +263,7 @@ class Process:
     """The pipeline process with queries of the test, and without Spark and Kafka.
 
     Attributes:
-        queries: by name, the queries that can start.
+        queries: by name, the queries that can start, or the errors of their starts.
         started: the names of those that have started.
     """
 
@@ -268,6 +291,8 @@ class Process:
 
     def _start(self, name: str) -> Any:
         self.started.append(name)
+        if isinstance(self.queries[name], Exception):
+            raise self.queries[name]
         return self.queries[name]
 
     def stop(self) -> None:
@@ -291,6 +316,38 @@ def test_the_status_says_whether_a_query_has_failed(
     process = Process(monkeypatch, {"sales": ended, "fan-out": other})
     assert status == process.run(settings, without_wait(), available_now=True)
     assert "between batches" == other.stopped
+
+
+@pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
+def test_an_archive_that_refuses_to_start_stops_no_other_query(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, *, available_now: bool, status: int
+) -> None:
+    """For example, Kafka has deleted records. The error says how only the archive skips them."""
+    process = Process(monkeypatch, {"archive": UserError("it would skip records"), "sales": Running(clock, 0.0)})
+    monkeypatch.setattr(pipeline, "_watch", lambda *_: process.stop())
+    with capture_logs() as logs:
+        assert status == process.run(settings, threading.Event(), available_now=available_now)
+    assert ["archive", "sales"] == process.started
+    assert "it would skip records. The other queries run without the archive" in logs[0]["reason"]
+    assert "`LOYALTY_ACCEPT_DATA_LOSS=true loyalty archive`" in logs[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("sales", UserError("another setting")),
+        ("archive", PublishError("Kafka does not answer")),
+        ("archive", SchemaRegistryUnavailableError("no registry")),
+    ],
+)
+def test_the_process_does_not_run_without_another_query_or_without_kafka(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str, error: UserError
+) -> None:
+    """After an outage of Kafka, the supervisor starts all queries again."""
+    process = Process(monkeypatch, {"fan-out": Running(clock, 0.0), name: error})
+    monkeypatch.setattr(pipeline, "_watch", lambda *_: None)
+    with pytest.raises(type(error)):
+        process.run(settings, threading.Event(), available_now=False)
 
 
 @pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
@@ -390,6 +447,36 @@ def test_an_archive_beside_the_pipeline_says_that_the_pipeline_archives(settings
         assert 2 == pipeline.run(settings, ["archive"], available_now=True)
     (line,) = logs
     assert "a running pipeline archives by itself within LOYALTY_ARCHIVE_INTERVAL" in line["reason"]
+
+
+@pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
+def test_an_archive_that_runs_elsewhere_stops_no_other_query(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, *, available_now: bool, status: int
+) -> None:
+    """An old scheduled run can hold the lock. A run to the end then lacks the records of the archive."""
+    run: list[list[str]] = []
+    monkeypatch.setattr(pipeline, "require_port", lambda *_: None)
+    monkeypatch.setattr(pipeline, "_run", lambda _, names, *__, **___: run.append(names) or 0)
+    with hold(QUERIES["archive"].checkpoint(settings)), capture_logs() as logs:
+        assert status == pipeline.run(settings, [*QUERIES], available_now=available_now)
+    assert [[name for name in QUERIES if name != "archive"]] == run
+    (line,) = logs
+    assert "stop it first. The other queries run without the archive" in line["reason"]
+
+
+@pytest.mark.parametrize(("interval", "last"), [("PT1H", ["archive"]), ("PT0S", [])])
+def test_an_interval_of_zero_switches_the_archive_off(
+    monkeypatch: pytest.MonkeyPatch, interval: str, last: list[str]
+) -> None:
+    run: list[list[str]] = []
+    monkeypatch.setenv("LOYALTY_ARCHIVE_INTERVAL", interval)
+    monkeypatch.setattr(pipeline, "run", lambda _, names, **__: run.append(names) or 0)
+    monkeypatch.setattr(pipeline, "_quieten_py4j", lambda: None)
+    monkeypatch.setattr(pipeline, "configure_logging", lambda _: None)
+    for query in (None, ["archive"]):
+        with pytest.raises(SystemExit):
+            pipeline.main(query, available_now=True)
+    assert [["fan-out", "loyalty", "sales", "export", *last], ["archive"]] == run
 
 
 def test_the_process_holds_the_checkpoints_of_all_its_queries(

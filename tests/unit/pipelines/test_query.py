@@ -9,7 +9,7 @@ from services.settings import Settings
 
 
 @pytest.mark.parametrize(
-    ("longest_wait", "seconds"), [("PT0S", 0.2), ("PT1S", 0.5), ("PT1M", 2.0), ("PT1H", 10.0), ("P1D", 240.0)]
+    ("longest_wait", "seconds"), [("PT0.1S", 0.2), ("PT1S", 0.5), ("PT1M", 2.0), ("PT1H", 10.0), ("P1D", 240.0)]
 )
 def test_a_query_that_waits_longer_asks_kafka_less_often(longest_wait: str, seconds: float) -> None:
     """An idle stack stays cheap. A backlog does not wait for the whole interval."""
