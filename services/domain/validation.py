@@ -70,7 +70,10 @@ GIVEN = Requirement("is missing", lambda value: value is not None)
 NOT_BLANK = Requirement("is blank", lambda text: text.strip(BLANKS) != "")
 SHORT = Requirement(f"is longer than {LONGEST_TEXT} characters", lambda text: len(text) <= LONGEST_TEXT)
 NO_BLANKS_AROUND = Requirement("has blanks at its start or end", lambda text: text.strip(BLANKS) == text)
-NO_PSEUDONYM = Requirement("is a pseudonym: send the card of the customer", lambda text: not is_pseudonym(text))
+# Only PRIME forbids blanks around a card. The account of another type has the card without its blanks.
+NO_PSEUDONYM = Requirement(
+    "is a pseudonym: send the card of the customer", lambda text: not is_pseudonym(text.strip(BLANKS))
+)
 FEW = Requirement(f"has more than {MOST_LINE_ITEMS} elements", lambda elements: len(elements) <= MOST_LINE_ITEMS)
 FINITE = Requirement("is not a number: it is NaN or infinite", math.isfinite)
 BOUNDED = Requirement(

@@ -76,10 +76,10 @@ def test_blanks_are_white_space_and_all_control_and_format_characters():
         ),
         *(
             (
-                {"CustomerCardNo": f"p1-{'a2' * 26}"} | type_,
+                {"CustomerCardNo": f"{blank}p1-{'a2' * 26}{blank}", "CustomerType": type_},
                 "CustomerCardNo is a pseudonym: send the card of the customer",
             )
-            for type_ in ({}, {"CustomerType": "NONPRIME"})
+            for type_, blank in (("PRIME", ""), ("NONPRIME", ""), ("STAFF", " "), ("NONPRIME", "\N{ZERO WIDTH SPACE}"))
         ),
         ({"DeliveryType": "HOME-DELIVERY "}, "DeliveryType has blanks at its start or end"),
         ({"CustomerType": "\N{NO-BREAK SPACE}PRIME"}, "CustomerType has blanks at its start or end"),
