@@ -66,7 +66,11 @@ INVOICES = Table(
         Column("State", "VARCHAR", "State of the delivery."),
         Column("Lines", "BIGINT", "Number of line items."),
         Column("Sold", MONEY, "Sum of the sold lines, in money. Discounts are subtracted."),
-        Column("Returned", MONEY, "Sum of the returned lines less their discounts, in money, not negative."),
+        Column(
+            "Returned",
+            MONEY,
+            "Sum of the returned lines less their discounts, in money. Negative if the discounts are larger.",
+        ),
         Column("Net", MONEY, "Sold less Returned, in money."),
     ),
     """
@@ -79,7 +83,9 @@ INVOICES = Table(
             any_value(CustomerType) AS CustomerType, any_value(PaymentMethod) AS PaymentMethod,
             any_value(DeliveryType) AS DeliveryType, any_value(City) AS City, any_value(State) AS State,
             count(*) AS Lines, coalesce(sum(amount) FILTER (NOT is_return), 0)::DECIMAL(38, 2) AS Sold,
-            coalesce(abs(sum(amount) FILTER (is_return)), 0)::DECIMAL(38, 2) AS Returned
+            -- Some tills send returns as positive amounts. A sold line or a negative line shows that this one does not.
+            coalesce(CASE WHEN bool_or(NOT is_return OR amount < 0) THEN -sum(amount) FILTER (is_return)
+                ELSE abs(sum(amount) FILTER (is_return)) END, 0)::DECIMAL(38, 2) AS Returned
         -- A till can use a number again. The lines of one invoice have the same shop and the same time.
         FROM lines GROUP BY InvoiceNumber, StoreID, lines.CreatedTime
     )

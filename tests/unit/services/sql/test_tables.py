@@ -133,6 +133,26 @@ def test_invoices_add_up_their_lines(opened: Callable[..., Database], tmp_path: 
     assert [("1", 3, *money[0]), ("2", 2, *money[1]), ("3", 1, *money[2]), ("4", 1, *money[3])] == found
 
 
+@pytest.mark.parametrize(
+    ("returned", "sold", "amounts"),
+    [
+        ((-5.0, 999.0), (), ("0", "-994", "994")),
+        ((10.0,), (150.0,), ("150", "-10", "160")),
+        ((-90.0, 10.0), (150.0,), ("150", "80", "70")),
+        ((90.0,), (), ("0", "90", "-90")),
+        ((10.0, None), (), ("0", "10", "-10")),
+    ],
+    ids=["larger discount", "exchange with a discount", "exchange", "positive return", "a line without a value"],
+)
+def test_customers_pay_for_a_discount_that_is_larger_than_the_goods(
+    opened: Callable[..., Database], tmp_path: Path, returned, sold, amounts
+) -> None:
+    """The shop receives this money, as in store-sales."""
+    lines = [line("1", "A", value, LineKind="return") for value in returned]
+    export(tmp_path / "export", *lines, *(line("1", "B", value) for value in sold))
+    assert [tuple(map(Decimal, amounts))] == rows(opened(), "SELECT Sold, Returned, Net FROM invoices")
+
+
 def test_the_sum_of_an_invoice_is_rounded_once(opened: Callable[..., Database], tmp_path: Path) -> None:
     """A line can have more than two digits. The sum is rounded half up, as everywhere."""
     lines = [line("1", "A", 0.125)] * 8 + [line("2", "A", 0.004)] * 100 + [line("3", "A", 8.405)]
