@@ -53,7 +53,7 @@ class Finding:
         store: its StoreID; None if it is not readable.
         till: its PosID; None if it is not readable.
         original: the invoice that a valid invoice names as its original; None if it names none.
-        sold: the item codes of the lines that count as sold although the invoice names an original.
+        sold: the item codes of the sold lines of a valid exchange.
     """
 
     place: str
@@ -100,8 +100,10 @@ class Review:
         warnings += self._duplicate_warnings(invoice, sent)
         original = _original(invoice) or None
         if original is not None:
-            return replace(finding, original=original, sold=_codes(invoice, _is_sold))
-        if discounts := _codes(invoice, lambda line: (line.get("TotalValue") or 0) < 0):
+            return replace(finding, original=original, sold=_sold(invoice, original))
+        goods = _codes(invoice, lambda line: (line.get("TotalValue") or 0) > 0)
+        # An exchange can sell the goods once more, for example in another size. So their code does not show a discount.
+        if discounts := _codes(invoice, lambda line: (line.get("TotalValue") or 0) < 0) - goods:
             self._discounts[str(invoice["InvoiceNumber"])] = discounts
         return finding
 
@@ -160,8 +162,16 @@ def _original(invoice: PosInvoice) -> str:
 
 
 def _codes(invoice: PosInvoice, has: Callable[[LineItem], bool]) -> frozenset[str]:
-    """The item codes of the lines for which ``has`` is true."""
-    return frozenset(line.get("ItemCode") or "" for line in invoice.get("InvoiceLineItems") or () if has(line))
+    """The item codes of the lines for which ``has`` is true. A line without a code shows nothing."""
+    lines = invoice.get("InvoiceLineItems") or ()
+    return frozenset(code for line in lines if (code := line.get("ItemCode")) and has(line))
+
+
+def _sold(invoice: PosInvoice, original: str) -> frozenset[str]:
+    """The item codes of the sold lines of an exchange; none if the invoice is a return."""
+    returned = [not _is_sold(line) for line in invoice.get("InvoiceLineItems") or () if line.get("TotalValue")]
+    is_exchange = kind_of(invoice["TotalAmount"] or 0, original, returned) is InvoiceKind.EXCHANGE
+    return _codes(invoice, _is_sold) if is_exchange else frozenset()
 
 
 def _is_sold(line: LineItem) -> bool:

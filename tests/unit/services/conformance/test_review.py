@@ -1,6 +1,7 @@
 """Warnings about records that the pipeline accepts."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -137,6 +138,23 @@ def test_warnings_repeat_no_value_of_a_customer() -> None:
     assert card not in repr(findings)
 
 
+Lines = Sequence[tuple[str | None, float, float, int]]
+"""ItemCode, TotalValue, ItemPrice and ItemQty of each line."""
+
+
+def warnings_about(bought: Lines, returned: Lines, order: int = 1) -> list[str]:
+    """The warnings about a purchase and an invoice that names it. The order -1 reads the second one first."""
+
+    def record(number: str, lines: Lines, original: str | None = None) -> Sent:
+        names = ("ItemCode", "TotalValue", "ItemPrice", "ItemQty")
+        items = [dict(zip(names, each, strict=True)) for each in lines]
+        total = sum(each[1] for each in lines)
+        return sent(number, f"{number}:1", TotalAmount=total, InvoiceLineItems=items, OriginalInvoiceNumber=original)
+
+    records = [record("1", bought), record("2", returned, "1")]
+    return [each for finding in reviewed(*records[::order]) for each in finding.warnings]
+
+
 @pytest.mark.parametrize(
     ("discount", "taken_back", "is_sold"),
     [((-10, -10, 1), (10, -10, -1), False), ((-10, 10, -1), (10, 10, 1), True), ((-10, -10, 1), (10, 10, 1), True)],
@@ -145,16 +163,29 @@ def test_warnings_repeat_no_value_of_a_customer() -> None:
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_line_that_takes_back_a_discount_and_counts_as_sold(discount, taken_back, is_sold, order) -> None:
     """The account would earn points for it. The return can be read before its original."""
-
-    def lines(*values: tuple[str, float, float, int]) -> list[dict[str, Any]]:
-        names = ("ItemCode", "TotalValue", "ItemPrice", "ItemQty")
-        return [dict(zip(names, each, strict=True)) for each in values]
-
-    goods = lines(("milk", 100, 100, 1), ("off", *discount))
-    back = lines(("milk", -100, 100, -1), ("off", *taken_back))
-    records = [sent("1", TotalAmount=90, InvoiceLineItems=goods)]
-    records += [sent("2", "1:1", TotalAmount=-90, InvoiceLineItems=back, OriginalInvoiceNumber="1")]
-    warnings = [each for finding in reviewed(*records[::order]) for each in finding.warnings]
+    goods = ("milk", 100, 100, 1), ("off", *discount)
+    back = ("milk", -100, 100, -1), ("off", *taken_back)
+    warnings = warnings_about(goods, back, order)
 
     assert is_sold == any("takes back a discount of the original, but counts as sold" in each for each in warnings)
     assert is_sold == bool(warnings)
+
+
+@pytest.mark.parametrize(
+    ("bought", "returned"),
+    [
+        ([("milk", 100, 100, 1), ("off", -10, -10, 1)], [("off", 10, 10, 1)]),
+        ([(None, 100, 100, 1), (None, -10, -10, 1)], [(None, -90, 90, -1), (None, 150, 150, 1)]),
+        ([("", 100, 100, 1), ("", -10, -10, 1)], [("", -90, 90, -1), ("", 150, 150, 1)]),
+        ([("milk", 100, 100, 1), ("milk", -10, -10, 1)], [("milk", -90, 90, -1), ("milk", 90, 90, 1)]),
+    ],
+    ids=[
+        "a return, because all lines are positive",
+        "an exchange without codes",
+        "an exchange with empty codes",
+        "another size",
+    ],
+)
+def test_a_line_that_may_be_no_discount_has_no_warning(bought: Lines, returned: Lines) -> None:
+    """It has no code, or the code of goods. In a return with positive amounts, all lines are returned."""
+    assert [] == warnings_about(bought, returned)
