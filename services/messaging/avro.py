@@ -136,11 +136,16 @@ def record_encoder(name: str, schema_id: int) -> Callable[[Mapping[str, Any]], b
 
 def body_encoder(name: str) -> Callable[[Mapping[str, Any]], bytes]:
     """A function that encodes records of this name in their newest schema, without the framing."""
-    schema = _parsed(json.dumps(schemas.current(name)))
+    return value_encoder(schemas.current(name))
 
-    def encode(record: Mapping[str, Any]) -> bytes:
+
+def value_encoder(schema: Any) -> Callable[[Any], bytes]:
+    """A function that encodes values of a schema, without the framing."""
+    parsed = _parsed(json.dumps(schema))
+
+    def encode(value: Any) -> bytes:
         buffer = io.BytesIO()
-        fastavro.schemaless_writer(buffer, schema, record)
+        fastavro.schemaless_writer(buffer, parsed, value)
         return buffer.getvalue()
 
     return encode

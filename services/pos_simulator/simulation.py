@@ -7,12 +7,11 @@ from datetime import date
 from enum import StrEnum
 from typing import NamedTuple
 
-from schemas import topics
 from services.domain.invoice import PosInvoice
-from services.messaging import avro
 from services.messaging.schema_ids import FolderSchemaIds, SchemaIds
 from services.pos_simulator.broken import BREAKAGES, Breakage, break_invoice
 from services.pos_simulator.chain import LARGEST_CHAIN, Chain
+from services.pos_simulator.encoding import encoder
 from services.pos_simulator.invoicing import Invoicing
 from services.pos_simulator.offline import Offline
 from services.pos_simulator.returning import Returning
@@ -104,7 +103,7 @@ class Simulation:
     def __init__(self, options: Options, ids: SchemaIds | None = None) -> None:
         self._options = options
         self._chain = Chain(options.stores)
-        self._encode = avro.encoder(topics.POS_INVOICES, ids or FolderSchemaIds())
+        self._encode = encoder(ids or FolderSchemaIds())
 
     def messages(self) -> Iterator[Message]:
         """The messages in the order of the day."""
