@@ -103,20 +103,6 @@ def test_freshness_is_measured_for_new_balances(changelog: BalanceWriter, api: A
     assert 2.0 <= float(lines["loyalty_balance_freshness_seconds_sum"]) < 60
 
 
-def test_sigterm_ends_with_status_0(
-    changelog: BalanceWriter, api: ApiProcess, settings: Settings, tmp_path: Path
-) -> None:
-    """After SIGTERM a new process on the same directory resumes at the end of the changelog."""
-    for card in CARDS:
-        changelog.balance(card, "1.00", 1)
-    changelog.flush()
-    ends = [partition["endOffset"] for partition in balance_partitions(api.wait_until_ready())]
-
-    assert api.terminate() == 0
-    with ApiProcess(settings, tmp_path / "again.log") as again:
-        assert ends == [partition["resumedFrom"] for partition in balance_partitions(again.wait_until_ready())]
-
-
 @pytest.mark.usefixtures("changelog")
 def test_a_state_directory_in_use_gives_one_clear_line(api: ApiProcess, settings: Settings, tmp_path: Path) -> None:
     """A second process on the same directory ends with status 1 and one line. The first continues."""
