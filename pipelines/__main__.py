@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pipelines.checkpoints import lock
 from pipelines.queries.export import EXPORT, forget_progress
 from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
-from pipelines.runtime.query import begin_no_batch, stop
+from pipelines.runtime.query import begin_no_batch, plans_batch, stop
 from pipelines.runtime.query_metrics import READY, ProgressMetrics, announce
 from pipelines.runtime.query_table import QUERIES
 from pipelines.runtime.session import spark_session
@@ -300,19 +300,23 @@ def _without_plan(reason: str) -> str:
 
 
 def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:
-    """Let no query begin another micro-batch, and stop each one after its running batch.
+    """Stop each query after its running micro-batch, also if another one would begin at once.
 
-    A batch that does not end in time is interrupted, and a restart replays it. While a broker hangs, Spark needs up to
-    20 seconds for the interruption. So the queries stop at the same time.
+    Spark would interrupt a batch that it still plans, so wait until the batch runs. A batch that does not end in time
+    is interrupted, and a restart replays it. While a broker hangs, Spark needs up to 20 seconds for the interruption.
+    So the queries stop at the same time.
     """
     deadline = time.monotonic() + timeout.total_seconds()
-    for query in queries:
-        begin_no_batch(query)
+
+    def wait_while(is_true: Callable[[], bool]) -> None:
+        while is_true() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def stop_after_batch(query: StreamingQuery) -> None:
         has_failed = bool(query.exception())
-        while query.status["isTriggerActive"] and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_while(lambda: plans_batch(query))
+        begin_no_batch(query)
+        wait_while(lambda: query.status["isTriggerActive"])
         stop(query)
         if not has_failed and (error := query.exception()):
             log.warning(

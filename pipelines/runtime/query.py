@@ -166,11 +166,19 @@ def begin_no_batch(query: StreamingQuery) -> None:
 
     The only public call, ``stop``, also interrupts this batch. With a backlog the next batch begins at once, so nobody
     can call ``stop`` between two batches. This call sets the state that Spark itself sets after the last record of a
-    trigger AvailableNow (``MicroBatchExecution.executeOneBatch``). Spark does not run a batch that is not yet planned.
+    trigger AvailableNow (``MicroBatchExecution.executeOneBatch``). If Spark plans a batch at this moment, it writes the
+    offsets of the batch and then interrupts it. So call this while ``plans_batch`` is false.
     """
     jvm: Any = SparkContext._jvm  # noqa: SLF001
     terminated = getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "TERMINATED$")
     _execution(query).state().set(getattr(terminated, "MODULE$"))
+
+
+def plans_batch(query: StreamingQuery) -> bool:
+    """Whether a trigger of the query is active and runs no job: Spark plans a batch, or commits one."""
+    tracker = _execution(query).sparkSession().sparkContext().statusTracker()
+    jobs = {*tracker.getActiveJobIds()}.intersection(tracker.getJobIdsForGroup(str(query.runId)))
+    return bool(query.status["isTriggerActive"]) and not jobs
 
 
 def stop(query: StreamingQuery) -> None:

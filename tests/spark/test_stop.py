@@ -1,17 +1,18 @@
 """How a query with a backlog stops, with Spark's own states."""
 
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.__main__ import _stop_between_batches
-from pipelines.runtime.query import begin_no_batch, stop
+from pipelines.runtime.query import begin_no_batch, plans_batch, stop
 from tests.support.waiting import wait_for
 
 _LONG = timedelta(minutes=5)
@@ -31,28 +32,56 @@ def started(writer: DataStreamWriter, folder: Path) -> StreamingQuery:
     return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
 
 
-def test_a_query_with_a_backlog_stops_after_its_micro_batch(backlog: DataFrame, tmp_path: Path) -> None:
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A folder for ``pass_gate``."""
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    return folder
+
+
+def pass_gate(gate: Path) -> Column:
+    """A column whose tasks wait, from the second one on, until the file ``open`` exists."""
+
+    @F.udf("string", useArrow=False)
+    def wait(_: str) -> str:
+        number = len([*gate.iterdir()])
+        (gate / f"task-{number}").touch()
+        while number and not (gate / "open").exists():
+            time.sleep(0.05)
+        return ""
+
+    return wait("value")
+
+
+def test_a_query_with_a_backlog_stops_after_its_micro_batch(backlog: DataFrame, gate: Path, tmp_path: Path) -> None:
     """The running batch is committed, and no other one begins. The backlog would last for minutes."""
-    batches: list[int] = []
-    running, may_end = threading.Event(), threading.Event()
-
-    def write(_: DataFrame, number: int) -> None:
-        batches.append(number)
-        if number == 1:
-            running.set()
-            may_end.wait()
-
-    query = started(backlog.writeStream.foreachBatch(write), tmp_path)
-    running.wait()
+    query = started(backlog.select(pass_gate(gate)).writeStream.format("noop"), tmp_path)
+    wait_for("the second batch", (gate / "task-1").exists)
+    assert not plans_batch(query)
     stopping = threading.Thread(target=_stop_between_batches, args=([query], _LONG))
     stopping.start()
     wait_for("the decision to begin no batch", lambda: not query.isActive)
     assert query.status["isTriggerActive"]
-    may_end.set()
+    (gate / "open").touch()
     stopping.join()
-    assert [0, 1] == batches
-    assert (tmp_path / "checkpoint" / "commits" / "1").exists()
+    assert {"0", "1"} == batches(tmp_path, "offsets") == batches(tmp_path, "commits")
     assert query.exception() is None
+
+
+def test_a_batch_that_spark_plans_ends_before_the_stop(backlog: DataFrame, tmp_path: Path) -> None:
+    """Spark would write its offsets and then interrupt it. A stop can come at any time, so this stops several times."""
+    for pause in (0.0, 0.03, 0.06, 0.09, 0.12, 0.15):
+        query = started(backlog.writeStream.format("noop"), tmp_path)
+        wait_for("a batch", lambda query=query: query.lastProgress)
+        time.sleep(pause)
+        _stop_between_batches([query], _LONG)
+        assert batches(tmp_path, "offsets") == batches(tmp_path, "commits")
+
+
+def batches(folder: Path, log: str) -> set[str]:
+    """The batches of a log of the checkpoint."""
+    return {path.name for path in (folder / "checkpoint" / log).iterdir() if path.name.isdigit()}
 
 
 def test_a_query_that_ends_by_its_interruption_leaves_no_job(

@@ -157,15 +157,28 @@ def test_the_log_line_of_a_failure_has_the_error_and_its_causes() -> None:
 
 
 class Running:
-    """A query with a backlog: each micro-batch begins when the last one ends. It notes how it was stopped."""
+    """A query with a backlog: each micro-batch begins when the last one ends. It notes how it was stopped.
 
-    def __init__(self, clock: "Clock", batch_ends: float, *, error: str | None = None, is_active: bool = True) -> None:
+    Args:
+        planned: when Spark has planned the first batch. Before this, ``begin_no_batch`` would interrupt the batch.
+    """
+
+    def __init__(
+        self,
+        clock: "Clock",
+        batch_ends: float,
+        *,
+        planned: float = 0.0,
+        error: str | None = None,
+        is_active: bool = True,
+    ) -> None:
         self._clock = clock
         self._batch_ends = batch_ends
+        self._planned = planned
         self._error = error
         self._is_last = False
         self.isActive = is_active
-        self.stopped = ""
+        self.stopped = self.interrupted = ""
 
     @property
     def status(self) -> dict[str, bool]:
@@ -175,12 +188,17 @@ class Running:
     def exception(self) -> str | None:
         return self._error
 
+    def plans_batch(self) -> bool:
+        return self.isActive and self._clock.now < self._planned
+
     def begin_no_batch(self) -> None:
+        if self.plans_batch():
+            self.interrupted = "while Spark plans"
         self._is_last = True
         self.isActive = False
 
     def stop(self) -> None:
-        self.stopped = "in a batch" if self.status["isTriggerActive"] else "between batches"
+        self.stopped = self.interrupted or ("in a batch" if self.status["isTriggerActive"] else "between batches")
 
 
 class Clock:
@@ -200,6 +218,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(pipeline, "time", found)
+    monkeypatch.setattr(pipeline, "plans_batch", Running.plans_batch)
     monkeypatch.setattr(pipeline, "begin_no_batch", Running.begin_no_batch)
     monkeypatch.setattr(pipeline, "stop", lambda query: query.stop())
     return found
@@ -211,6 +230,14 @@ def test_a_query_stops_after_its_micro_batch(clock: Clock) -> None:
     _stop_between_batches(queries, timedelta(seconds=10))
     assert ["between batches"] * 3 == [each.stopped for each in queries]
     assert 3.0 <= clock.now < 3.1
+
+
+def test_a_micro_batch_that_spark_plans_runs_before_the_stop(clock: Clock) -> None:
+    """Its offsets are in the checkpoint already. After the stop timeout it is interrupted, as any other batch."""
+    queries: list[Any] = [Running(clock, 4.0, planned=2.0), Running(clock, 100.0, planned=50.0)]
+    _stop_between_batches(queries, timedelta(seconds=10))
+    assert ["between batches", "while Spark plans"] == [each.stopped for each in queries]
+    assert 10.0 <= clock.now < 10.1
 
 
 def test_a_micro_batch_that_does_not_end_in_time_is_interrupted(clock: Clock) -> None:
