@@ -183,7 +183,7 @@ class Settings(BaseSettings):
     export_interval: Duration = Field(
         timedelta(seconds=60),
         description="Longest time that the continuous export waits for a full micro-batch (ISO 8601). The export "
-        "writes one file for each date and micro-batch.",
+        "writes one file for each date and micro-batch. For Parquet in production, set PT1H.",
     )
     archive_interval: Annotated[timedelta, IsIso] = Field(
         timedelta(hours=1),
