@@ -1,11 +1,12 @@
-"""Encodes the invoices of a simulated day in half the time of the plain encoder."""
+"""Encodes the invoices of a simulated day in less time than the plain encoder."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
+from operator import itemgetter
 
 import schemas
 from schemas import topics
-from services.domain.invoice import LineItem, PosInvoice
+from services.domain.invoice import PosInvoice
 from services.messaging import avro
 from services.messaging.schema_ids import SchemaIds
 
@@ -14,29 +15,30 @@ _END_OF_LINES = b"\x00"
 
 
 def encoder(ids: SchemaIds) -> Callable[[PosInvoice], bytes]:
-    """A function that encodes invoices of one day as ``avro.encoder`` does. Each invoice must have a line.
+    """A function that encodes simulated invoices as ``avro.encoder`` does. Each invoice must have a line.
 
-    The lines take more than half of the time, so it encodes equal lines once. It identifies a line by its article and
-    quantity: on one day, an article has one price.
+    The lines take more than half of the time, and most of them recur, so it encodes equal lines once.
     """
     schema = schemas.current("PosInvoice")
     fields = schema["fields"]
     place = [field["name"] for field in fields].index("InvoiceLineItems")
     before, after = (avro.value_encoder({**schema, "fields": part}) for part in (fields[:place], fields[place + 1 :]))
-    encode_line = avro.value_encoder(fields[place]["type"][1]["items"])
+    line_schema = fields[place]["type"][1]["items"]
+    names = [field["name"] for field in line_schema["fields"]]
+    values_of = itemgetter(*names)
+    encode_line = avro.value_encoder(line_schema)
     encode_count = cache(avro.value_encoder("long"))
     start = avro.header(ids.writer_id(topics.POS_INVOICES))
-    encoded: dict[tuple[str | None, int | None], bytes] = {}
 
-    def line(item: LineItem) -> bytes:
-        key = item["ItemCode"], item["ItemQty"]
-        if key not in encoded:
-            encoded[key] = encode_line(item)
-        return encoded[key]
+    @lru_cache(10_000)  # discounts have many different values
+    def line(*values: object) -> bytes:
+        return encode_line(dict(zip(names, values, strict=True)))
 
     def encode(invoice: PosInvoice) -> bytes:
         items = invoice["InvoiceLineItems"] or []
-        lines = (_NOT_NULL, encode_count(len(items)), *map(line, items), _END_OF_LINES)
-        return b"".join((start, before(invoice), *lines, after(invoice)))
+        lines = [line(*values_of(item)) for item in items]
+        return b"".join(
+            (start, before(invoice), _NOT_NULL, encode_count(len(items)), *lines, _END_OF_LINES, after(invoice))
+        )
 
     return encode
