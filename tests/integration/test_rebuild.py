@@ -22,7 +22,7 @@ from pipelines.reconciliation.waiting_returns import waiting_returns
 from pipelines.runtime.query import DEDUPLICATION
 from schemas import topics
 from services.audit.facts import Source
-from services.domain.events import Adjust, Capture, Erase, Replace, Reserve, Transfer
+from services.domain.events import Adjust, Block, Capture, Erase, Merge, Replace, Reserve, Transfer
 from services.domain.programme import DAY
 from services.errors import SettingsError, UserError
 from services.messaging.administration import create_topics
@@ -41,6 +41,16 @@ from tests.support.waiting import wait_for
 
 A, B, C, D = "CARD9001A", "CARD9002B", "CARD9003C", "CARD9004D"
 OTHERS = (Source.LEDGER, Source.BALANCE)
+PROGRAMME = """\
+loyalty-factor: 0.02
+time-basis: till
+largest-backdating: P3D
+cap-per-invoice: 19.50
+cap-per-day: 19
+blocked-cards: earn-nothing
+"""
+YESTERDAY = int(time.time()) // 86_400 * DAY - DAY // 2
+"""A receipt of this time counts for yesterday. The other receipts are too old, so their arrival decides their day."""
 
 
 @pytest.fixture
@@ -70,10 +80,12 @@ def create_again(settings, topic):
 def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings, monkeypatch):
     """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
 
-    A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive.
+    A card is replaced, and its late invoice follows. Another card is merged. The programme has the time of the till and
+    caps, and a blocked card earns nothing. The rebuild reads the topics, and after retention the archive.
     Without the archive it refuses to run. The first one replaces a checkpoint of release 0.1, which drops duplicates
     with Spark's own operator, and its first micro-batch fails once. The second one finds no checkpoint.
     """
+    publish_programme(PROGRAMME, settings, effective_time=1)
     start_as_release_0_1(LOYALTY, settings)
     checkpoint = Path(LOYALTY.checkpoint(settings))
     before = after_the_first_events(spark, settings)
@@ -99,7 +111,7 @@ def after_the_first_events(spark, settings):
     """Process events of the accounts A, B and C. Returns the balances."""
     publish_invoices(
         settings,
-        *(invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0)),
+        *(invoice("I1", A, 1000.0, CreatedTime=YESTERDAY), invoice("I2", B, 50.0), invoice("I3", C, 10.0)),
         invoice("R1", B, -100.0, OriginalInvoiceNumber="I1"),
         invoice("R6", None, -10.0, CustomerType="GUEST", OriginalInvoiceNumber="I6"),  # waits for its purchase
     )
@@ -206,18 +218,29 @@ def assert_that_no_invoice_counts_twice(spark, settings, before, after):
 
 
 def after_replacing_a_card(spark, settings):
-    """Replace the card A by D, repeat that batch, and send a late invoice of A. Returns the balances."""
-    publish_commands(settings, (A, Replace(append_time=0, command_id="replace", counterparty=D, reason="lost")))
+    """Replace the card A by D, merge C into B, block B, and repeat that batch. Returns the balances.
+
+    Two invoices arrive after these commands. The one of A can earn 1.00 of its 2.00 points, as the cap of yesterday is
+    19.00 and I1 has 18.00 after its return. The one of the blocked card B earns nothing.
+    """
+    publish_commands(
+        settings,
+        (A, Replace(append_time=0, command_id="replace", counterparty=D, reason="lost")),
+        (B, Block(append_time=0, command_id="block", reason="r", actor="a")),
+        (C, Merge(append_time=0, command_id="merge", counterparty=B, reason="r", actor="a")),
+    )
     time.sleep(0.01)  # wait for the next millisecond of the broker
-    publish_invoices(settings, invoice("I7", A, 100.0))
+    publish_invoices(settings, invoice("I7", A, 100.0, CreatedTime=YESTERDAY), invoice("I8", B, 50.0))
     run_to_the_end(spark, settings, LOYALTY)
     delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
     run_to_the_end(spark, settings, LOYALTY)  # the repeated batch
-    run_to_the_end(spark, settings, LOYALTY)  # D gets the account and the late invoice
+    run_to_the_end(spark, settings, LOYALTY)  # D gets the account and the late invoice, B gets the account of C
     run_to_the_end(spark, settings, ARCHIVE)
     balances = last_balances_of(settings)
     assert (Decimal("0.00"), D) == (balances[A]["TotalLoyaltyPoints"], balances[A]["MovedTo"])
-    assert (Decimal("16.00"), "") == (balances[D]["TotalLoyaltyPoints"], balances[D]["MovedTo"])
+    assert (Decimal("15.00"), "") == (balances[D]["TotalLoyaltyPoints"], balances[D]["MovedTo"])
+    assert (Decimal("0.00"), B) == (balances[C]["TotalLoyaltyPoints"], balances[C]["MovedTo"])
+    assert Decimal("4.30") == balances[B]["TotalLoyaltyPoints"]
     return balances
 
 
@@ -242,7 +265,7 @@ def assert_that_events_count_after_the_rebuild(spark, settings):
     run_to_the_end(spark, settings, LOYALTY)
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=True)
     assert ([], [], []) == (report.differences, report.unreadable, report.notes)
-    assert Decimal("4.05") == last_balances_of(settings)[B]["TotalLoyaltyPoints"]
+    assert Decimal("4.35") == last_balances_of(settings)[B]["TotalLoyaltyPoints"]
     sequences = sorted(
         each["Sequence"] for each in unique_records_of(settings, topics.LOYALTY).values() if each["CustomerCardNo"] == A
     )
