@@ -158,13 +158,16 @@ def _claim(settings: Settings, names: Sequence[str], stack: ExitStack, *, availa
     if not available_now:
         require_port(settings.metrics_host, settings.metrics_port, "LOYALTY_METRICS_PORT")
     remedy = _PIPELINE_ARCHIVES if available_now and [*names] == ["archive"] else "stop it first"
-    free = []
+    checkpoints = {name: QUERIES[name].checkpoint(settings) for name in names}
+    usable, free = [], []
     for name in names:
         with _optional(name, names):
-            checkpoint = QUERIES[name].checkpoint(settings)
-            if folder := local_folder(checkpoint):
+            if folder := local_folder(checkpoints[name]):
                 require_writable(folder, FOLDERS.get(name, "LOYALTY_CHECKPOINT_DIR"))
-            stack.enter_context(lock.hold(checkpoint, remedy))
+            usable.append(name)
+    for name in usable:  # a lock makes a file, so first check all folders
+        with _optional(name, names):
+            stack.enter_context(lock.hold(checkpoints[name], remedy))
             free.append(name)
     return free
 

@@ -34,13 +34,16 @@ def test_limits_of_older_topics_are_raised_and_nothing_is_lowered(settings: Sett
     for future in client.incremental_alter_configs(altered, request_timeout=60).values():
         future.result()
 
+    def limits() -> dict[str, tuple[str, str]]:
+        described = client.describe_configs([resource(topic) for topic in OLDER], request_timeout=60)
+        configs = {asked.name: future.result() for asked, future in described.items()}
+        return {name: (each["retention.ms"].value, each["max.message.bytes"].value) for name, each in configs.items()}
+
+    # A busy broker shows a change some time after it has accepted it.
+    wait_for("the older limits", lambda: limits()[settings.name_of(topics.STORE_SALES)][0] == "-1")
     create_topics(settings)
 
-    found = {}
-    for asked, future in client.describe_configs([resource(topic) for topic in OLDER], request_timeout=60).items():
-        configs = future.result()
-        found[asked.name] = configs["retention.ms"].value, configs["max.message.bytes"].value
-    assert {
+    expected = {
         settings.name_of(topic): (retention, batch)
         for topic, retention, batch in (
             (topics.LOYALTY_DECISIONS, topics.LOYALTY_DECISIONS.config["retention.ms"], str(16 * 2**20)),
@@ -48,7 +51,8 @@ def test_limits_of_older_topics_are_raised_and_nothing_is_lowered(settings: Sett
             (topics.HADOOP, "3600000", "33554432"),
             (topics.STORE_SALES, "-1", str(16 * 2**20)),
         )
-    } == found
+    }
+    wait_for(f"these limits: {expected}", lambda: limits() == expected)
 
 
 def test_a_topic_with_added_partitions_is_refused(settings: Settings) -> None:

@@ -311,7 +311,7 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
     assert Path(LOYALTY.checkpoint(settings)).exists(), "a refusal changes nothing"
 
     tuesday = settings.model_copy(update={"pseudonym_key_file": tmp_path / "tuesday.key"})
-    with pytest.raises(CheckpointMismatchError, match="pseudonym_key"):
+    with pytest.raises(CheckpointMismatchError, match="pseudonyms of another key"):
         run_to_the_end(spark, tuesday, ARCHIVE)
     with pytest.raises(SettingsError, match="LOYALTY_PSEUDONYM_KEY_FILE"):
         rebuild(reconciliation_context(spark, tuesday), archive=True, without_ledger=True)

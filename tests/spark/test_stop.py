@@ -69,16 +69,6 @@ def test_a_query_with_a_backlog_stops_after_its_micro_batch(backlog: DataFrame, 
     assert query.exception() is None
 
 
-def test_a_batch_that_spark_plans_ends_before_the_stop(backlog: DataFrame, tmp_path: Path) -> None:
-    """Spark would write its offsets and then interrupt it. A stop can come at any time, so this stops several times."""
-    for pause in (0.0, 0.03, 0.06, 0.09, 0.12, 0.15):
-        query = started(backlog.writeStream.format("noop"), tmp_path)
-        wait_for("a batch", lambda query=query: query.lastProgress)
-        time.sleep(pause)
-        _stop_between_batches([query], _LONG)
-        assert batches(tmp_path, "offsets") == batches(tmp_path, "commits")
-
-
 def batches(folder: Path, log: str) -> set[str]:
     """The batches of a log of the checkpoint."""
     return {path.name for path in (folder / "checkpoint" / log).iterdir() if path.name.isdigit()}

@@ -114,7 +114,7 @@ def test_an_image_downloads_its_jars_with_the_modules_that_it_copies(image: str,
     assert [("pyproject.toml", "from infra import setup")] == code
     (tmp_path / "pyproject.toml").touch()
     command = [sys.executable, "-c", f"{code[0][1]}; print(setup.jars.folder('{image}'))"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONSAFEPATH"}}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert f"{tmp_path / 'var' / 'jars' / image}\n" == run.stdout, run.stderr
 

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[2]
 )
 def test_the_pipeline(status: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     """Status 1 tells a supervisor to start it again."""
-    monkeypatch.setattr(pipeline, "_check_start", MagicMock(side_effect=error("why")))
+    monkeypatch.setattr(pipeline, "_claim", MagicMock(side_effect=error("why")))
     assert status == pipeline.run(Settings(), ["sales"], available_now=False)
 
 
