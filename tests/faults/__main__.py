@@ -60,9 +60,12 @@ UNUSED = (
     "Makefile",
     "tests/conftest.py",
     "tests/containers",
+    "tests/contracts",
     "tests/fuzz",
     "tests/install",
     "tests/integration",
+    "tests/prometheus",
+    "tests/spark",
     "tests/unit",
 )
 """Code that this program does not run. After a change of this code, the results stay valid."""

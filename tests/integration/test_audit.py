@@ -1,21 +1,18 @@
 """The audit with a real broker, ledger, API and Spark state reports every falsified value and nothing else."""
 
 import json
-import subprocess
-import sys
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
+import typer
 from sqlalchemy import delete, func, select
 
-from infra.local.stack import environment_of
 from pipelines.queries.loyalty import LOYALTY
-from pipelines.reconciliation.audit import audit
+from pipelines.reconciliation.audit import audit, main
 from schemas import topics
 from services.codecs.events import forget_record
 from services.codecs.records import balance_record, entry_from_notification, notification_record
@@ -34,10 +31,8 @@ from tests.support.processes import (
     reconciliation_context,
     run_to_the_end,
     running_ledger,
-    spark_process_settings,
 )
 
-ROOT = Path(__file__).parents[2]
 A, B, C = "CARD8001A", "CARD8002B", "CARD8003C"
 
 
@@ -48,7 +43,7 @@ def settings(settings):
 
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
-def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_path):
+def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_path, monkeypatch, capsys):
     """After purchases and commands there is no difference. Then one value in each place is falsified and found."""
     publish_invoices(
         settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0), invoice("I1", A, 1000.0)
@@ -87,18 +82,15 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
         lose_a_return(spark, settings)
         falsify(settings)
         api.wait_until_ready()
-        environment = environment_of(spark_process_settings(settings))
-        audited = subprocess.run(
-            [sys.executable, "-m", "pipelines.reconciliation.audit", "--json", "--api", api.url],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            check=False,
-            timeout=600,
-        )
+        # The command would start a second Spark. test_security.py does that.
+        monkeypatch.setattr("pipelines.reconciliation.audit.open_context", lambda *_: nullcontext(context))
+        capsys.readouterr()
+        with pytest.raises(typer.Exit) as ended:
+            main(api=api.url, as_json=True)
         (run,) = api.http.get("/v1/audits").json()["runs"]
-    assert 1 == audited.returncode, audited.stderr.decode()[-3000:]
-    found = {(each["whose"], each["where"], each["what"]) for each in json.loads(audited.stdout)["differences"]}
+    assert 1 == ended.value.exit_code
+    differences = json.loads(capsys.readouterr().out)["differences"]
+    found = {(each["whose"], each["where"], each["what"]) for each in differences}
     assert {
         (A, "ledger", "entry 2 (reserved 0.00) is missing"),
         (B, "events", "no such event: forged, of the recorded entry 4"),
@@ -109,7 +101,7 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
     } <= found
     assert {A, B} == {whose for whose, *_ in found}
     of = pseudonyms(settings.pseudonym_key_file).of
-    assert ("differs", len(json.loads(audited.stdout)["differences"])) == (run["outcome"], run["differences"])
+    assert ("differs", len(differences)) == (run["outcome"], run["differences"])
     expected = {(of(whose), where, what) for whose, where, what in found}
     assert expected == {(each["customer"], each["place"], each["difference"]) for each in run["findings"]}
 
