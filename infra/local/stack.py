@@ -28,8 +28,8 @@ _START_TIMEOUT = 600.0
 _STOP_MARGIN = 30.0
 """Seconds that Spark itself needs to end, after ``stop_timeout``."""
 
-BACKGROUND_QUERIES = ("fan-out", "sales", "export")
-"""The queries of the second driver, which also archives. The readers of their outputs can wait for some seconds."""
+BACKGROUND_QUERIES = ("fan-out", "sales", "export", "archive")
+"""The queries of the second driver. The readers of their outputs can wait for some seconds."""
 
 _BACKGROUND = "background"
 _BACKGROUND_NICENESS = 10
@@ -245,8 +245,7 @@ class LocalStack:
         settings = self.settings.model_copy(update={"metrics_port": port})
         process = self._driver(_BACKGROUND, _BACKGROUND_NICENESS)
         url = url_of(settings.metrics_host, port)
-        archive = ["archive"] if settings.archive_interval else []
-        queries = _queries(*BACKGROUND_QUERIES, *archive)
+        queries = _queries(*BACKGROUND_QUERIES)
         return Service("pipelines", settings, process, url, "LOYALTY_BACKGROUND_METRICS_PORT", queries)
 
     def _driver(self, name: str, niceness: int = 0) -> ManagedProcess:

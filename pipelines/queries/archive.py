@@ -19,11 +19,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pipelines.accounts.events import command_events, invoice_events, unique_events
 from pipelines.checkpoints import retention
 from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.learned_ids import LearnedIds
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.programme_versions import require_versions
+from pipelines.queries.skipped_records import by_schema_id, read_again
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.foreach_batch import write_each_batch
-from pipelines.sinks.parquet import ParquetSink, remove_staging_folders
+from pipelines.sinks.parquet import ParquetSink, overwrite_folders, remove_staging_folders
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
 from services.codecs.events import ARCHIVED
 from services.messaging.administration import topic_ids
@@ -38,6 +40,8 @@ PSEUDONYM_KEY = "pseudonym_key"
 
 _POSITION = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
 """The columns with the position of an event's record. They also identify the rows in archives of release 0.1."""
+
+_ORDER = ("append_time", *_POSITION)
 
 _KEY_ID = "_pseudonym-key"
 """The file in the archive with the id of its key. The manifest has the id too, but is deleted with the checkpoint."""
@@ -67,16 +71,44 @@ def _archive(context: QueryContext) -> DataStreamWriter:
     return write_each_batch(rows, partial(_write, context, sink))
 
 
-def _pseudonymize(events: DataFrame, pseudonyms: Pseudonyms) -> DataFrame:
-    """Replace cards by pseudonyms: pseudonym (null for a return without a card), append_time, position, event."""
+def _archive_skipped(context: QueryContext, checkpoint: str, learned: LearnedIds) -> None:
+    """Archive the events that the query has skipped, because it did not know the schema ids of their records.
+
+    Each id has its own batch, which no micro-batch has. Another run of this function replaces it.
+    """
+    settings = context.settings
+    for topic, ids in learned.new.items():
+        records = read_again(context, checkpoint, topic, learned)
+        skipped = records.withColumn("batch", by_schema_id(ids, lambda each: -1 - each)).where("batch IS NOT NULL")
+        if topic == POS_INVOICES:
+            events = invoice_events(skipped, load_programmes(settings), context.ids)
+        else:
+            events = command_events(skipped, context.ids)
+        events = events.withColumn("append_time", F.unix_millis("timestamp"))
+        rows = _with_date(_pseudonymize(events, pseudonyms(settings.pseudonym_key_file), "batch"))
+        overwrite_folders(rows.drop("timestamp"), settings.archive_dir, *_ORDER)
+
+
+def _pseudonymize(events: DataFrame, pseudonyms: Pseudonyms, *further: str) -> DataFrame:
+    """Replace cards by pseudonyms: pseudonym (null for a return without a card), append_time, position, event.
+
+    Args:
+        further: columns that stay.
+    """
     pseudonym_of = _for_each(lambda card: card and pseudonyms.of(card), T.StringType())
     without_cards = _for_each(_without_cards(pseudonyms), T.BinaryType())
     # Omit the rows that only the index of invoices reads. They follow from erasures.
     return events.where(F.col("event").isNotNull()).select(
         pseudonym_of("CustomerCardNo").alias("pseudonym"),
-        *("append_time", "topic", "partition", "offset"),
+        *_ORDER,
         without_cards("event").alias("event"),
+        *further,
     )
+
+
+def _with_date(rows: DataFrame) -> DataFrame:
+    """Add ``timestamp``, the append time, and its ``date`` in UTC."""
+    return rows.withColumn("timestamp", F.timestamp_millis("append_time")).withColumn("date", F.to_date("timestamp"))
 
 
 def _for_each(function: Callable[[Any], Any], result: T.DataType) -> Callable[[str], Column]:
@@ -114,9 +146,7 @@ def _write(context: QueryContext, sink: ParquetSink, batch: DataFrame, batch_id:
     # again, so Spark would observe more unique rows than rows.
     batch.persist()
     try:
-        moment = F.timestamp_millis("append_time")
-        rows = batch.withColumn("timestamp", moment).withColumn("date", F.to_date("timestamp"))
-        sink.append(rows, batch_id, "append_time", *_POSITION)
+        sink.append(_with_date(batch), batch_id, *_ORDER)
     finally:
         batch.unpersist()
     if settings.accept_data_loss:
@@ -161,8 +191,15 @@ ARCHIVE = Query(
     _archive,
     lambda settings: f"{settings.archive_dir}/_checkpoint",
     reads_programme=True,
-    longest_wait=lambda settings: settings.archive_interval,
+    interval=lambda settings: settings.archive_interval,
+    if_it_cannot_run=(
+        "The other queries run without the archive. A running pipeline starts it again within "
+        "LOYALTY_ARCHIVE_INTERVAL. Remove the cause within seven days. If a scheduled `loyalty archive` runs, remove "
+        "it. If Kafka has deleted records, stop the pipeline, run `LOYALTY_ACCEPT_DATA_LOSS=true loyalty archive`, and "
+        "start the pipeline: only the archive then lacks these records"
+    ),
     # Under another key the same card would get another pseudonym.
     fixed=lambda settings: {PSEUDONYM_KEY: _key_id(settings)},
     check=lambda spark, _checkpoint, settings, is_new: check_origin(spark, settings, is_new=is_new),
+    learn=_archive_skipped,
 )

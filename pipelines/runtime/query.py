@@ -1,12 +1,10 @@
 """A streaming query: its definition, and how it starts."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
 
-from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -66,14 +64,18 @@ class Query:
         build: returns the stream writer of the whole query.
         checkpoint: takes the settings, and returns the folder or another Hadoop URI of the checkpoint.
         longest_wait: takes the settings, and returns how long records may wait for a full micro-batch.
+        interval: takes the settings, and returns the time between two starts. Each run knows the schema ids of its
+            time, reads the records that exist, and ends. None: the query runs all the time.
+        if_it_cannot_run: what the log says then, if the other queries of its process run without it. Empty: they do
+            not.
         reads_programme: whether it must start again for a new version of the programme.
         formats: by name, the formats of a new checkpoint. An older one keeps the formats that it has.
         fixed: takes the settings, and returns further names and values that are fixed for the life of a checkpoint.
         remedies: by the name of a fixed value, what to do if it differs and no setting can restore it.
         check: takes the session, the checkpoint, the settings, and whether the checkpoint is new. Raises
             CheckpointMismatchError if the query must not start.
-        learn: takes the session, the checkpoint, the settings, and by topic the schema ids that the query has read and
-            did not know. It must repair what the query has skipped. If the start then fails, it can run again.
+        learn: takes the context of the query, its checkpoint, and the schema ids that the query did not know. It must
+            repair what the query has skipped. If the start then fails, it can run again.
     """
 
     name: str
@@ -81,15 +83,19 @@ class Query:
     build: Callable[[QueryContext], DataStreamWriter]
     checkpoint: Callable[[Settings], str]
     longest_wait: Callable[[Settings], timedelta] = lambda _: timedelta(0)
+    interval: Callable[[Settings], timedelta] | None = None
+    if_it_cannot_run: str = ""
     reads_programme: bool = False
     formats: Mapping[str, str] = field(default_factory=lambda: FORMATS)
     fixed: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     remedies: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[SparkSession, str, Settings, bool], None] = lambda spark, checkpoint, settings, is_new: None
-    learn: Callable[[SparkSession, str, Settings, Mapping[Topic, Collection[int]]], None] = lambda *_: None
+    learn: Callable[[QueryContext, str, LearnedIds], None] = lambda *_: None
 
     def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
-        """Start the query where its checkpoint ends. With ``available_now`` it ends after the records that exist now.
+        """Start the query where its checkpoint ends.
+
+        With ``available_now``, and if it has an interval, it ends after the records that exist now.
 
         If there are new schema ids and an unfinished micro-batch, first run this micro-batch without the new ids. If it
         fails, return the failed query.
@@ -114,10 +120,12 @@ class Query:
         programme = [LOYALTY_PROGRAMMES] if self.reads_programme else []
         query_metrics.announce(self.name, CheckpointReader(spark, checkpoint).positions())
         retention.check(spark, checkpoint, [*self.sources, *programme], settings)
-        longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
+        ends = available_now or self.interval is not None
+        longest_wait = timedelta(0) if ends else self.longest_wait(settings)
+        context = QueryContext(self.name, spark, ids, settings, longest_wait, formats)
 
         def writer_with(ids: SchemaIds) -> DataStreamWriter:
-            writer = self.build(QueryContext(self.name, spark, ids, settings, longest_wait, formats))
+            writer = self.build(replace(context, ids=ids))
             return writer.queryName(self.name).option("checkpointLocation", checkpoint)
 
         learned = LearnedIds(spark, checkpoint, self.sources, ids, settings)
@@ -128,10 +136,11 @@ class Query:
                     replay.awaitTermination()
                 if CheckpointReader(spark, checkpoint).has_unfinished_batch:
                     return replay
-            self.learn(spark, checkpoint, settings, learned.new)
-        learned.save()
+            self.learn(context, checkpoint, learned)
+        # A query without an interval can start again with ids from the start of its process.
+        learned.save(CheckpointReader(spark, checkpoint).positions() if self.interval else {})
         writer = writer_with(ids)
-        if available_now:
+        if ends:
             return writer.trigger(availableNow=True).start()
         interval = trigger_interval(longest_wait, settings).total_seconds()
         return writer.trigger(processingTime=f"{interval:.3f} seconds").start()
@@ -161,40 +170,6 @@ def trigger_interval(longest_wait: timedelta, settings: Settings) -> timedelta:
     return max(settings.trigger_interval, min(longest_wait / 2, max(timedelta(seconds=2), longest_wait / 360)))
 
 
-def begin_no_batch(query: StreamingQuery) -> None:
-    """Let the query end after the micro-batch that runs now.
-
-    The only public call, ``stop``, also interrupts this batch. With a backlog the next batch begins at once, so nobody
-    can call ``stop`` between two batches. This call sets the state that Spark itself sets after the last record of a
-    trigger AvailableNow (``MicroBatchExecution.executeOneBatch``). If Spark plans a batch at this moment, it writes the
-    offsets of the batch and then interrupts it. So call this while ``plans_batch`` is false.
-    """
-    jvm: Any = SparkContext._jvm  # noqa: SLF001
-    terminated = getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "TERMINATED$")
-    _execution(query).state().set(getattr(terminated, "MODULE$"))
-
-
-def plans_batch(query: StreamingQuery) -> bool:
-    """Whether a trigger of the query is active and runs no job: Spark plans a batch, or commits one."""
-    tracker = _execution(query).sparkSession().sparkContext().statusTracker()
-    jobs = {*tracker.getActiveJobIds()}.intersection(tracker.getJobIdsForGroup(str(query.runId)))
-    return bool(query.status["isTriggerActive"]) and not jobs
-
-
-def stop(query: StreamingQuery) -> None:
-    """Stop the query and its jobs.
-
-    If Spark plans a batch during ``begin_no_batch``, the query ends by itself when the first job of this batch may
-    already run. Then ``query.stop`` does not cancel this job. So this function also cancels the jobs of the query.
-    """
-    query.stop()
-    _execution(query).sparkSession().sparkContext().cancelJobGroup(str(query.runId))
-
-
-def _execution(query: StreamingQuery) -> Any:
-    return query._jsq.streamingQuery()  # noqa: SLF001  # Spark's MicroBatchExecution
-
-
 def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
     """Check that the query remembers an invoice at least as long as its record can stay in the topic."""
     age = max_record_age(topic, settings)
@@ -204,3 +179,9 @@ def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
             f"{settings.repeat_horizon}: the query would forget old invoices too early and count their duplicates. "
             "Set a longer LOYALTY_REPEAT_HORIZON or a shorter retention of the topic"
         )
+
+
+def without_plan(reason: str) -> str:
+    """The error of a query and its causes in one line, without stack traces and Spark's plan (17 kB and more)."""
+    lines = reason.partition("\n=== Streaming Query ===")[0].splitlines()
+    return " | ".join(line for line in lines if line and not line[0].isspace())

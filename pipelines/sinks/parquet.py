@@ -37,8 +37,9 @@ class ParquetSink:
     def _find_next_batch(self) -> int:
         require_keys(self._spark, self._directory, self._key)
         files = Files(self._spark, self._directory)
-        batches = (name for date in _dates(files) for name in files.names(date))
-        return max((int(name.removeprefix(_BATCH)) for name in batches if name.startswith(_BATCH)), default=-1) + 1
+        folders = (name for date in _dates(files) for name in files.names(date))
+        batches = (int(name.removeprefix(_BATCH)) for name in folders if name.startswith(_BATCH))
+        return max([-1, *batches]) + 1
 
     def append(self, rows: DataFrame, batch_id: int, *order: str) -> None:
         """Write the rows of a micro-batch, see ``overwrite_folders``.

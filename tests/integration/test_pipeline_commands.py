@@ -429,6 +429,42 @@ def test_the_archive_has_every_event_once_and_no_card(spark, settings):
         run(spark, settings, ARCHIVE)
 
 
+@pytest.mark.usefixtures("topics_created")
+def test_the_archive_adds_the_events_that_it_has_skipped_when_it_learns_their_schema_id(spark, settings):
+    """The driver of another query can know the id earlier, so accounts have these events.
+
+    The first start that knows the ids fails after it has added the events, and the next one adds none twice.
+    """
+    publish_invoices(settings, invoice("I0", A, 10.0))
+    run(spark, settings, ARCHIVE)
+    later = record_encoder("PosInvoice", 4711)(invoice("I1", A, 1000.0))
+    known = encoder(topics.POS_INVOICES, IDS)(invoice("I2", A, 50.0))
+    publish(settings, topics.POS_INVOICES, [(b"STR1", later), (b"STR1", known)])
+    adjustment = command_record(A, Adjust(append_time=0, command_id="a1", points=700))
+    publish(settings, topics.LOYALTY_COMMANDS, [(A.encode(), record_encoder("LoyaltyCommand", 4712)(adjustment))])
+    run(spark, settings, ARCHIVE)
+    assert ["I0", "I2"] == archived_events(settings)
+
+    with pytest.raises(CheckpointMismatchError, match="lost"):
+        replace(ARCHIVE, build=refuse).start(spark, LaterIds(), settings, available_now=True)
+    publish_invoices(settings, invoice("I3", A, 25.0))
+    for _ in range(2):
+        ARCHIVE.start(spark, LaterIds(), settings, available_now=True).awaitTermination()
+
+    assert ["I0", "I1", "I2", "I3", "a1"] == archived_events(settings)
+    rows = archived(settings)
+    assert [-4713, -4712, 0, 1, 2] == sorted(row["batch"] for row in rows)
+    assert not any(card in repr(row) for row in rows for card in CARDS)
+
+
+def refuse(_):
+    raise CheckpointMismatchError("lost")
+
+
+def archived_events(settings):
+    return sorted(decode_event(row["append_time"], row["event"]).event_id for row in archived(settings))
+
+
 def archived(settings):
     files = pyarrow.dataset.dataset(settings.archive_dir, format="parquet", partitioning="hive")
     return files.to_table().to_pylist()

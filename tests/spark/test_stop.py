@@ -11,8 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipelines.__main__ import _stop_between_batches
-from pipelines.runtime.query import begin_no_batch, plans_batch, stop
+from pipelines.runtime.stop import begin_no_batch, plans_batch, stop, stop_between_batches
 from tests.support.waiting import wait_for
 
 _LONG = timedelta(minutes=5)
@@ -59,7 +58,7 @@ def test_a_query_with_a_backlog_stops_after_its_micro_batch(backlog: DataFrame, 
     query = started(backlog.select(pass_gate(gate)).writeStream.format("noop"), tmp_path)
     wait_for("the second batch", (gate / "task-1").exists)
     assert not plans_batch(query)
-    stopping = threading.Thread(target=_stop_between_batches, args=([query], _LONG))
+    stopping = threading.Thread(target=stop_between_batches, args=([query], _LONG))
     stopping.start()
     wait_for("the decision to begin no batch", lambda: not query.isActive)
     assert query.status["isTriggerActive"]

@@ -224,7 +224,7 @@ def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query")
     """
     from pyspark.errors import StreamingQueryException
 
-    from pipelines.__main__ import MAX_RESTARTS, WORKER_FAILURES
+    from pipelines.runtime.watch import MAX_RESTARTS, WORKER_FAILURES
 
     def start(query: "Query") -> "StreamingQuery":
         return query.start(spark, IDS, settings, available_now=True)
@@ -289,7 +289,7 @@ def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environm
         "LOYALTY_ARCHIVE_DIR": settings.archive_dir,
         "LOYALTY_SALES_INTERVAL": "PT1S",
         "LOYALTY_EXPORT_INTERVAL": "PT1S",
-        "LOYALTY_ARCHIVE_INTERVAL": "PT1S",
+        "LOYALTY_ARCHIVE_INTERVAL": "PT10S",
         "LOYALTY_METRICS_PORT": str(free_port()),
         "LOYALTY_SHUFFLE_PARTITIONS": str(settings.shuffle_partitions),
         "LOYALTY_SPARK_MASTER": "local[2]",

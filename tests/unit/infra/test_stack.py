@@ -152,12 +152,6 @@ def test_two_drivers_run_each_query_once(tmp_path: Path) -> None:
     assert stack.pipeline.process.niceness < background.process.niceness
 
 
-def test_an_interval_of_zero_switches_the_archive_off(tmp_path: Path) -> None:
-    settings = private_settings(tmp_path, pipeline_drivers=2, archive_interval=timedelta(0))
-    (background,) = LocalStack(tmp_path, settings).background
-    assert ("--query", "fan-out", "--query", "sales", "--query", "export") == background.arguments
-
-
 def test_one_driver_runs_all_queries(tmp_path: Path) -> None:
     """Without arguments a pipeline runs all continuous queries."""
     stack = LocalStack(tmp_path, private_settings(tmp_path, pipeline_drivers=1))

@@ -1,6 +1,13 @@
 """What the archive keeps of an event."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from pipelines.queries.archive import _without_cards
+from pipelines.sinks import parquet
+from pipelines.sinks.parquet import ParquetSink
 from services.codecs.events import ARCHIVED, command_record
 from services.domain.events import Transfer
 from services.messaging.avro import record_decoder, record_encoder
@@ -19,3 +26,19 @@ def test_an_archived_command_has_pseudonyms_and_no_free_texts() -> None:
     assert (PSEUDONYMS.of(CARD), PSEUDONYMS.of("4712")) == (archived["CustomerCardNo"], archived["Counterparty"])
     assert ("", ARCHIVED) == (archived["Reason"], archived["Actor"])
     assert archived["Points"] == command_record(CARD, gift)["Points"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "first"), [([], 0), (["batch=-4712"], 0), (["batch=-4712", "batch=3", "_SUCCESS"], 4)]
+)
+def test_a_new_checkpoint_numbers_its_batches_after_those_of_the_folder(
+    monkeypatch: pytest.MonkeyPatch, folders: list[str], first: int
+) -> None:
+    """A number below 0 belongs to a schema id whose records were archived later."""
+    names = {"": ["_checkpoint", "date=2026-11-29"], "date=2026-11-29": folders}
+    monkeypatch.setattr(parquet, "Files", lambda *_: SimpleNamespace(names=lambda folder="": names[folder]))
+    monkeypatch.setattr(parquet, "require_keys", lambda *_: None)
+    found: list[Any] = []
+    monkeypatch.setattr(parquet, "OlderRows", lambda _, __, ___, find_next_batch: found.append(find_next_batch()))
+    ParquetSink(SimpleNamespace(), "archive", "archive/_checkpoint", {})  # type: ignore[arg-type]  # no Spark
+    assert [first] == found

@@ -1,0 +1,152 @@
+"""Keeps the queries of a process running."""
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import count
+
+import structlog
+from confluent_kafka import KafkaException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pipelines.runtime.programme_watch import ProgrammeWatch
+from pipelines.runtime.query import without_plan
+from pipelines.runtime.query_metrics import announce
+from pipelines.runtime.query_table import QUERIES
+from pipelines.runtime.stop import stop_between_batches
+from pipelines.sinks.foreach_batch import summarize_java_error
+from services.boot_clock import boot_seconds
+from services.errors import UserError
+
+log = structlog.get_logger()
+
+WORKER_FAILURES = ("Python worker failed to connect back", "Python worker exited unexpectedly")
+"""Errors of Spark after which a query starts again. Spark allows a Python process ten seconds to start, and no setting
+changes that: a busy machine may need longer. A worker ends, for example, when the machine has no memory left."""
+
+MAX_RESTARTS = 20
+"""How often queries may fail with WORKER_FAILURES. A restart of the whole process would take much longer."""
+
+_RESTART_SECONDS = 20.0
+"""How long a new version of the programme waits for a micro-batch to end. By default its notice is a minute."""
+
+
+class QueryWatch:
+    """Starts queries, and starts them again when they need it.
+
+    A query with an interval reads the records that exist, and ends. It starts again after its interval, also if it has
+    failed.
+
+    Attributes:
+        queries: by name, the last run of each query. It lacks a query that cannot run, and without which the others do.
+    """
+
+    def __init__(
+        self,
+        names: Collection[str],
+        start: Callable[[str], StreamingQuery],
+        intervals: Mapping[str, timedelta],
+        stopping: threading.Event,
+    ) -> None:
+        """
+        Args:
+            names: the queries of this process, also those that cannot start now.
+            start: starts a query. It can raise the errors of ``optional``.
+            intervals: the time from the start of a query to its next start, if it starts again after its end.
+        """
+        self.queries: dict[str, StreamingQuery] = {}
+        self._names, self._start, self._stopping = names, start, stopping
+        self._intervals = {name: interval.total_seconds() for name, interval in intervals.items()}
+        self._next_starts = {name: boot_seconds() + seconds for name, seconds in self._intervals.items()}
+        self._restarts_left = MAX_RESTARTS
+
+    def start(self, names: Sequence[str]) -> bool:
+        """Start these queries. Returns whether no stop signal came before the last start.
+
+        Each start takes seconds. A supervisor could kill the process before the last query has started and stopped.
+        """
+        for name in names:
+            if self._stopping.is_set():
+                return False
+            self.queries.pop(name, None)
+            if name in self._intervals:
+                self._next_starts[name] = boot_seconds() + self._intervals[name]
+            with optional(name, self._names):
+                self.queries[name] = self._start(name)
+        return True
+
+    def watch(self, programme: ProgrammeWatch | None) -> None:
+        """Return after a stop signal, after the end of all queries, or after a failure of a query that is not optional.
+
+        Start a query again if a Python worker failed, and the queries that read the programme if it has a new version.
+        """
+        for turn in count():
+            if self._stopping.wait(0.5):
+                return
+            # A failed query stays active until the end of its clean-up, which can hang. So ask the active queries too,
+            # but only each two seconds: an exception takes three calls of the JVM, and the programme two requests to
+            # Kafka.
+            asks_all = turn % 4 == 0
+            active = {name for name, query in self.queries.items() if query.isActive}
+            errors = {name: query.exception() for name, query in self.queries.items() if asks_all or name not in active}
+            failed = {name: str(error) for name, error in errors.items() if error}
+            if not all(self._survives(name, reason, is_active=name in active) for name, reason in failed.items()):
+                return
+            if not (active or failed or self._next_starts):
+                return
+            self.start(
+                [name for name, time in self._next_starts.items() if time <= boot_seconds() and self._ended(name)]
+            )
+            if programme and asks_all and programme.has_changed():
+                self._read_programme_again()
+
+    def _ended(self, name: str) -> bool:
+        return name not in self.queries or not self.queries[name].isActive
+
+    def _survives(self, name: str, reason: str, *, is_active: bool) -> bool:
+        """Start a failed query again if a Python worker failed. Returns whether the process continues."""
+        cause = next((each for each in WORKER_FAILURES if each in reason), None)
+        if not self._restarts_left or cause is None or self._stopping.is_set():
+            if not _runs_without(name, self._names, without_plan(reason)):
+                log.error("query failed", query=name, reason=without_plan(reason))
+                return False
+            del self.queries[name]
+        elif not is_active:  # Spark refuses a second query with this name
+            self._restarts_left -= 1
+            log.warning("query starts again", query=name, reason=cause)
+            self.start([name])
+        return True
+
+    def _read_programme_again(self) -> None:
+        outdated = [name for name in self.queries if QUERIES[name].reads_programme]
+        log.info("new version of the programme", queries=outdated)
+        stop_between_batches([self.queries[name] for name in outdated], timedelta(seconds=_RESTART_SECONDS))
+        self.start(outdated)
+
+
+@contextmanager
+def optional(name: str, names: Collection[str]) -> Iterator[None]:
+    """Log an error of a start instead of raising it, if the other queries run without this one."""
+    try:
+        yield
+    except (UserError, OSError, KafkaException, Py4JJavaError, PySparkException) as error:
+        reason = summarize_java_error(str(error)) if isinstance(error, Py4JJavaError) else str(error)
+        if not _runs_without(name, names, without_plan(reason)):
+            raise
+
+
+def is_optional(name: str, names: Collection[str]) -> bool:
+    """Whether the other queries of a process run without this one. A process of one query ends with it."""
+    return bool(QUERIES[name].if_it_cannot_run) and len(names) > 1
+
+
+def _runs_without(name: str, names: Collection[str], reason: str) -> bool:
+    """Whether the other queries run without this one. Then log why."""
+    runs = is_optional(name, names)
+    if runs:
+        announce(name, {})  # ArchiveFallsBehind needs a metric of the query, also if it has never run
+        log.error("a query cannot run", query=name, reason=f"{reason}. {QUERIES[name].if_it_cannot_run}")
+    return runs

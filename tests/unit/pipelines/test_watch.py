@@ -1,0 +1,263 @@
+"""How the pipeline watches its queries, and starts them again."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from pipelines.runtime import watch as module
+from pipelines.runtime.watch import MAX_RESTARTS, WORKER_FAILURES, QueryWatch
+from services.errors import UserError
+from services.messaging.publishing import PublishError
+
+HOUR = timedelta(hours=1)
+
+
+def query(error: str | None = None, *, is_active: bool = False) -> Any:
+    """A query that fails with this error as soon as it has started, or has ended, or runs."""
+    return SimpleNamespace(exception=lambda: error, isActive=is_active)
+
+
+def without_wait() -> threading.Event:
+    """A stop signal that does not come. Nobody waits for it."""
+    stopping = threading.Event()
+    stopping.wait = lambda _: False  # type: ignore[method-assign, assignment]
+    return stopping
+
+
+def watch_of(
+    queries: dict[str, Any], start: Callable[[str], Any] = pytest.fail, stopping: threading.Event | None = None
+) -> QueryWatch:
+    """A watch of these queries, which have started."""
+    watch = QueryWatch(queries, start, {}, stopping or without_wait())
+    watch.queries.update(queries)
+    return watch
+
+
+def starts(queries: dict[str, Any], *successors: Any) -> list[str]:
+    """The queries that start again. Each start takes the next successor."""
+    started, left = [], list(successors)
+
+    def start(name: str) -> Any:
+        started.append(name)
+        return left.pop(0)
+
+    watch_of(queries, start).watch(None)
+    return started
+
+
+@pytest.mark.parametrize("reason", WORKER_FAILURES)
+def test_a_query_starts_again_after_the_loss_of_a_worker(reason: str) -> None:
+    """The other queries continue. The process does not end, because a start of Spark takes much longer."""
+    failed = query(f"Job aborted due to stage failure: Lost task 2.0: {reason} (crashed).")
+    assert ["loyalty", "loyalty"] == starts({"loyalty": failed, "fan-out": query()}, failed, query())
+
+
+def test_a_worker_that_always_ends_ends_the_process() -> None:
+    """The supervisor sees it then."""
+    failed = query(WORKER_FAILURES[0])
+    assert MAX_RESTARTS == len(starts({"loyalty": failed}, *[failed] * MAX_RESTARTS))
+
+
+def test_no_failed_query_starts_again_after_a_stop_signal() -> None:
+    """A start takes half a minute on a busy machine, which is where workers are lost. The log has the failure."""
+    stopping, started = without_wait(), []
+    queries = {name: query(WORKER_FAILURES[0]) for name in ("sales", "export")}
+
+    def start(name: str) -> Any:
+        started.append(name)
+        stopping.set()
+        return query()
+
+    with capture_logs() as logs:
+        watch_of(queries, start, stopping).watch(None)
+    assert ["sales"] == started
+    assert ("query failed", "export") == (logs[-1]["event"], logs[-1]["query"])
+
+
+def test_active_queries_and_the_programme_are_asked_every_two_seconds() -> None:
+    """An exception takes three calls of the JVM. Twice a second, they were a tenth of the cost of an idle driver.
+    The programme takes two requests to Kafka. They were one in ten requests of an idle stack.
+    """
+    stopping = without_wait()
+    waited: list[float] = []
+    asked: list[float] = []
+    checked: list[float] = []
+    running = SimpleNamespace(exception=lambda: asked.append(sum(waited)), isActive=True)
+    stopping.wait = lambda seconds: (waited.append(seconds), sum(waited) > 6)[1]  # type: ignore[method-assign, assignment]
+    programme: Any = SimpleNamespace(has_changed=lambda: checked.append(sum(waited)))
+    watch_of({"loyalty": running}, stopping=stopping).watch(programme)
+    assert [0.5, 2.5, 4.5] == asked == checked
+
+
+def test_a_failed_query_ends_the_process_during_its_clean_up() -> None:
+    """Spark first sets the exception. The clean-up of the sources can fail or hang, and then the query stays active."""
+    failed = query("java.lang.OutOfMemoryError", is_active=True)
+    stopping, turns = without_wait(), iter(range(5))
+    stopping.wait = lambda _: next(turns) == 4  # type: ignore[method-assign, assignment]
+    with capture_logs() as logs:
+        watch_of({"sales": failed}, stopping=stopping).watch(None)
+    assert ["query failed"] == [line["event"] for line in logs]
+
+
+def test_a_query_starts_again_only_after_its_clean_up() -> None:
+    """Until then Spark refuses a query of the same name, and the process would end."""
+    failed = query(WORKER_FAILURES[0], is_active=True)
+    started = []
+    stopping, waits = without_wait(), iter(range(9))
+
+    def wait(_: float) -> bool:
+        failed.isActive = next(waits) < 2
+        return False
+
+    def start(name: str) -> Any:
+        started.append((name, failed.isActive))
+        return query()
+
+    stopping.wait = wait  # type: ignore[method-assign, assignment]
+    watch_of({"loyalty": failed}, start, stopping).watch(None)
+    assert [("loyalty", False)] == started
+
+
+def test_a_failure_of_the_archive_stops_no_other_query() -> None:
+    """Points matter more. The alert ArchiveFallsBehind needs a metric of the archive, also if it has never run."""
+    watch = watch_of({"loyalty": query(), "archive": query("java.lang.OutOfMemoryError\n=== Streaming Query ===")})
+    with capture_logs() as logs:
+        watch.watch(None)
+    (line,) = logs
+    assert ("a query cannot run", "archive") == (line["event"], line["query"])
+    assert line["reason"].startswith("java.lang.OutOfMemoryError. The other queries run without the archive")
+    assert ["loyalty"] == [*watch.queries]
+    assert REGISTRY.get_sample_value("loyalty_query_batches_total", {"query": "archive"}) is not None
+
+
+class Day:
+    """A process with the loyalty query and an archive, which starts each hour. A day passes in steps of a minute.
+
+    Attributes:
+        started: the minutes at which the archive has started.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *runs: Any) -> None:
+        """Each start takes the next run, which can be an error, and then the last one for ever."""
+        self.started: list[int] = []
+        self._runs, self._minutes = list(runs), 0
+        self.stopping = without_wait()
+        self.stopping.wait = self._wait  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(module, "boot_seconds", lambda: self._minutes * 60.0)
+        self.watch = QueryWatch(["loyalty", "archive"], self._start, {"archive": HOUR}, self.stopping)
+
+    def _wait(self, _: float) -> bool:
+        self._minutes += 1
+        return self._minutes > 24 * 60
+
+    def _start(self, name: str) -> Any:
+        if name == "loyalty":
+            return query(is_active=True)
+        self.started.append(self._minutes)
+        run = self._runs.pop(0) if len(self._runs) > 1 else self._runs[0]
+        if isinstance(run, Exception):
+            raise run
+        return run
+
+    def run(self, programme: Any = None) -> list[Any]:
+        """Returns the log."""
+        with capture_logs() as logs:
+            self.watch.start(["loyalty", "archive"])
+            self.watch.watch(programme)
+        return logs
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        query(),
+        query("disk full"),
+        UserError("another key"),
+        PublishError("no broker"),
+        KafkaException(KafkaError(KafkaError._TIMED_OUT)),
+        OSError("read-only"),
+    ],
+    ids=["it ends", "it fails", "another key", "no broker", "no answer", "read-only"],
+)
+def test_the_archive_starts_again_each_hour(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    """A failed archive heals when its cause is gone. Nobody has to restart the driver."""
+    day = Day(monkeypatch, run)
+    day.run()
+    assert [*range(0, 24 * 60 + 1, 60)] == day.started
+
+
+def test_an_archive_that_runs_for_longer_than_an_hour_starts_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark refuses a second query with the same name."""
+    long = query(is_active=True)
+    day = Day(monkeypatch, long, query())
+    stop = day.stopping.wait
+
+    def wait(seconds: float) -> bool:
+        long.isActive = day._minutes < 90
+        return stop(seconds)
+
+    day.stopping.wait = wait  # type: ignore[method-assign]
+    day.run()
+    assert [0, 91, 151] == day.started[:3]
+
+
+def test_a_new_version_of_the_programme_starts_an_archive_that_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loads the versions at its start. Then the hour begins again."""
+    day = Day(monkeypatch, query())
+    monkeypatch.setattr(module, "stop_between_batches", lambda *_: None)
+    day.run(SimpleNamespace(has_changed=lambda: day._minutes == 29))
+    assert [0, 29, 89] == day.started[:3]
+
+
+def test_an_archive_that_fails_at_each_start_is_named_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log says what to do, and that the driver tries again."""
+    logs = Day(monkeypatch, UserError("it would skip records")).run()
+    assert 25 == len(logs)
+    assert "it would skip records. The other queries run without the archive" in logs[-1]["reason"]
+    assert "starts it again within LOYALTY_ARCHIVE_INTERVAL" in logs[-1]["reason"]
+    assert "`LOYALTY_ACCEPT_DATA_LOSS=true loyalty archive`" in logs[-1]["reason"]
+
+
+def test_a_failure_of_the_archive_alone_ends_the_process() -> None:
+    with capture_logs() as logs:
+        assert [] == starts({"archive": query("java.lang.OutOfMemoryError")})
+    assert ["query failed"] == [line["event"] for line in logs]
+
+
+def test_any_other_failure_ends_the_process() -> None:
+    assert [] == starts({"loyalty": query("java.lang.OutOfMemoryError"), "fan-out": query()})
+
+
+def test_the_log_line_of_a_failure_has_the_error_and_its_causes() -> None:
+    """Spark's message also has stack traces and the plan of the query, which hide the error."""
+    error = (
+        "Job aborted: Lost task 0.0: org.apache.kafka.common.errors.TimeoutException: no answer.\n\tat Sink.send\n\n"
+        "Caused by: java.net.ConnectException\n\t... 3 more\n=== Streaming Query ===\nIdentifier: fan-out\n+- Project"
+    )
+    with capture_logs() as logs:
+        starts({"fan-out": query(error)})
+    expected = (
+        "Job aborted: Lost task 0.0: org.apache.kafka.common.errors.TimeoutException: no answer. | "
+        "Caused by: java.net.ConnectException"
+    )
+    assert [("query failed", expected)] == [(line["event"], line["reason"]) for line in logs]
+
+
+def test_a_new_version_of_the_programme_starts_no_query_after_a_stop_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stop of the running queries may have taken long enough for the signal to come."""
+    stopping = without_wait()
+    monkeypatch.setattr(
+        module,
+        "stop_between_batches",
+        lambda *_: (stopping.set(), setattr(stopping, "wait", lambda _: True)),
+    )
+    programme: Any = SimpleNamespace(has_changed=lambda: True)
+    watch_of({"loyalty": query(is_active=True)}, stopping=stopping).watch(programme)
+    assert stopping.is_set()
