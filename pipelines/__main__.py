@@ -20,7 +20,7 @@ from pipelines.checkpoints import lock
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.export import EXPORT, forget_progress
 from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
-from pipelines.runtime.query_metrics import READY, ProgressMetrics
+from pipelines.runtime.query_metrics import ARCHIVE_INTERVAL, READY, ProgressMetrics
 from pipelines.runtime.query_table import QUERIES
 from pipelines.runtime.session import spark_session
 from pipelines.runtime.stop import stop_between_batches
@@ -175,6 +175,7 @@ def _run(
     require_broker(settings)  # Spark would need longer to notice, and its error is not clear.
     with ExitStack() as stack:
         if not available_now:
+            ARCHIVE_INTERVAL.set(settings.archive_interval.total_seconds())
             stack.enter_context(serve_health(settings, settings.metrics_port, REGISTRY, _find_problem))
         spark = spark_session(settings)
         stack.callback(spark.stop)

@@ -25,6 +25,7 @@ ROWS = "rows"
 """The name of the number of rows in these observations."""
 
 READY = Gauge("loyalty_pipeline_ready", "1 after all queries have started.")
+ARCHIVE_INTERVAL = Gauge("loyalty_archive_interval_seconds", "The setting LOYALTY_ARCHIVE_INTERVAL. 0: no archive.")
 _ROWS = Counter("loyalty_query_input_rows_total", "Records read.", ["query"])
 _BATCHES = Counter("loyalty_query_batches_total", "Micro-batches completed.", ["query"])
 _BATCH_SECONDS = Histogram(

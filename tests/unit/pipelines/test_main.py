@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
@@ -434,6 +435,18 @@ def test_an_interval_of_zero_switches_the_archive_off(
     result = CliRunner().invoke(app, arguments)
     assert (0 if expected else 2) == result.exit_code
     assert [expected] * (expected is not None) == run
+
+
+def test_the_metrics_say_whether_the_archive_is_switched_off(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise ArchiveFallsBehind would fire for a week."""
+    process = Process(monkeypatch, {"sales": Running(clock, 0.0)})
+    process.watch(lambda _: process.stop())
+    for interval in (timedelta(hours=1), timedelta(0)):
+        changed = settings.model_copy(update={"archive_interval": interval})
+        process.run(changed, threading.Event(), available_now=False)
+        assert interval.total_seconds() == REGISTRY.get_sample_value("loyalty_archive_interval_seconds")
 
 
 def test_the_process_holds_the_checkpoints_of_all_its_queries(
