@@ -22,11 +22,8 @@ from services.pseudonyms import Pseudonyms
 
 log = structlog.get_logger(__name__)
 
-_NUMBERS = (
-    *("sequence", "points", "total", "available", "pending", "reserved", "time", "programme_version"),
-    "expires_time",
-)
-_TEXTS = ("tier", "event_id", "invoice_number", "reason", "actor")
+_FIELDS = [column.name for column in ENTRY.columns if column.name != "account_id"]
+"""The fields of an entry that are columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +149,8 @@ class Appender:
         rows = [_row(key, each, accounts, pseudonyms) for key, each in keyed]
         insert = self._insert(ENTRY).on_conflict_do_nothing()
         new = connection.execute(insert.execution_options(preserve_rowcount=True), rows).rowcount
-        return Appended(new, erased, *_update_sequences(accounts, keyed))
+        gaps, gaps_opened = _update_sequences(accounts, keyed)
+        return Appended(new, erased, gaps, gaps_opened)
 
     def _insert_undecodable(self, connection: Connection, records: Sequence[Undecodable]) -> None:
         rows = [
@@ -172,13 +170,12 @@ class Appender:
 def _row(key: AccountKey, each: CardEntry, accounts: Accounts, pseudonyms: Mapping[str, str]) -> dict[str, Any]:
     """The columns of an entry, without the data of erased customers."""
     entry, account = each.entry, accounts[key]
-    row = {
+    values = ((name, getattr(entry, name)) for name in _FIELDS)
+    row = {name: storable(value) if isinstance(value, str) else value for name, value in values} | {
         "account_id": account.id,
         "kind": entry.kind.value,
         "total_amount": float(entry.total_amount),
         "counterparty": storable(entry.counterparty) or None,
-        **{name: getattr(entry, name) for name in _NUMBERS},
-        **{name: storable(getattr(entry, name)) for name in _TEXTS},
     }
     if account.erased_time is not None:
         erasure.hide_in_row(row, each.card, key.pseudonym)

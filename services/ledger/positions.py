@@ -25,9 +25,14 @@ class Span(NamedTuple):
     end: int
 
 
+def _stored(connection: Connection) -> dict[int, tuple[str, int]]:
+    """The id of the topic and the next offset, by partition."""
+    return {row.partition: (row.topic_id, row.next_offset) for row in connection.execute(select(POSITION))}
+
+
 def stored_offsets(connection: Connection) -> dict[int, int]:
     """The stored position of each partition."""
-    return {row.partition: row.next_offset for row in connection.execute(select(POSITION))}
+    return {partition: offset for partition, (_, offset) in _stored(connection).items()}
 
 
 def open_positions(
@@ -44,22 +49,21 @@ def open_positions(
         before: the stored positions, read before the end offsets. After that, another process may append records
             beyond these end offsets, so newer positions would look wrong.
     """
-    stored = {row.partition: row for row in connection.execute(select(POSITION))}
-    starts = {}
+    stored, starts = _stored(connection), {}
     for partition, (low, high) in partitions.items():
-        row = stored.get(partition)
-        continues = row is not None and row.topic_id == topic_id and before.get(partition, low) <= high
-        starts[partition] = max(low, row.next_offset) if row is not None and continues else low
-        if row is not None and continues and row.next_offset < low:
+        stored_topic, offset = stored.get(partition, ("", 0))
+        if stored_topic != topic_id or before.get(partition, low) > high:
+            offset = low
+        elif offset < low:
             log.error(
                 "the broker deleted records before the ledger read them; see `loyalty ledger gaps`",
                 partition=partition,
-                number=low - row.next_offset,
+                number=low - offset,
             )
-    known = {number: (row.topic_id, row.next_offset) for number, row in stored.items()}
-    changed = [number for number, start in starts.items() if known.get(number) != (topic_id, start)]
+        starts[partition] = max(low, offset)
+    changed = [number for number, start in starts.items() if stored.get(number) != (topic_id, start)]
     # A topic that was created again can have fewer partitions.
-    if outdated := [*changed, *(known.keys() - starts.keys())]:
+    if outdated := [*changed, *(stored.keys() - starts.keys())]:
         connection.execute(delete(POSITION).where(POSITION.c.partition.in_(outdated)))
     if changed:
         values = [{"partition": number, "topic_id": topic_id, "next_offset": starts[number]} for number in changed]
@@ -90,8 +94,7 @@ def claim(connection: Connection, topic_id: str, spans: Mapping[int, Span]) -> N
 
 def check(connection: Connection, topic_id: str, starts: Mapping[int, int]) -> None:
     """Raise PositionMovedError if the stored positions are different."""
-    stored = {row.partition: (row.topic_id, row.next_offset) for row in connection.execute(select(POSITION))}
-    if stored != {partition: (topic_id, start) for partition, start in starts.items()}:
+    if _stored(connection) != {partition: (topic_id, start) for partition, start in starts.items()}:
         raise PositionMovedError("the stored positions have changed")
 
 

@@ -46,9 +46,6 @@ class Broken(NamedTuple):
     violation: str | None
 
 
-BREAKAGES = tuple(Breakage)
-
-
 def break_invoice(breakage: Breakage, invoice: PosInvoice, encode: Encode, rng: random.Random) -> Broken:
     """Make a broken message from a valid invoice, which does not change."""
     key = (invoice.get("StoreID") or "").encode()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from services.domain.invoice import PosInvoice
 from services.messaging.schema_ids import FolderSchemaIds, SchemaIds
-from services.pos_simulator.broken import BREAKAGES, Breakage, break_invoice
+from services.pos_simulator.broken import Breakage, break_invoice
 from services.pos_simulator.chain import LARGEST_CHAIN, Chain
 from services.pos_simulator.encoding import encoder
 from services.pos_simulator.invoicing import Invoicing
@@ -138,7 +138,7 @@ class Simulation:
             yield latest
 
     def _broken(self, invoice: PosInvoice, rng: random.Random) -> Message:
-        breakage = rng.choice(BREAKAGES)
+        breakage = rng.choice([*Breakage])
         broken = break_invoice(breakage, invoice, self._encode, rng)
         return Message(broken.key, broken.value, Kind.BROKEN, None, breakage, broken.violation)
 

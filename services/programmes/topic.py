@@ -1,8 +1,8 @@
 """Reads and publishes versions of the programme in the topic loyalty-programmes."""
 
 import time
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
@@ -129,16 +129,9 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
         needs_notice = effective_time is None or not _has_no_events(settings)
         notice = settings.programme_notice // timedelta(milliseconds=1) if needs_notice else 0
         version = _next(file, rules, before, effective_time, notice)
-        producer.begin_transaction()
-        try:
+        with _transaction(producer):
             append_time = _produce(producer, topic, version, schema_ids(settings))
             _refuse_too_soon(version, append_time, notice)
-        except BaseException:
-            # Without the abort, readers would wait behind the open transaction. If it fails too, raise the first error.
-            with suppress(KafkaException):
-                producer.abort_transaction(DELIVERY_TIMEOUT)
-            raise
-        _commit(producer)
     except KafkaException as error:
         if error.args[0].code() in _FENCED_CODES:
             raise ProgrammeError(
@@ -155,7 +148,17 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
     return version
 
 
-def _commit(producer: Producer) -> None:
+@contextmanager
+def _transaction(producer: Producer) -> Iterator[None]:
+    """Commits what the block produces, or aborts after an error in it. Raises UncertainPublicationError."""
+    producer.begin_transaction()
+    try:
+        yield
+    except BaseException:
+        # Without the abort, readers would wait behind the open transaction. If it fails too, raise the first error.
+        with suppress(KafkaException):
+            producer.abort_transaction(DELIVERY_TIMEOUT)
+        raise
     try:
         producer.commit_transaction(DELIVERY_TIMEOUT)
     except KafkaException as error:

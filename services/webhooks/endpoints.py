@@ -79,28 +79,28 @@ def _endpoint(given: "_Endpoint", folder: Path) -> Endpoint:
 
 
 def _secrets(file: Path, endpoint: str) -> tuple[bytes, ...]:
+    place = f"endpoint {endpoint}: secret-file {file}"
     try:
         lines = file.read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "is not in UTF-8"
-        raise SettingsError(f"endpoint {endpoint}: secret-file {file}: {why}") from error
+        raise SettingsError(f"{place}: {why}") from error
     if not lines:
-        raise SettingsError(f"endpoint {endpoint}: secret-file {file}: is empty")
-    secrets = tuple(_secret(line) for line in lines)
-    if None in secrets:
-        raise SettingsError(
-            f"endpoint {endpoint}: secret-file {file}, secret {secrets.index(None) + 1}: is not {SECRET_PREFIX} "
-            f"followed by {_SHORTEST_SECRET} to {_LONGEST_SECRET} random bytes in base64"
-        )
-    return tuple(secret for secret in secrets if secret is not None)
+        raise SettingsError(f"{place}: is empty")
+    return tuple(_secret(line, f"{place}, secret {number}") for number, line in enumerate(lines, start=1))
 
 
-def _secret(line: str) -> bytes | None:
+def _secret(line: str, place: str) -> bytes:
     try:
         secret = base64.b64decode(line.removeprefix(SECRET_PREFIX), validate=True)
     except ValueError:
-        return None
-    return secret if line.startswith(SECRET_PREFIX) and _SHORTEST_SECRET <= len(secret) <= _LONGEST_SECRET else None
+        secret = b""
+    if not line.startswith(SECRET_PREFIX) or not _SHORTEST_SECRET <= len(secret) <= _LONGEST_SECRET:
+        raise SettingsError(
+            f"{place}: is not {SECRET_PREFIX} followed by {_SHORTEST_SECRET} to {_LONGEST_SECRET} random bytes in "
+            "base64"
+        )
+    return secret
 
 
 def _name(value: str) -> str:
