@@ -26,7 +26,7 @@ router = APIRouter(prefix="/console", include_in_schema=False)
 
 @router.get("/events/customers/{card}")
 async def customer_events(request: Request, card: str) -> Response:
-    return ForwardedStream(request, f"/v1/customers/{card}/events", f"/v1/customers/{quote(card, safe='')}/events")
+    return ForwardedStream(request, f"{_of(card)}/events")
 
 
 @router.get("/helpdesk")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import httpx
 from fastapi import Request, Response
@@ -64,19 +65,21 @@ class ForwardedStream(Response):
     attempt can succeed, the stream is empty, and the browser connects again. Otherwise it has the event ``ended``, and
     the page makes no more attempts. If the customer does not exist any more, the event ``erased`` comes first, because
     a page that was hidden still shows the balance.
+
+    Args:
+        path: percent-encoded.
     """
 
-    def __init__(self, request: Request, path: str, raw_path: str) -> None:
+    def __init__(self, request: Request, path: str) -> None:
         super().__init__()
         self._request = request
         self._path = path
-        self._raw_path = raw_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kept = {name: scope[name] for name in ("type", "http_version", "scheme", "server", "client")}
         own = [(name.lower().encode(), value.encode("latin-1")) for name, value in credentials(self._request).items()]
         last = [each for each in scope["headers"] if each[0] == b"last-event-id"]
-        asked = {"method": "GET", "path": self._path, "raw_path": self._raw_path.encode(), "query_string": b""}
+        asked = {"method": "GET", "path": unquote(self._path), "raw_path": self._path.encode(), "query_string": b""}
         await self._request.app({**kept, **asked, "root_path": "", "headers": own + last}, receive, _as_stream(send))
 
 

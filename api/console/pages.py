@@ -168,4 +168,4 @@ async def overview_reasons(request: Request) -> Response:
 
 @router.get("/events/status")
 async def status_events(request: Request) -> Response:
-    return ForwardedStream(request, "/v1/status/events", "/v1/status/events")
+    return ForwardedStream(request, "/v1/status/events")

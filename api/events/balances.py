@@ -178,9 +178,9 @@ class BalanceEvents:
 
     async def open(self, request: Request, store: StateStore, key: bytes, last: EventId | None) -> Response:
         """Open a stream at the owner of the key, or at a standby if the owner does not answer. Raises Problem."""
-        read = KeyRead(store, key, request=request)
+        read = KeyRead(store, key)
         if role_in(request):
-            return await self._stream_local(read, last)
+            return await self._stream_local(request, read, last)
         failures: dict[str, PeerError] = {}
         refusals: list[PeerResponse] = []
         targets = self._locator.targets(store, read.partition)
@@ -189,7 +189,7 @@ class BalanceEvents:
         for target in targets:
             if target.url == self._local.url:
                 try:
-                    return await self._stream_local(read, last)
+                    return await self._stream_local(request, read, last)
                 except Problem as problem:
                     found = PeerResponse.from_problem(problem)
             else:
@@ -208,13 +208,11 @@ class BalanceEvents:
             raise no_answer(read.partition, dict(sorted(failures.items())))
         return refusals[0].response()
 
-    async def _stream_local(self, read: KeyRead, last: EventId | None) -> Response:
+    async def _stream_local(self, request: Request, read: KeyRead, last: EventId | None) -> Response:
         """The stream of the local copy. Raises Problem."""
         found = await self._lookup.query_local(read)
         if found.value is None and last is None:
             raise found.with_freshness(UnknownCustomer())
-        request = read.request
-        assert request is not None  # noqa: S101 - ``open`` has set it
         return self._streams.response(request, self._events(read, last, caller_of(request)))
 
     async def _relay(self, parts: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

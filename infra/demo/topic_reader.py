@@ -11,6 +11,7 @@ from infra.demo.invoice_oracle import Record
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging import avro, clients, headers
+from services.messaging.dead_letters import RecordPosition
 from services.messaging.schema_ids import SchemaIds
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
@@ -82,11 +83,7 @@ class TopicReader:
         return [DeadLetter(m.key(), m.value(), _texts(m).get(headers.DEAD_LETTER_REASON, "")) for m in found]
 
     def _take(self, message: KafkaMessage) -> None:
-        topic, partition, offset = (
-            self._topics[str(message.topic())],
-            int(message.partition() or 0),
-            int(message.offset() or 0),
-        )
+        topic, (partition, offset) = self._topics[str(message.topic())], RecordPosition.of(message)
         self._read[topic, partition] = offset + 1
         identity = _identity(topic, message) or f"offset {partition}/{offset}"
         first = self._found[topic].setdefault(identity, message)

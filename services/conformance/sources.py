@@ -12,6 +12,7 @@ from schemas import topics
 from services.conformance.review import Sent
 from services.errors import UserError
 from services.messaging import clients
+from services.messaging.dead_letters import RecordPosition
 from services.messaging.publishing import BROKER_TIMEOUT, require_broker
 from services.messaging.topic_reader import read_range, watermarks_of
 from services.settings import Settings
@@ -72,13 +73,13 @@ def of_topic(settings: Settings, since: int | None) -> Iterator[Sent]:
                 # A negative offset is the end: no record has this time or a later one.
                 spans[found.partition] = (found.offset if found.offset >= 0 else end, end)
         for message in read_range(consumer, topic, spans):
-            partition = int(message.partition() or 0)
+            position = RecordPosition.of(message)
             yield Sent(
-                place=f"{partition}:{message.offset()}",
+                place=str(position),
                 value=message.value(),
                 time=message.timestamp()[1],
                 key=message.key(),
-                partition=(partition, len(spans)),
+                partition=(position.partition, len(spans)),
             )
 
 

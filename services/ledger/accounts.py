@@ -5,9 +5,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+import structlog
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from services.ledger.tables import ACCOUNT, GAP
+
+log = structlog.get_logger(__name__)
 
 # Below the number of parameters that SQLite and PostgreSQL allow in one statement.
 _CHUNK = 10_000
@@ -93,16 +96,27 @@ class Accounts:
         erased = [each for each in states if each is not None]
         return bool(erased) and (len(erased) == len(states) or time <= max(erased))
 
-    def update_sequences(self, changed: Iterable[tuple[Account, int, list[Gap]]]) -> None:
-        """Store the highest sequence number and the gaps of these accounts."""
+    def append(self, appended: Mapping[AccountKey, Iterable[int]]) -> tuple[int, int]:
+        """Store the highest sequence number and the gaps of accounts after these sequence numbers were appended.
+
+        Returns the change of the number of gaps, and the number of new gaps.
+        """
         sequences, closed, opened = [], [], []
-        for account, last, gaps in changed:
+        before = after = new = 0
+        for key, numbers in appended.items():
+            account = self._by_key[key]
+            last, gaps = find_gaps(account.last_sequence, account.gaps, numbers)
+            before, after = before + len(account.gaps), after + len(gaps)
+            new += sum(gap.first > account.last_sequence for gap in gaps)
             if last != account.last_sequence:
                 sequences.append({"account": account.id, "sequence": last})
             if gaps != account.gaps:
                 closed.append(account.id)
                 opened += [{"account_id": account.id, "first_sequence": a, "last_sequence": b} for a, b in gaps]
             account.last_sequence, account.gaps = last, gaps
+        if closed:
+            change = {"accounts": len(closed), "before": before, "after": after}
+            log.warning("the gaps changed; `loyalty ledger gaps` lists them", **change)
         if sequences:
             statement = update(ACCOUNT).where(ACCOUNT.c.id == bindparam("account"))
             self._connection.execute(statement.values(last_sequence=bindparam("sequence")), sequences)
@@ -110,6 +124,7 @@ class Accounts:
             self._connection.execute(delete(GAP).where(GAP.c.account_id.in_(chunk)))
         if opened:
             self._connection.execute(insert(GAP), opened)
+        return after - before, new
 
 
 def _chunks(items: Collection[_Item]) -> Iterator[list[_Item]]:

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from services.domain.entries import Kind
 from services.ledger import erasure, positions
-from services.ledger.accounts import AccountKey, Accounts, find_gaps
+from services.ledger.accounts import AccountKey, Accounts
 from services.ledger.database import BUSY_MILLISECONDS, lock, migrate
 from services.ledger.positions import Span
 from services.ledger.records import CardEntry, Undecodable, storable
@@ -149,7 +149,10 @@ class Appender:
         rows = [_row(key, each, accounts, pseudonyms) for key, each in keyed]
         insert = self._insert(ENTRY).on_conflict_do_nothing()
         new = connection.execute(insert.execution_options(preserve_rowcount=True), rows).rowcount
-        gaps, gaps_opened = _update_sequences(accounts, keyed)
+        sequences: defaultdict[AccountKey, list[int]] = defaultdict(list)
+        for key, each in keyed:
+            sequences[key].append(each.entry.sequence)
+        gaps, gaps_opened = accounts.append(sequences)
         return Appended(new, erased, gaps, gaps_opened)
 
     def _insert_undecodable(self, connection: Connection, records: Sequence[Undecodable]) -> None:
@@ -183,21 +186,3 @@ def _row(key: AccountKey, each: CardEntry, accounts: Accounts, pseudonyms: Mappi
         if accounts.is_erased(pseudonyms[named], entry.time):
             erasure.hide_in_row(row, named, pseudonyms[named])
     return row
-
-
-def _update_sequences(accounts: Accounts, keyed: Sequence[tuple[AccountKey, CardEntry]]) -> tuple[int, int]:
-    """Update the highest sequence numbers and the gaps. Returns ``gaps`` and ``gaps_opened`` of the result."""
-    sequences: defaultdict[AccountKey, list[int]] = defaultdict(list)
-    for key, each in keyed:
-        sequences[key].append(each.entry.sequence)
-    changed = [
-        (account, *find_gaps(account.last_sequence, account.gaps, found))
-        for account, found in ((accounts[key], found) for key, found in sequences.items())
-    ]
-    before = sum(len(account.gaps) for account, _, _ in changed)
-    after = sum(len(gaps) for _, _, gaps in changed)
-    opened = sum(gap.first > account.last_sequence for account, _, gaps in changed for gap in gaps)
-    if count := sum(account.gaps != gaps for account, _, gaps in changed):
-        log.warning("the gaps changed; `loyalty ledger gaps` lists them", accounts=count, before=before, after=after)
-    accounts.update_sequences(changed)
-    return after - before, opened

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import structlog
 from confluent_kafka import Message, TopicCollection, TopicPartition
@@ -16,6 +15,7 @@ from services.ledger.positions import PositionMovedError, Span
 from services.ledger.records import CardEntry, Undecodable, entry_of
 from services.messaging import clients
 from services.messaging.avro import Record, UndecodableError
+from services.messaging.dead_letters import RecordPosition
 from services.messaging.log_reader import LogReader
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
@@ -146,8 +146,7 @@ class LedgerConsumer:
         undecodable: list[Undecodable] = []
         ends: dict[int, int] = {}
         for message in messages:
-            # The type of these methods includes None for messages that do not come from a consumer.
-            partition, offset = cast(int, message.partition()), cast(int, message.offset())
+            partition, offset = RecordPosition.of(message)
             ends[partition] = offset + 1
             try:
                 entries.append(self._entry(message))
