@@ -24,7 +24,7 @@ from infra.containers.project import ComposeProject, ContainersError, engine
 from infra.containers.stack import ContainerStack
 from infra.demo.oracle import expect
 from infra.demo.trading_day import simulated
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.stack import private_settings
 from schemas import topics
 from services.messaging.publishing import connected_producer, publish
@@ -55,11 +55,11 @@ def main() -> None:
 
 def builds(checkout: Path, *, cold: bool) -> dict[str, float]:
     """Seconds to build all images: without cache (``cold``), without changes, and with one changed line of code."""
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=jars.ROOT, capture_output=True, text=True, check=True).stdout
-    certificates = [str(path.relative_to(jars.ROOT)) for path in (jars.ROOT / "infra/docker/ca").glob("*.crt")]
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    certificates = [str(path.relative_to(ROOT)) for path in (ROOT / "infra/docker/ca").glob("*.crt")]
     for name in [*files.rstrip("\0").split("\0"), *certificates]:
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(jars.ROOT / name, checkout / name)
+        shutil.copy2(ROOT / name, checkout / name)
     project = ComposeProject("loyalty-bench", files=[checkout / "docker-compose.yml"])
     taken = {}
     if cold:

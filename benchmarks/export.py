@@ -13,7 +13,7 @@ from benchmarks.machine import machine
 from benchmarks.pipeline import Variant, run_to_the_end
 from benchmarks.reports import medians, publish_report
 from infra.demo.invoice_oracle import rows
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.stack import LocalStack, private_settings
 from schemas import topics
 from services.messaging.administration import create_topics
@@ -70,7 +70,7 @@ def lines(invoices: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def export(settings: Settings, log: Path) -> dict[str, float]:
-    found = run_to_the_end(Variant("export", jars.ROOT), settings, log)
+    found = run_to_the_end(Variant("export", ROOT), settings, log)
     figures = {
         "records_per_second": found["invoices_per_second"],
         "cpu_seconds_per_1000_records": found["cpu_seconds_per_1000_invoices"],

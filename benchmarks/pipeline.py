@@ -28,7 +28,7 @@ import psutil
 
 from benchmarks.machine import machine
 from benchmarks.reports import medians, publish_report
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.stack import LocalStack, environment_of, private_settings
 from schemas import topics
 from schemas.topics import Topic
@@ -96,7 +96,7 @@ def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[s
     for query in options.queries:
         if options.before:
             variants[f"{query} before"] = Variant(query, options.before.resolve())
-        variants[query] = Variant(query, jars.ROOT)
+        variants[query] = Variant(query, ROOT)
     loader, *_ = variants.values()
     stack = LocalStack(directory, settings)
     stack.broker.start()

@@ -35,7 +35,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.machine import machine
 from benchmarks.pipeline import Watch, proportional_bytes
 from benchmarks.reports import write_report
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.stack import LocalStack, environment_of, private_settings
 from pipelines.columns.avro import HEADERS_TYPE
 from pipelines.runtime.query import QueryContext
@@ -122,12 +122,12 @@ def measure(settings: Settings, directory: Path, query: str, remembered: int, *,
     """Run one step in a new process. Returns a row of the report. Raises RuntimeError with the end of the log."""
     folder = directory / f"{query}-{native}"
     command = [sys.executable, "-m", "benchmarks.repeats", "--step", query, str(remembered), str(folder)]
-    environment = environment_of(settings) | {"PYTHONPATH": str(jars.ROOT)}
+    environment = environment_of(settings) | {"PYTHONPATH": str(ROOT)}
     with (directory / "step.log").open("wb") as log:
         result = subprocess.run(
             command + ["--native"] * native,
             env=environment,
-            cwd=jars.ROOT,
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=log,
             check=False,

@@ -22,10 +22,10 @@ from xml.etree import ElementTree as ET
 
 from benchmarks.machine import machine
 from benchmarks.reports import publish_report
-from infra.local import jars
+from infra.local.folders import ROOT
 from tests.support.checkout import commit
 
-REPORT = jars.ROOT / "var" / "reports" / "verdict.json"
+REPORT = ROOT / "var" / "reports" / "verdict.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def run_tests(code: str, load: int) -> Run:
         results = Path(directory) / "tests.xml"
         environment = os.environ | {"PYTEST_ADDOPTS": f"--junit-xml={results}"}
         begun = time.monotonic()
-        status = subprocess.run(["make", "test"], cwd=jars.ROOT, env=environment, check=False).returncode
+        status = subprocess.run(["make", "test"], cwd=ROOT, env=environment, check=False).returncode
         seconds = round(time.monotonic() - begun, 1)
         passed, failed = outcomes(results)
     return Run(code, load, seconds, status, passed, failed)

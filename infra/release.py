@@ -14,8 +14,8 @@ import tomllib
 from pathlib import Path
 
 from infra.local import folders
+from infra.local.folders import ROOT
 
-ROOT = folders.PACKAGES
 DIST = ROOT / "dist"
 CHECKSUMS = "SHA256SUMS"
 _CONTRACTS = "docs/reference/contracts"

@@ -17,9 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.java import SUPPORTED, JavaNotFoundError, find_java_home
 
-ROOT = jars.ROOT
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"

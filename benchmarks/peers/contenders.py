@@ -7,11 +7,11 @@ from pathlib import Path
 from benchmarks.peers import setup
 from benchmarks.peers.runs import Command
 from benchmarks.peers.workload import FAN_OUT, LOYALTY
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.ports import HOST, free_port
 from services.settings import Settings
 
-SCHEMAS = jars.ROOT / "schemas"
+SCHEMAS = ROOT / "schemas"
 _PYTHON_APPS = setup.HERE / "python_apps"
 _QUIX_INSTANCES = 2
 """One instance for each of two cores, because a Python process uses only one core."""

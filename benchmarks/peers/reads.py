@@ -19,7 +19,7 @@ from benchmarks.peers.contenders import faust, kafka_streams
 from benchmarks.peers.runs import Command, running
 from benchmarks.peers.throughput import OURS, broker
 from benchmarks.peers.workload import LOYALTY, Workload
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.ports import HOST, free_port
 from services.pos_simulator.simulation import Options
 from services.settings import Settings
@@ -72,7 +72,7 @@ def _start(stack: ExitStack, workload: Workload, directory: Path) -> dict[str, S
     ports = [free_port() for _ in range(3)]
     streams = kafka_streams(LOYALTY, "at_least_once", port=ports[0])(settings, directory / "streams", "reads-streams")
     table = faust(ports[1])(settings, directory / "faust", "reads-faust")
-    bare = Command([sys.executable, "-m", "benchmarks.bare_server", str(ports[2])], {"PYTHONPATH": str(jars.ROOT)})
+    bare = Command([sys.executable, "-m", "benchmarks.bare_server", str(ports[2])], {"PYTHONPATH": str(ROOT)})
     return {
         OURS: _our_server(stack, workload, settings, directory),
         STREAMS: serve("streams", streams[0], ports[0]),

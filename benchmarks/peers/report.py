@@ -10,12 +10,12 @@ from typing import Any
 from benchmarks.machine import machine
 from benchmarks.peers import setup
 from benchmarks.reports import write_report
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.site.markdown import write_part
 from tests.support.checkout import commit
 
 REPORT = Path("var/reports/peers.json")
-DOCUMENT = jars.ROOT / "docs" / "lab" / "benchmarks.md"
+DOCUMENT = ROOT / "docs" / "lab" / "benchmarks.md"
 KEPT = DOCUMENT.with_name("peers.json")
 
 Entry = dict[str, Any]

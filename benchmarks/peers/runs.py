@@ -13,7 +13,7 @@ import psutil
 
 from benchmarks.peers.workload import LOYALTY, Workload
 from benchmarks.pipeline import Variant, Watch, run_to_the_end
-from infra.local import jars
+from infra.local.folders import ROOT
 
 WARM_UP = 0.25
 """The share of the invoices at the start of a run that the figures exclude."""
@@ -134,7 +134,7 @@ def run_ours(
     batches = warm_up or max(1, round(WARM_UP * workload.options.count / settings.max_offsets_per_trigger))
     log = directory.with_suffix(".log")
     started = time.time()
-    figures = run_to_the_end(Variant(branch, jars.ROOT), settings, log, warm_up=batches)
+    figures = run_to_the_end(Variant(branch, ROOT), settings, log, warm_up=batches)
     ended = time.time()
     workload.compare(branch, balances=branch == LOYALTY)
     return figures | {"seconds": round(ended - started, 1)}

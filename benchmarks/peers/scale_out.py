@@ -15,7 +15,7 @@ import stamina
 from benchmarks.peers.runs import Command, Figures, run_ours, running
 from benchmarks.peers.throughput import broker
 from benchmarks.peers.workload import LOYALTY, Workload
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port
 from services.pos_simulator.simulation import Options
@@ -78,7 +78,7 @@ def cluster(directory: Path, workers: int) -> Iterator[str]:
         "SPARK_DAEMON_JAVA_OPTS": _DAEMON_OPTIONS,
         "SPARK_WORKER_DIR": str(directory / "work"),
         # Executors start Python workers in another folder.
-        "PYTHONPATH": os.pathsep.join([str(jars.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
 
     def part(name: str, *arguments: str) -> Command:

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.java import feature_release, find_java_home
 from infra.setup import ivy_jar, run_once
 
 HERE = Path(__file__).resolve().parent
-WORK = jars.ROOT / "var" / "peers"
+WORK = ROOT / "var" / "peers"
 SOURCES = HERE / "kafka_streams"
-REQUIREMENTS = jars.ROOT / "requirements" / "peers.txt"
+REQUIREMENTS = ROOT / "requirements" / "peers.txt"
 
 _JARS = jars.JarSet(WORK / "jars", HERE / "jars.sha256", ["streams"])
 _CLASSES, _VENV = WORK / "classes", WORK / "venv"

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from infra.local import jars
+from infra.local.folders import ROOT
 
-COMPOSE_FILE = jars.ROOT / "docker-compose.yml"
-SECURED_FILE = jars.ROOT / "docker-compose.secured.yml"
+COMPOSE_FILE = ROOT / "docker-compose.yml"
+SECURED_FILE = ROOT / "docker-compose.secured.yml"
 
 _LOG_LINES = 20
 _LABEL = "com.docker.compose"
@@ -143,7 +143,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
     try:
         # In its own session the child does not receive Ctrl-C. This process ends it.
         run = subprocess.run(
-            command, cwd=jars.ROOT, env=environment, capture_output=True, text=True, check=False, start_new_session=True
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, start_new_session=True
         )
     except OSError as error:
         raise ContainersError(f"cannot run {command[0]}: {error}") from error

@@ -14,7 +14,7 @@ import httpx
 
 from infra.demo.invoice_oracle import Record
 from infra.demo.oracle import Expected, Sent, Version, end_of_day, expect
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.stack import environment_of
 from services.api_keys.client import authorization
 from services.messaging.schema_ids import SchemaIds
@@ -80,7 +80,7 @@ class Helpdesk:
         command = [str(Path(sys.executable).with_name("loyalty")), "import", str(file), "--name", "opening"]
         for _ in range(2):
             done = subprocess.run(
-                command, cwd=jars.ROOT, env=environment_of(settings), capture_output=True, text=True, check=False
+                command, cwd=ROOT, env=environment_of(settings), capture_output=True, text=True, check=False
             )
             if done.returncode:
                 raise HelpdeskError(f"loyalty import ended with the exit status {done.returncode}: {done.stderr}")

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port
 from infra.local.processes import ManagedProcess, ProcessFailedError
@@ -18,7 +19,7 @@ from schemas.access import ADMIN
 from services.messaging.clients import connection
 from services.settings import Settings
 
-_CONFIGURATION = jars.ROOT / "infra" / "kafka"
+_CONFIGURATION = ROOT / "infra" / "kafka"
 # With only the first compiler of the JVM, a start takes half the time. A small heap leaves memory for Spark.
 _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _LOCALE = {"LC_ALL": "C.UTF-8"}

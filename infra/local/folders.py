@@ -8,10 +8,10 @@ because ``make setup`` runs it.
 import os
 from pathlib import Path
 
-PACKAGES = Path(__file__).resolve().parents[2]
-"""The folder of the packages: the root of a checkout, or site-packages."""
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder of the packages: a checkout, or site-packages."""
 
-IS_CHECKOUT = (PACKAGES / "pyproject.toml").is_file()
+IS_CHECKOUT = (ROOT / "pyproject.toml").is_file()
 
 
 def enter(chosen: str | Path | None = None) -> Path:
@@ -19,7 +19,7 @@ def enter(chosen: str | Path | None = None) -> Path:
 
     The default is the root of the checkout, or for an installed package the user's data folder.
     """
-    home = Path(chosen or (PACKAGES if IS_CHECKOUT else _user_folder("XDG_DATA_HOME", ".local/share"))).resolve()
+    home = Path(chosen or (ROOT if IS_CHECKOUT else _user_folder("XDG_DATA_HOME", ".local/share"))).resolve()
     # As in XDG: no other user of the machine may read the data, because they have cards.
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chdir(home)
@@ -28,7 +28,7 @@ def enter(chosen: str | Path | None = None) -> Path:
 
 def downloads() -> Path:
     """The folder of files that can be downloaded again."""
-    return PACKAGES / "var" if IS_CHECKOUT else _user_folder("XDG_CACHE_HOME", ".cache")
+    return ROOT / "var" if IS_CHECKOUT else _user_folder("XDG_CACHE_HOME", ".cache")
 
 
 def _user_folder(variable: str, default: str) -> Path:

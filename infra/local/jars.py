@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 
 from infra.local import folders
+from infra.local.folders import ROOT
 from infra.local.java import find_java_home
-
-ROOT = folders.PACKAGES
 
 _IVY_FILE = ROOT / "infra" / "ivy.xml"
 _IVY_CACHE = folders.downloads() / "ivy"

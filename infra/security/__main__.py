@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.security.folder import SecurityFolder
 from services.cli.output import MISUSED, clear_errors, stop
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="Folder of the certificates and passwords.")] = jars.ROOT
+    folder: Annotated[Path, typer.Argument(help="Folder of the certificates and passwords.")] = ROOT
     / "var"
     / "security",
     *,

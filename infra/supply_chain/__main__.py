@@ -13,13 +13,14 @@ from rich.table import Table
 
 from infra import setup
 from infra.local import jars
+from infra.local.folders import ROOT
 from infra.supply_chain import components, images
 from infra.supply_chain.advisories import Advisories, ExportError, Finding, read_exports
 from infra.supply_chain.components import MAVEN, NPM, PYPI, Component
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
-ACCEPTED = jars.ROOT / "infra" / "accepted-advisories.yaml"
+ACCEPTED = ROOT / "infra" / "accepted-advisories.yaml"
 LOCKS = ("all", "api", "build", "pipeline", "peers")
 
 _AFFECTED, _UNREADABLE = 1, 2
@@ -66,10 +67,10 @@ def audit(
 
 
 @app.command()
-def sbom(to: Annotated[Path, typer.Option(help="Folder of the files.")] = jars.ROOT / "var" / "sbom") -> None:
+def sbom(to: Annotated[Path, typer.Option(help="Folder of the files.")] = ROOT / "var" / "sbom") -> None:
     """Write the SBOM of each image as CycloneDX 1.6 (JSON)."""
     to.mkdir(parents=True, exist_ok=True)
-    project: dict[str, Any] = tomllib.loads((jars.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for image in sorted(images.images()):
         file = to / f"{image}.cdx.json"
         file.write_text(images.sbom(image, project["version"]), encoding="utf-8")

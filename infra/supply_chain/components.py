@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from infra import setup
 from infra.local import folders, jars
+from infra.local.folders import ROOT
 
 PYPI, MAVEN, NPM = "PyPI", "Maven", "npm"
 """Ecosystems, as OSV names them (https://ossf.github.io/osv-schema/#defined-ecosystems)."""
@@ -23,7 +24,7 @@ _ENVIRONMENT = {"python_version": "3.11", "python_full_version": "3.11.2", "sys_
 _ENVIRONMENT |= {"platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython"}
 _ENVIRONMENT |= {"platform_python_implementation": "CPython", "platform_machine": "x86_64"}
 
-_CONSOLE = jars.ROOT / "api" / "console" / "static"
+_CONSOLE = ROOT / "api" / "console" / "static"
 _SCRIPTS = {
     "htmx.org": (_CONSOLE / "htmx.min.js", r'version:"([\d.]+)"'),
     "swagger-ui-dist": (files("fastapi_offline") / "static" / "swagger-ui-bundle.js", r'PACKAGE_VERSION:"([\d.]+)"'),

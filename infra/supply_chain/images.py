@@ -18,11 +18,11 @@ from cyclonedx.model.component import ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.supply_chain import components
 from infra.supply_chain.components import CONSOLE_SCRIPTS, DOCUMENTATION_SCRIPTS, MAVEN, NPM, PYPI, Component
 
-_COMPOSE = jars.ROOT / "docker-compose.yml"
+_COMPOSE = ROOT / "docker-compose.yml"
 
 
 @cache
@@ -30,7 +30,7 @@ def images() -> dict[str, tuple[Path, str | None]]:
     """The images that docker-compose.yml builds, by name: the Dockerfile, and the target (None: the last stage)."""
     services: Mapping[str, Any] = yaml.safe_load(_COMPOSE.read_text(encoding="utf-8"))["services"]
     built = (service for service in services.values() if "build" in service)
-    return {each["image"]: (jars.ROOT / each["build"]["dockerfile"], each["build"].get("target")) for each in built}
+    return {each["image"]: (ROOT / each["build"]["dockerfile"], each["build"].get("target")) for each in built}
 
 
 def sbom(image: str, version: str) -> str:

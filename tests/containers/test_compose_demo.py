@@ -9,7 +9,7 @@ import pytest
 
 from infra.containers.project import engine
 from infra.containers.stack import ContainerStack
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.stack import private_settings
 
 
@@ -29,7 +29,7 @@ def test_every_result_agrees_and_nothing_remains(tmp_path: Path, options: tuple[
         "--dir",
         str(tmp_path),
     ]
-    demo = subprocess.run(command, cwd=jars.ROOT, capture_output=True, text=True, check=False)
+    demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     report = json.loads((tmp_path / f"reports/{name}.json").read_text(encoding="utf-8"))
     assert (300, 0) == (report["invoices"], report["mismatches"])

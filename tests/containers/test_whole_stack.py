@@ -12,7 +12,7 @@ import pytest
 
 from infra.containers.project import COMPOSE_FILE, engine, log_of
 from infra.containers.stack import ContainerStack
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.stack import private_settings
 from schemas import topics
 from services.audit.facts import COMPARED
@@ -25,7 +25,7 @@ from tests.support.waiting import wait_for
 
 IMAGE = "retail-loyalty-test-prometheus"
 DOCKERFILE = Path(__file__).with_name("prometheus.Dockerfile")
-DASHBOARDS = sorted((jars.ROOT / "infra" / "grafana" / "dashboards").glob("*.json"))
+DASHBOARDS = sorted((ROOT / "infra" / "grafana" / "dashboards").glob("*.json"))
 RECEIVER = Path(__file__).with_name("receiver.yml")
 SERVICES = ("pipeline", "api", "ledger", "webhooks", "receiver", "prometheus")
 INVOICES = 50
@@ -114,7 +114,7 @@ def await_the_day(stack: ContainerStack) -> None:
 def test_the_configuration_is_valid(image: str, tmp_path: Path) -> None:
     """promtool accepts configuration and rules. It wants the file of the key to exist."""  # noqa: D403  # a program's name
     (key := tmp_path / "prometheus.key").touch()
-    mounts = [f"{jars.ROOT / 'infra' / 'prometheus'}:/etc/prometheus:ro", f"{key}:/data/scrape/prometheus.key:ro"]
+    mounts = [f"{ROOT / 'infra' / 'prometheus'}:/etc/prometheus:ro", f"{key}:/data/scrape/prometheus.key:ro"]
     volumes = [part for mount in mounts for part in ("--volume", mount)]
     options = ["--rm", "--network", "none", *volumes, "--entrypoint", "promtool"]
     said = engine("run", *options, image, "check", "config", "/etc/prometheus/prometheus.yml")

@@ -8,8 +8,9 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from infra.local import broker, jars
+from infra.local import broker
 from infra.local.broker import LocalBroker
+from infra.local.folders import ROOT
 from infra.local.ports import HOST, free_port
 from infra.local.processes import ManagedProcess
 
@@ -79,7 +80,7 @@ class BrokerCluster:
             "transaction.state.log.min.isr": 2,
             "metadata.max.idle.interval.ms": 500,  # the default
         }
-        common = (jars.ROOT / "infra" / "kafka" / "server.properties").read_text(encoding="utf-8")
+        common = (ROOT / "infra" / "kafka" / "server.properties").read_text(encoding="utf-8")
         properties = self._directory / f"kafka-{node}" / "server.properties"
         properties.parent.mkdir(parents=True, exist_ok=True)
         properties.write_text(common + "".join(f"{key}={value}\n" for key, value in lines.items()), encoding="utf-8")

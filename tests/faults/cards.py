@@ -6,7 +6,7 @@ from functools import partial
 
 import httpx
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.stack import environment_of
 from schemas import topics
 from tests.faults.environment import Environment, NoEvidenceError
@@ -28,9 +28,7 @@ def import_killed(name: str, environment: Environment, seed: int) -> Row:
     file.write_text("card,points,expires\n" + "".join(rows), encoding="utf-8")
     words, settings = ("import", str(file), "--name", f"opening-{seed}"), environment.settings
     before = environment.written(topics.LOYALTY_COMMANDS) or 0
-    importing = subprocess.Popen(
-        [LOYALTY, *words], cwd=jars.ROOT, env=environment_of(settings), stdout=subprocess.DEVNULL
-    )
+    importing = subprocess.Popen([LOYALTY, *words], cwd=ROOT, env=environment_of(settings), stdout=subprocess.DEVNULL)
     environment.until("imported cards", lambda: (environment.written(topics.LOYALTY_COMMANDS) or 0) > before)
     importing.kill()
     importing.wait()

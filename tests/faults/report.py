@@ -13,11 +13,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.site.markdown import table, write_part
 
-REPORT = jars.ROOT / "var" / "reports" / "faults.json"
-DOCUMENT = jars.ROOT / "docs" / "lab" / "faults.md"
+REPORT = ROOT / "var" / "reports" / "faults.json"
+DOCUMENT = ROOT / "docs" / "lab" / "faults.md"
 KEPT = DOCUMENT.with_suffix(".json")
 _LONGEST_SEEN = 140
 

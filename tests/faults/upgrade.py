@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 
 import schemas
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.stack import Service
 from schemas import topics
 from services.pos_simulator.simulation import Message
@@ -124,7 +124,7 @@ def _written_by_the_release(settings: Settings) -> tuple[Earlier, str]:
 def _export(checkout: Path) -> None:
     """Export the files of the release. Raises CalledProcessError if this checkout lacks the history."""
     checkout.mkdir(parents=True)
-    archive = subprocess.run(["git", "archive", RELEASE], cwd=jars.ROOT, check=True, capture_output=True).stdout
+    archive = subprocess.run(["git", "archive", RELEASE], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "--extract", f"--directory={checkout}"], input=archive, check=True)
     # The release refuses every other PySpark than 4.2.0. The calls that it sends are the same in our version.
     calls = checkout / "pipelines" / "state_calls.py"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.interruption import interrupt_on_signals
 from tests.fuzz import report
 from tests.fuzz.runner import process_for, run_chunk, save
@@ -18,7 +18,7 @@ from tests.fuzz.target import FuzzTarget
 from tests.fuzz.targets import TARGETS, target_named
 from tests.support.checkout import commit
 
-FAILURES = jars.ROOT / "var" / "reports" / "fuzz"
+FAILURES = ROOT / "var" / "reports" / "fuzz"
 
 console = Console()
 

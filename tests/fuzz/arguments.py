@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from services.cli import app
 from tests.fuzz.target import DefectError, Feed, FuzzTarget, Outcome
 
@@ -131,7 +131,7 @@ def prepare_processes() -> Iterator[Feed]:
             **os.environ,
             "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": _NOBODY,
             "HOME": folder,
-            "PYTHONPATH": str(jars.ROOT),
+            "PYTHONPATH": str(ROOT),
         }
 
         def feed(words: list[str]) -> Outcome:

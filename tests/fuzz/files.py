@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import typer
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from schemas import topics
 from services.cli.opening_balances import import_commands
 from services.cli.programme import _text_of
@@ -30,7 +30,7 @@ from tests.support.builders import IDS
 from tests.support.mutations import ANY_MUTATIONS, JSON_MUTATIONS, Mutation, damaged
 
 _NOW = 1_790_000_000_000
-_DOCUMENTS = jars.ROOT / "docs" / "reference"
+_DOCUMENTS = ROOT / "docs" / "reference"
 
 _PIECES = [
     *(bytes([byte]) for byte in b"\0\t\n\r \"#%&'*,-.:;?@[]{}|!~\x7f\x85\xff"),

@@ -7,13 +7,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.site.markdown import table, write_part
 from tests.fuzz.runner import Chunk
 from tests.fuzz.target import Outcome
 
-REPORT = jars.ROOT / "var" / "reports" / "fuzz.json"
-DOCUMENT = jars.ROOT / "docs" / "lab" / "fuzz.md"
+REPORT = ROOT / "var" / "reports" / "fuzz.json"
+DOCUMENT = ROOT / "docs" / "lab" / "fuzz.md"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port
 from infra.release import build
@@ -60,7 +60,7 @@ def _install(root: Path, environment: dict[str, str]) -> Path:
     The wheel without an extra must say what to type, and the client must work without the packages of the command line.
     """
     wheel = next(file for file in build(root / "dist") if file.suffix == ".whl")
-    locked = ["-c", str(jars.ROOT / "requirements" / "all.txt")]
+    locked = ["-c", str(ROOT / "requirements" / "all.txt")]
 
     def install(venv: Path, *packages: str) -> Path:
         if not venv.exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from services.pos_simulator.simulation import Options, Simulation
 
 _PATIENCE_SECONDS = 600
@@ -24,7 +24,7 @@ INVOICES = 200
 def _demo(var: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "infra.demo", "--dir", str(var), *arguments]
     # A signal for the demo must not reach the test run.
-    demo = subprocess.Popen(command, cwd=jars.ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    demo = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
     with demo:
         try:
             yield demo
@@ -81,7 +81,7 @@ def _audit(var: Path) -> subprocess.CompletedProcess[str]:
     identity = json.loads((var / "demo/run/pipeline.pid").read_text(encoding="utf-8"))
     command = [Path(sys.executable).with_name("loyalty"), "audit"]
     environment = psutil.Process(identity["pid"]).environ()
-    return subprocess.run(command, cwd=jars.ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from confluent_kafka.admin import (
 )
 
 from infra.demo.topic_reader import TopicReader
-from infra.local import jars
 from infra.local.broker import LocalBroker
+from infra.local.folders import ROOT
 from infra.local.stack import environment_of
 from infra.security.certificates import Authority
 from infra.security.folder import SecurityFolder
@@ -90,7 +90,7 @@ def loyalty(settings: Settings, *arguments: str, status: int = 0, timeout: float
     run = subprocess.run(
         [sys.executable, "-c", "from services.cli import app; app()", *arguments],
         env=environment_of(settings),
-        cwd=jars.ROOT,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from infra.local import jars
+from infra.local.folders import ROOT
 
 _NO_CODE = (":!docs", ":!benchmarks", ":(exclude,glob)**/*.md")
 """Files that no test runs. A result stays valid if only these files change."""
@@ -20,4 +20,4 @@ def commit(*unused: str) -> str:
 
 
 def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=jars.ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

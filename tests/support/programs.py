@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.local.stack import environment_of
 from services.settings import Settings
 
@@ -26,13 +26,13 @@ def loyalty(
 
 def run_pipeline(settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run ``python -m pipelines``. ``changes`` are environment variables."""
-    return run([sys.executable, "-m", "pipelines", *arguments], settings, jars.ROOT, _LONGEST_SECONDS, **changes)
+    return run([sys.executable, "-m", "pipelines", *arguments], settings, ROOT, _LONGEST_SECONDS, **changes)
 
 
 def run(
     command: Sequence[str | Path],
     settings: Settings,
-    folder: Path = jars.ROOT,
+    folder: Path = ROOT,
     timeout: float = _LONGEST_SECONDS,
     **changes: str,
 ) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.local import jars
+from infra.local.folders import ROOT
 
 PASSWORD = "correct horse; battery"  # noqa: S105
 FINDINGS = {
@@ -55,7 +55,7 @@ def test_what_is_planted_in_an_output_fails_the_test(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rE", "-p", "tests.support.outputs", str(file)],
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "LOYALTY_KAFKA_SASL_PASSWORD_FILE": str(password)},
-        cwd=jars.ROOT,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,

@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from infra.site.markdown import write_part
 
 
 @pytest.mark.parametrize(("page", "name"), [("benchmarks", "peers"), ("faults", "faults"), ("fuzz", "fuzz")])
 def test_the_text_around_a_report_stays(page: str, name: str, tmp_path: Path) -> None:
     """Each document with a report has marks around the report."""
-    found = (jars.ROOT / "docs" / "lab" / f"{page}.md").read_text(encoding="utf-8")
+    found = (ROOT / "docs" / "lab" / f"{page}.md").read_text(encoding="utf-8")
     copy = tmp_path / "page.md"
     copy.write_text(found, encoding="utf-8")
 

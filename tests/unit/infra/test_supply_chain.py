@@ -13,6 +13,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from typer.testing import CliRunner, Result
 
 from infra.local import jars
+from infra.local.folders import ROOT
 from infra.supply_chain import __main__ as supply_chain
 from infra.supply_chain.advisories import Advisories, ExportError, is_affected, read_exports
 from infra.supply_chain.components import MAVEN, NPM, PYPI, Component, locked_jars, packages
@@ -22,7 +23,7 @@ from infra.supply_chain.images import images, sbom
 pytestmark = pytest.mark.xdist_group("supply chain")
 
 EPOCH = "1700000000"
-REQUIREMENTS = jars.ROOT / "requirements"
+REQUIREMENTS = ROOT / "requirements"
 VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
 """It reads the schema of CycloneDX at its first use."""
 
@@ -181,7 +182,7 @@ def test_accepted_advisories_need_a_reason_and_end(tmp_path: Path, monkeypatch: 
     assert 1 == audit(planted).exit_code
     accepted.write_text("CVE-2026-1: {until: 2999-12-31}")
     assert (2, True) == (audit(planted).exit_code, "CVE-2026-1 needs a reason" in audit(planted).stderr)
-    project = jars.ROOT / "infra" / "accepted-advisories.yaml"
+    project = ROOT / "infra" / "accepted-advisories.yaml"
     assert set() == supply_chain.accepted_ids(project, date(2999, 1, 1))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.local import jars
+from infra.local.folders import ROOT
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
 from services.start_up import local_folder
 
@@ -26,7 +26,7 @@ def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
     program = f"from pipelines.checkpoints.lock import hold\nwith hold({str(tmp_path)!r}): print(flush=True); input()"
     command = [sys.executable, "-c", program]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=jars.ROOT, stdin=pipe, stdout=pipe) as holder:
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(CheckpointInUseError), hold(str(tmp_path)):
