@@ -65,10 +65,10 @@ def main(arguments: Sequence[str]) -> int:
             if jars.S3.differences():
                 say(f"Downloading Hadoop's connector of S3, and S3Proxy for the test, to {jars.S3.directory}")
                 jars.S3.ensure(java, ivy_jar())
-        elif jars.STACK.differences():
-            say("Downloading the jars of Spark's connectors and of Kafka")
-            jars.STACK.ensure(java, ivy_jar())
-        if arguments == []:
+        else:
+            if jars.STACK.differences():
+                say("Downloading the jars of Spark's connectors and of Kafka")
+                jars.STACK.ensure(java, ivy_jar())
             make_class_archive(java)
     except (SetupError, JavaNotFoundError, jars.JarsError) as error:
         print(f"setup failed: {error}", file=sys.stderr)

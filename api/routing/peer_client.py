@@ -55,19 +55,16 @@ class PeerClient:
     Args:
         group: the group of this instance. A peer of another group refuses a request.
         hops: signs the requests; None: they are not signed, because peers need no credentials.
-        tls: the context for peers with TLS. None: trust the authorities of the system.
     """
 
-    def __init__(
-        self, reports: PeerReports, group: str, hops: Hops | None = None, tls: SSLContext | None = None
-    ) -> None:
+    def __init__(self, reports: PeerReports, group: str, hops: Hops | None, tls: SSLContext) -> None:
         self._reports = reports
         self._group = group
         self._hops = hops
         # httpx logs every URL, and our URLs contain card numbers.
         logging.getLogger("httpx").setLevel(logging.WARNING)
         # A proxy or a redirect could send the request to a server outside of the group.
-        client = partial(httpx.AsyncClient, trust_env=False, follow_redirects=False, verify=tls or True)
+        client = partial(httpx.AsyncClient, trust_env=False, follow_redirects=False, verify=tls)
         self._client, self._streams = client(limits=_LIMITS), client(limits=_STREAM_LIMITS)
 
     async def forward(

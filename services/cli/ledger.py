@@ -33,7 +33,7 @@ def migrate(*, as_json: AsJson = False) -> None:
     """Upgrade the tables of the database. `run` does the same at its start."""
     from services.ledger import database
 
-    with _clear_errors(), _writing() as engine:
+    with _writing() as engine:
         database.migrate(engine)
     report({"migrated": True}, "the tables are up to date", as_json=as_json)
 
@@ -41,7 +41,7 @@ def migrate(*, as_json: AsJson = False) -> None:
 @app.command("gaps")
 def gaps(*, as_json: AsJson = False) -> None:
     """Show missing sequence numbers of accounts. With --json also the card numbers."""
-    with _clear_errors(), _reading() as queries:
+    with _reading() as queries:
         found = queries.gaps()
     value = [dict(zip(("card", "pseudonym", "opened_time", "first", "last"), gap, strict=True)) for gap in found]
     rows = ((pseudonym, clamped_time_text(opened), first, last) for _, pseudonym, opened, first, last in found)
@@ -52,7 +52,7 @@ def gaps(*, as_json: AsJson = False) -> None:
 @app.command("undecodable")
 def undecodable(*, as_json: AsJson = False) -> None:
     """Show records of the topic loyalty that cannot be decoded, and the reasons."""
-    with _clear_errors(), _reading() as queries:
+    with _reading() as queries:
         found = queries.undecodable()
     value = [
         {"partition": each.partition, "offset": each.offset, "time": each.append_time, "reason": each.reason}
@@ -72,7 +72,7 @@ def reread(*, as_json: AsJson = False) -> None:
     from services.ledger.positions import forget_positions, require_same
 
     announce_or_warn("loyalty ledger reread", settings := read_settings())
-    with _clear_errors(), _writing() as engine, engine.begin() as connection:
+    with _writing() as engine, engine.begin() as connection:
         require_same(connection, {"topic": settings.name_of(LOYALTY)})
         partitions = forget_positions(connection)
     report({"partitions": partitions}, f"the ledger reads {partitions} partitions again", as_json=as_json)
@@ -99,7 +99,7 @@ def _clear_errors() -> Iterator[None]:
 def _reading() -> "Iterator[LedgerQueries]":
     from services.ledger.queries import LedgerQueries
 
-    with closing(LedgerQueries(read_settings(), seconds=0)) as queries:
+    with _clear_errors(), closing(LedgerQueries(read_settings(), seconds=0)) as queries:
         yield queries
 
 
@@ -107,8 +107,9 @@ def _reading() -> "Iterator[LedgerQueries]":
 def _writing() -> "Iterator[Engine]":
     from services.ledger.database import writing_engine
 
-    engine = writing_engine(read_settings().ledger_url)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
+    with _clear_errors():
+        engine = writing_engine(read_settings().ledger_url)
+        try:
+            yield engine
+        finally:
+            engine.dispose()

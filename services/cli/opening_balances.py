@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 from uuid import NAMESPACE_URL, uuid5
 
 import typer
@@ -57,16 +57,7 @@ def import_balances(
         zone = load_programmes(settings).versions[-1].time_zone
         found = read_files(files, zone, now)
         if found.errors:
-            shown = found.errors[:SHOWN_ERRORS]
-            more = len(found.errors) - len(shown)
-            for line in shown:
-                typer.echo(line, err=True)
-            rest = f"; {more:,} more are not shown" if more else ""
-            stop(
-                f"{len(found.errors):,} of {found.rows:,} rows are wrong, and nothing was sent{rest}: correct them and "
-                "try again",
-                MISUSED,
-            )
+            _stop_with_errors(found)
         names = _pseudonyms(settings.pseudonym_key_file)
         started = time.monotonic()
         sent = 0
@@ -75,8 +66,8 @@ def import_balances(
             with audited("loyalty import", settings, cards=f"{len(found.cards)}"):
                 sent = _send(commands, len(found.cards), settings, quiet=as_json)
     seconds = round(time.monotonic() - started, 3)
-    figures = {"rows": found.rows, "cards": len(found.cards), "points": points_text(found.points), "sent": sent}
-    figures["time_zone"] = zone
+    points = points_text(found.points)
+    figures = {"rows": found.rows, "cards": len(found.cards), "points": points, "sent": sent, "time_zone": zone}
     rows = (
         (what.replace("_", " "), f"{figure:,}" if isinstance(figure, int) else figure)
         for what, figure in figures.items()
@@ -96,6 +87,15 @@ def import_commands(
         command_id = str(uuid5(_NAMESPACE, f"{name}\n{names.of(card)}"))
         lots = found.lots_of(card)
         yield card, Import(append_time=0, command_id=command_id, reason=reason, actor=actor, lots=lots)
+
+
+def _stop_with_errors(found: OpeningBalances) -> NoReturn:
+    for line in found.errors[:SHOWN_ERRORS]:
+        typer.echo(line, err=True)
+    more = len(found.errors) - SHOWN_ERRORS
+    rest = f"; {more:,} more are not shown" if more > 0 else ""
+    wrong = f"{len(found.errors):,} of {found.rows:,} rows are wrong"
+    stop(f"{wrong}, and nothing was sent{rest}: correct them and try again", MISUSED)
 
 
 def _pseudonyms(key_file: Path) -> Pseudonyms:

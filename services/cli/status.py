@@ -120,6 +120,8 @@ def _freshness(found: Freshness) -> str:
 
 
 def status_json(found: Status) -> dict[str, Any]:
+    freshness = found.freshness
+    within = freshness.within if freshness else {}
     return {
         "parts": [part._asdict() for part in found.parts],
         "topics": [
@@ -132,8 +134,6 @@ def status_json(found: Status) -> dict[str, Any]:
         ],
         "instances": found.instances,
         "dead_letters": found.dead_letters,
-        "freshness_seconds": {f"{share:g}": seconds for share, seconds in found.freshness.within.items()}
-        if found.freshness
-        else {},
-        "freshness_balances": found.freshness.balances if found.freshness else 0,
+        "freshness_seconds": {f"{share:g}": seconds for share, seconds in within.items()},
+        "freshness_balances": freshness.balances if freshness else 0,
     }

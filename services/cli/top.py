@@ -1,5 +1,6 @@
 """`loyalty top`: the overview page of the console, in a terminal."""
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -55,21 +56,21 @@ def top(
         reasons = dead_letter_reasons(settings, urls["api"])
         print_json(status_json(second) | {"rates": of_parts, "dead_letter_reasons": reasons})
         return
-    before, reasons, due, shown, screen = None, None, 0.0, 0, console()
+    before, reasons, due, screen = None, None, 0.0, console()
     with ExitStack() as stack:
         # If stdout is no terminal, there is no screen to update, so each update is printed after the one before.
         show: Callable[[RenderableType], object] = screen.print
         if screen.is_terminal:
             live = stack.enter_context(Live(console=screen, auto_refresh=False, screen=not count))
             show = partial(live.update, refresh=True)
-        while True:
+        for update in itertools.count(1):
             found = read_status(settings, urls)
             if time.monotonic() >= due:
                 reasons, due = dead_letter_reasons(settings, urls["api"]), time.monotonic() + _REASONS_SECONDS
             show(overview(found, rates_between(before, found) if before else None, reasons))
-            before, shown = found, shown + 1
-            if shown == count:
+            if update == count:
                 return
+            before = found
             time.sleep(interval)
 
 

@@ -2,7 +2,6 @@
 
 import re
 import zoneinfo
-from collections import Counter
 from collections.abc import Iterable
 from datetime import date, timedelta
 from decimal import (
@@ -289,11 +288,11 @@ def _unknown_categories(key: tuple[str | int, ...], names: Iterable[str], info: 
 
 
 def _duplicate_names(key: str, names: list[str]) -> Notes:
-    counted = Counter(names)
+    first_places = {name: place for place, name in reversed([*enumerate(names)])}
     return [
         ((key, place, "name"), f"{name!r} is used twice")
         for place, name in enumerate(names)
-        if counted[name] > 1 and name in names[:place]
+        if place > first_places[name]
     ]
 
 

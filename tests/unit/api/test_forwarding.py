@@ -46,7 +46,7 @@ async def head_of(request: PeerRequest) -> list[bytes]:
         await writer.drain()
         writer.close()
 
-    peers = PeerClient(PeerReports(), "test")
+    peers = PeerClient(PeerReports(), "test", None, TLS)
     async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
         target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Role.STANDBY)
         answer = await peers.forward(request, target, 30, 30)
@@ -111,7 +111,7 @@ def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name, raising=False)
         peer = await server("peer", b"307 Temporary Redirect\r\nlocation: %s/secret" % url.encode())
         target = Target(f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}", Role.ACTIVE)
-        client = PeerClient(PeerReports(), "test")
+        client = PeerClient(PeerReports(), "test", None, TLS)
         try:
             async with other, peer:
                 return (await client.forward(PeerRequest("GET", b"/v1/stores"), target, 5.0, 5.0)).status_code
@@ -124,7 +124,7 @@ def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def report_of(answer: InstanceReport) -> InstanceReport:
     """The report that an instance accepts from http://two:8080 as a peer of the group "test"."""
-    client = PeerClient(PeerReports(), "test", tls=TLS)
+    client = PeerClient(PeerReports(), "test", None, TLS)
     await client._client.aclose()
     content = answer.model_dump_json(by_alias=True)
     client._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, text=content)))
@@ -166,7 +166,7 @@ def test_a_peer_that_stops_within_its_refusal_of_a_stream_does_not_keep_the_requ
             writer.close()
             gone.set()
 
-        peers = PeerClient(PeerReports(), "test")
+        peers = PeerClient(PeerReports(), "test", None, TLS)
         async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
             target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Role.ACTIVE)
             with pytest.raises(PeerTimeoutError, match="only a part of its response"):
