@@ -111,25 +111,25 @@ class Flows:
     def entries(self, card: str, cursor: str | None, limit: int) -> Flow[EntryPage]:
         params: dict[str, Any] = {"limit": limit} | ({"cursor": cursor} if cursor else {})
         call = Call("GET", f"{_customer(card)}/entries", params)
-        return (yield from self._answer(repeat(call), _read_entries))
+        return self._answer(repeat(call), _read_entries)
 
     def redeem(self, card: str, points: Decimal, reason: str, key: str | None) -> Flow[Redemption]:
         body = {"points": _text(points), "reason": reason}
-        return (yield from self._command(_read_redemption, "POST", f"{_customer(card)}/redemptions", key, body))
+        return self._command(_read_redemption, "POST", f"{_customer(card)}/redemptions", key, body)
 
     def capture(self, redemption: str, key: str | None) -> Flow[Command]:
-        return (yield from self._command(_read_command, "POST", f"/v1/redemptions/{_quoted(redemption)}/capture", key))
+        return self._command(_read_command, "POST", f"/v1/redemptions/{_quoted(redemption)}/capture", key)
 
     def void(self, redemption: str, key: str | None) -> Flow[Command]:
-        return (yield from self._command(_read_command, "POST", f"/v1/redemptions/{_quoted(redemption)}/void", key))
+        return self._command(_read_command, "POST", f"/v1/redemptions/{_quoted(redemption)}/void", key)
 
     def adjust(self, card: str, points: Decimal, reason: str, actor: str, key: str | None) -> Flow[Command]:
         body = {"points": _text(points), "reason": reason, "actor": actor}
-        return (yield from self._command(_read_command, "POST", f"{_customer(card)}/adjustments", key, body))
+        return self._command(_read_command, "POST", f"{_customer(card)}/adjustments", key, body)
 
     def transfer(self, sender: str, receiver: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
         body = {"from": sender, "to": receiver, "points": _text(points), "reason": reason}
-        return (yield from self._command(_read_command, "POST", "/v1/transfers", key, body))
+        return self._command(_read_command, "POST", "/v1/transfers", key, body)
 
     def erase(self, card: str, key: str | None) -> Flow[Command]:
         command = yield from self._command(_read_command, "DELETE", _customer(card), key)

@@ -1,16 +1,15 @@
 """Parameters of requests."""
 
-import re
 from collections import Counter
 from typing import Annotated, Any, get_args, get_origin
 
 from fastapi import Header, Path, Query, Request
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query as QueryParameter
-from pydantic import AwareDatetime, BeforeValidator
+from pydantic import AwareDatetime
 
 from api.http.problems import MOST_ERRORS, InvalidParameters
-from api.schemas.fields import LONGEST_CARD
+from api.schemas.fields import LONGEST_CARD, must_match
 from api.schemas.stores import LONGEST_KEY
 from api.security.permissions import checks_of
 
@@ -22,26 +21,9 @@ LONGEST_PAGE = 1_000
 MOST_WINDOWS = 1_440
 """A day of minutes."""
 
-_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
-
-
-def _require_integer(value: object) -> object:
-    # Without this check, Pydantic accepts 1.0, 1_000 and blanks around a number.
-    if isinstance(value, str) and not _INTEGER.fullmatch(value):
-        raise ValueError("must be a whole number, for example 42")
-    return value
-
-
-def _require_boolean(value: object) -> object:
-    # Without this check, Pydantic accepts words such as yes and on.
-    if isinstance(value, str) and value not in {"true", "false"}:
-        raise ValueError("must be true or false")
-    return value
-
-
-# These validators must follow the limits of a type. Otherwise the OpenAPI document loses the limits.
-IsInteger = BeforeValidator(_require_integer)
-IsBoolean = BeforeValidator(_require_boolean)
+# Pydantic alone accepts 1.0, 1_000 and blanks around a number, and words such as yes and on.
+IsInteger = must_match("-?[0-9]+", "must be a whole number, for example 42")
+IsBoolean = must_match("true|false", "must be true or false")
 
 
 async def refuse_unknown_parameters(request: Request) -> None:

@@ -13,13 +13,13 @@ from urllib.parse import quote
 import structlog
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BeforeValidator
 from starlette.datastructures import URL
 
 from api.dependencies import LedgerDep
 from api.http import problems
 from api.http.parameters import Card, Limit
 from api.http.responses import json_response
+from api.schemas.fields import must_match
 from api.schemas.ledger import InvoiceCustomers, LedgerPage
 from api.security.caller import Caller
 from api.security.permissions import caller_of, needs
@@ -36,7 +36,6 @@ log = structlog.get_logger(__name__)
 router = APIRouter(prefix="/v1/customers", tags=["customers"], dependencies=[needs(Scope.LEDGER_READ)])
 
 _CACHING = "private, no-store"
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CURSOR = re.compile(r"(\d{1,19})\.(\d{1,19})")
 _CHUNK_LINES = 1_000
 """The lines of each part of a statement. The first part is read before the response begins, so an error in it becomes a
@@ -44,14 +43,8 @@ problem, and not a truncated response. Most statements have only one part.
 """
 
 
-def _require_iso_date(value: object) -> object:
-    # Without this check, Pydantic accepts a number of seconds.
-    if isinstance(value, str) and not _DATE.fullmatch(value):
-        raise ValueError("must be a date, for example 2026-01-31")
-    return value
-
-
-Day = Annotated[date, BeforeValidator(_require_iso_date)]
+# Pydantic alone accepts a number of seconds.
+Day = Annotated[date, must_match(r"\d{4}-\d{2}-\d{2}", "must be a date, for example 2026-01-31")]
 FirstDay = Annotated[Day | None, Query(alias="from", description="The first day in UTC, inclusive.")]
 LastDay = Annotated[Day | None, Query(alias="to", description="The last day in UTC, inclusive.")]
 

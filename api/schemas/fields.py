@@ -22,11 +22,13 @@ Time = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=
 def must_match(pattern: str, reason: str) -> BeforeValidator:
     """A check of a text whose error is ``reason``. Pydantic's own error would be the regular expression.
 
-    In an annotation, place it after the ``Field`` with the pattern. Otherwise the OpenAPI document loses the pattern.
+    In an annotation, place it after the ``Field`` with the pattern, or after the ``Query`` with the limits. Otherwise
+    the OpenAPI document loses them.
     """
+    matches = re.compile(pattern).fullmatch
 
     def check(text: object) -> object:
-        if not isinstance(text, str) or not re.fullmatch(pattern, text):
+        if not isinstance(text, str) or not matches(text):
             raise ValueError(reason)
         return text
 

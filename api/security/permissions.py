@@ -1,6 +1,7 @@
 """The permissions of routes. Routes declare them as dependencies, so that FastAPI and the fast path check them."""
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -76,19 +77,16 @@ def _refuse(_: Caller, __: str) -> None:
     raise NotYours
 
 
-def _card(caller: Caller) -> str | None:
-    return caller.card
-
-
+_card, _stores = attrgetter("card"), attrgetter("store_ids")
 _OF_CARD = _Rule(Scope.BALANCE_READ, _card, Caller.require_card)
 _RULES: Mapping[str, _Rule] = {
     catalogue.BALANCES: _OF_CARD,
     catalogue.TOP_CUSTOMERS: _OF_CARD,
     catalogue.DECISIONS: _Rule(Scope.BALANCE_READ, _card, _refuse),
     catalogue.STORE_SALES: _Rule(
-        Scope.OPERATE, lambda caller: caller.store_ids, lambda caller, key: caller.require_store(key.rpartition("@")[0])
+        Scope.OPERATE, _stores, lambda caller, key: caller.require_store(key.rpartition("@")[0])
     ),
-    catalogue.STORES: _Rule(Scope.BALANCE_READ, lambda caller: caller.store_ids, Caller.require_store),
+    catalogue.STORES: _Rule(Scope.BALANCE_READ, _stores, Caller.require_store),
     catalogue.PROGRAMMES: _Rule(Scope.BALANCE_READ),
 }
 # A store without a rule is new or unknown.

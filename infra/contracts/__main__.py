@@ -6,7 +6,6 @@ With ``--release`` it also writes them as the contracts of the last release, wit
 import json
 from collections.abc import Mapping
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import MagicMock
 
@@ -15,8 +14,9 @@ import typer
 from api.app import create_app
 from infra.contracts import asyncapi
 from infra.contracts.breaking import allows_breaking_changes, http_changes, topic_changes
+from infra.local.folders import ROOT
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs/reference/contracts"
+FOLDER = ROOT / "docs/reference/contracts"
 COMPARISONS = {"openapi.json": http_changes, "asyncapi.json": topic_changes}
 
 

@@ -1,10 +1,9 @@
 """``python -m infra.site`` writes the parts of the reference that come from code into the committed pages."""
 
-from pathlib import Path
-
+from infra.local.folders import ROOT
 from infra.site.hooks import with_committed_parts
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = ROOT / "docs"
 
 if __name__ == "__main__":
     for page in DOCS.rglob("*.md"):
