@@ -1,7 +1,6 @@
 """The versions of the loyalty programme, from the global store ``programmes``."""
 
 import asyncio
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
@@ -48,12 +47,11 @@ class CurrentProgramme:
         async with self._checks:
             await asyncio.to_thread(parse_programme, text)
 
-    async def versions(self) -> tuple[Programmes, int]:
-        """All versions of the programme, and the current time in ms since the epoch.
+    async def versions(self) -> Programmes:
+        """All versions of the programme.
 
         Raises Problem while the store is restoring, and for a version that this instance cannot parse.
         """
-        now = time.time_ns() // 1_000_000
         try:
             tasks = [self._store.serving(number) for number in range(self._store.partitions)]
             entries = [stored for task in tasks for _, stored in task.store.scan(b"", None, _MOST_VERSIONS)]
@@ -62,7 +60,7 @@ class CurrentProgramme:
         if not self._parsed.keys() >= set(entries):
             async with self._checks:
                 await asyncio.to_thread(self._parse, entries)
-        return Programmes.of([self._version_0, *(self._parsed[stored] for stored in entries)]), now
+        return Programmes.of([self._version_0, *(self._parsed[stored] for stored in entries)])
 
     def _parse(self, entries: Iterable[bytes]) -> None:
         for stored in entries:

@@ -73,7 +73,8 @@ class EventId(NamedTuple):
         if match is None:
             reason = "is not an id of this stream: send the id of the last event, or none"
             raise InvalidParameters(errors=[{"in": ["header", "Last-Event-ID"], "reason": reason}])
-        return cls(*(None if each is None else int(each) for each in match.groups()))  # type: ignore[arg-type]
+        opened_time, sequence, offset = match.groups()
+        return cls(int(opened_time), int(sequence), int(offset) if offset else None)
 
     @property
     def is_of_erasure(self) -> bool:

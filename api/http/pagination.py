@@ -73,7 +73,8 @@ def milliseconds(first: datetime, last: datetime, window: timedelta) -> tuple[in
         raise problems.InvalidParameters.in_query("from", "must not be after to")
     if (last - first) // window >= MOST_WINDOWS:
         raise problems.InvalidParameters.in_query("to", f"must be less than {MOST_WINDOWS} windows after from")
-    return _milliseconds(first, round_up=True), _milliseconds(last, round_up=False)
+    # A window that starts before the first time, in the same millisecond, is not in the range.
+    return to_milliseconds(first) + (first.microsecond % 1_000 > 0), to_milliseconds(last)
 
 
 def checked_partitions(numbers: Sequence[int] | None, store: StateStore) -> Sequence[int] | None:
@@ -83,11 +84,6 @@ def checked_partitions(numbers: Sequence[int] | None, store: StateStore) -> Sequ
         if not 0 <= number < count:
             raise problems.InvalidParameters.in_query("partition", f"must be from 0 to {count - 1}")
     return numbers
-
-
-def _milliseconds(time: datetime, *, round_up: bool) -> int:
-    milliseconds = to_milliseconds(time)
-    return milliseconds + 1 if round_up and time.microsecond % 1_000 else milliseconds
 
 
 def _scope(store: str, keys: KeyRange) -> bytes:

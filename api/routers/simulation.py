@@ -1,6 +1,7 @@
 """Calculates what a basket would earn."""
 
 import asyncio
+import time
 
 from fastapi import APIRouter, Request, Response
 
@@ -46,8 +47,8 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
         caller.require_card(basket.CustomerCardNo)
     if basket.StoreID:
         caller.require_store(basket.StoreID)
-    programmes, now = await programme.versions()
-    purchase = basket.purchase(now)
+    now = time.time_ns() // 1_000_000
+    programmes, purchase = await programme.versions(), basket.purchase(now)
     rules = applicable_rules(purchase, programmes).programme
     purchase = with_campaign_time(purchase, programmes)
     card = basket.CustomerCardNo

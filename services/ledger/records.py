@@ -11,10 +11,7 @@ from services.domain.entries import Entry, Kind
 from services.messaging.avro import Record, UndecodableError
 
 _LARGEST = 2**63 - 1
-_POINTS = (
-    *("EarnedLoyaltyPoints", "TotalLoyaltyPoints"),
-    *("AvailableLoyaltyPoints", "PendingLoyaltyPoints", "ReservedLoyaltyPoints"),
-)
+_POINTS = [f"{name}LoyaltyPoints" for name in ("Earned", "Total", "Available", "Pending", "Reserved")]
 
 
 @dataclass(frozen=True, slots=True)

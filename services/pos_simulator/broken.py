@@ -3,12 +3,10 @@
 import random
 from collections.abc import Callable
 from enum import StrEnum
-from typing import NamedTuple
 
 import orjson
 
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
-from services.domain.validation import first_violation
 from services.messaging import avro
 
 Encode = Callable[[PosInvoice], bytes]
@@ -33,36 +31,27 @@ class Breakage(StrEnum):
     DELIVERY_WITHOUT_CONTACT = "delivery-without-contact"
 
 
-class Broken(NamedTuple):
-    """A broken message.
+def break_invoice(
+    breakage: Breakage, invoice: PosInvoice, encode: Encode, rng: random.Random
+) -> tuple[bytes | None, bytes]:
+    """The key and the value of a broken message that is made from a valid invoice. The invoice does not change.
 
-    Attributes:
-        key: None if the shop is unknown.
-        violation: the reason why the invoice is invalid; None if it cannot be decoded.
+    The key is None if the shop is unknown.
     """
-
-    key: bytes | None
-    value: bytes
-    violation: str | None
-
-
-def break_invoice(breakage: Breakage, invoice: PosInvoice, encode: Encode, rng: random.Random) -> Broken:
-    """Make a broken message from a valid invoice, which does not change."""
     key = (invoice.get("StoreID") or "").encode()
     match breakage:
         case Breakage.NOT_AVRO:
-            return Broken(key, b"\x15PRINTER " + rng.randbytes(24), None)
+            return key, b"\x15PRINTER " + rng.randbytes(24)
         case Breakage.CUT_AVRO:
             value = encode(invoice)
-            return Broken(key, value[: len(value) // 2], None)
+            return key, value[: len(value) // 2]
         case Breakage.CUT_JSON:
             value = orjson.dumps(invoice)
-            return Broken(key, value[: len(value) // 2], None)
+            return key, value[: len(value) // 2]
         case Breakage.UNKNOWN_SCHEMA:
-            return Broken(key, avro.header(UNKNOWN_SCHEMA_ID) + encode(invoice)[len(avro.header(0)) :], None)
+            return key, avro.header(UNKNOWN_SCHEMA_ID) + encode(invoice)[len(avro.header(0)) :]
     invalid = _invalid(breakage, invoice)
-    remaining_key = key if invalid.get("StoreID") else None
-    return Broken(remaining_key, encode(invalid), first_violation(invalid))
+    return key if invalid.get("StoreID") else None, encode(invalid)
 
 
 def _invalid(breakage: Breakage, invoice: PosInvoice) -> PosInvoice:

@@ -41,7 +41,6 @@ class Store:
     """A shop with the ids of its tills and cashiers."""
 
     store_id: str
-    key: bytes
     tills: tuple[str, ...]
     cashiers: tuple[str, ...]
     name: str
@@ -98,7 +97,7 @@ def _store(number: int) -> Store:
         f"OAS{100 + (number * CASHIERS_PER_STORE + cashier) % 900}" for cashier in range(CASHIERS_PER_STORE)
     )
     city, state, _ = _PLACES[number % len(_PLACES)]
-    return Store(store_id, store_id.encode(), tills, cashiers, f"{city} {number // len(_PLACES) + 1}", city, state)
+    return Store(store_id, tills, cashiers, f"{city} {number // len(_PLACES) + 1}", city, state)
 
 
 def _address(scattered: int, store: int) -> DeliveryAddress:

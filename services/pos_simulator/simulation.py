@@ -86,7 +86,6 @@ class Message(NamedTuple):
         key: the StoreID in UTF-8; None if it is unknown.
         invoice: None for a broken message. It must not change.
         breakage: None for a message that is not broken.
-        violation: the reason of the dead letter, if the message can be decoded and is not valid.
     """
 
     key: bytes | None
@@ -94,7 +93,6 @@ class Message(NamedTuple):
     kind: Kind
     invoice: PosInvoice | None = None
     breakage: Breakage | None = None
-    violation: str | None = None
 
 
 class Simulation:
@@ -139,8 +137,8 @@ class Simulation:
 
     def _broken(self, invoice: PosInvoice, rng: random.Random) -> Message:
         breakage = rng.choice([*Breakage])
-        broken = break_invoice(breakage, invoice, self._encode, rng)
-        return Message(broken.key, broken.value, Kind.BROKEN, None, breakage, broken.violation)
+        key, value = break_invoice(breakage, invoice, self._encode, rng)
+        return Message(key, value, Kind.BROKEN, breakage=breakage)
 
 
 def _remember(message: Message, earlier: list[Message], written: int, rng: random.Random) -> None:

@@ -2,7 +2,6 @@ import hashlib
 from collections import Counter
 from datetime import date, datetime
 from decimal import Decimal
-from enum import Enum, auto
 
 import orjson
 import pytest
@@ -228,18 +227,19 @@ def test_each_kind_of_broken_message_is_made(day: list[Message]) -> None:
     assert max(counts.values()) < 2 * min(counts.values())
 
 
-class Fault(Enum):
-    """The error that a reader must find."""
-
-    UNDECODABLE = auto()
-    UNKNOWN_SCHEMA_ID = auto()
-    INVALID = auto()
-
-
+NO_ADDRESS = "DeliveryAddress.{} is missing though DeliveryType is HOME-DELIVERY"
 FAULTS = {
-    **dict.fromkeys((Breakage.NOT_AVRO, Breakage.CUT_AVRO, Breakage.CUT_JSON), Fault.UNDECODABLE),
-    Breakage.UNKNOWN_SCHEMA: Fault.UNKNOWN_SCHEMA_ID,
+    **dict.fromkeys((Breakage.NOT_AVRO, Breakage.CUT_AVRO, Breakage.CUT_JSON), "undecodable"),
+    Breakage.UNKNOWN_SCHEMA: "unknown schema id",
+    Breakage.NO_INVOICE_NUMBER: "InvoiceNumber is missing",
+    Breakage.NO_STORE: "StoreID is missing",
+    Breakage.NAN_AMOUNT: "TotalAmount is not a number: it is NaN or infinite",
+    Breakage.INFINITE_AMOUNT: "TotalAmount is not a number: it is NaN or infinite",
+    Breakage.PRIME_WITHOUT_CARD: "CustomerCardNo is missing though CustomerType is PRIME",
+    Breakage.DELIVERY_WITHOUT_ADDRESS: NO_ADDRESS.format("AddressLine"),
+    Breakage.DELIVERY_WITHOUT_CONTACT: NO_ADDRESS.format("ContactNumber"),
 }
+"""The fault that a reader must find."""
 
 
 @pytest.mark.parametrize("breakage", list(Breakage))
@@ -251,18 +251,17 @@ def test_a_broken_message_has_the_fault_of_its_kind(breakage: Breakage, day: lis
     for message in broken:
         assert Kind.BROKEN is message.kind
         assert message.invoice is None
-        assert (FAULTS.get(breakage, Fault.INVALID), message.violation) == fault_of(message.value)
+        assert FAULTS[breakage] == fault_of(message.value)
         assert (message.key is None) == (breakage is Breakage.NO_STORE)
 
 
-def fault_of(value: bytes) -> tuple[Fault | None, str | None]:
+def fault_of(value: bytes) -> str | None:
     """The fault that a reader finds. A value is JSON if it begins with a brace, and Avro otherwise."""
     try:
         invoice = orjson.loads(value) if value.startswith(b"{") else DECODE(value)
     except ValueError as error:
-        return (Fault.UNKNOWN_SCHEMA_ID if "unknown schema id" in str(error) else Fault.UNDECODABLE), None
-    violation = first_violation(invoice)
-    return (Fault.INVALID, violation) if violation else (None, None)
+        return "unknown schema id" if "unknown schema id" in str(error) else "undecodable"
+    return first_violation(invoice)
 
 
 @pytest.mark.parametrize(
