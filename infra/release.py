@@ -36,8 +36,8 @@ def main() -> int:
     return 0
 
 
-def build(target: Path, revision: str = "HEAD") -> list[Path]:
-    """Build the release of a commit. Deletes the target folder first. Returns the files. Raises ReleaseError.
+def build(target: Path) -> list[Path]:
+    """Build the release of the commit. Deletes the target folder first. Returns the files. Raises ReleaseError.
 
     The release has no uncommitted changes.
     """
@@ -46,14 +46,14 @@ def build(target: Path, revision: str = "HEAD") -> list[Path]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder)
         # The tarfile of Python 3.11.2, in Debian 12, has no filter, and newer ones warn without it.
-        archive = _git("archive", "--format=tar", revision)
+        archive = _git("archive", "--format=tar", "HEAD")
         try:
             subprocess.run(["tar", "-xf", "-", "-C", folder], input=archive, check=True)
         except FileNotFoundError as error:
             raise ReleaseError("tar is not installed: install it, because it unpacks the commit") from error
         version = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
         notes = changelog_section((source / "CHANGELOG.md").read_text(encoding="utf-8"), version)
-        commit_time = _git("log", "-1", "--format=%ct", revision).decode().strip()
+        commit_time = _git("log", "-1", "--format=%ct", "HEAD").decode().strip()
         _run(["hatchling", "build", "--directory", str(target)], source, commit_time)
         # The SBOMs describe the downloaded jars. The command fails if their checksums are not those of the source.
         (source / "var").symlink_to(folders.downloads())

@@ -33,10 +33,10 @@ class Authority:
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
-    def new(cls, now: datetime | None = None) -> Self:
+    def new(cls) -> Self:
         key, name = ec.generate_private_key(ec.SECP256R1()), _name("retail-loyalty authority")
         builder = (
-            _builder(name, name, key.public_key(), _AUTHORITY_LIFE, now or datetime.now(UTC))
+            _builder(name, name, key.public_key(), _AUTHORITY_LIFE)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs_certificates=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -65,7 +65,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self.certificate.subject
         builder = (
-            _builder(_name(BROKER), issuer, key.public_key(), _CERTIFICATE_LIFE, datetime.now(UTC))
+            _builder(_name(BROKER), issuer, key.public_key(), _CERTIFICATE_LIFE)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(
@@ -100,8 +100,9 @@ def _names(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: timedelta, now: datetime
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: timedelta
 ) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

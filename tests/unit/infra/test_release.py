@@ -74,6 +74,7 @@ def test_a_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.program
-def test_a_revision_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_a_commit_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.release.ROOT", tmp_path)
     with pytest.raises(ReleaseError, match="git archive failed"):
-        build(tmp_path / "dist", "no-such-revision")
+        build(tmp_path / "dist")
