@@ -9,6 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Collection
 from datetime import timedelta
+from typing import Any
 
 import typer
 from pyspark.sql import DataFrame
@@ -161,22 +162,28 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     return take_snapshot(context, reads, progress, archive=archive)
 
 
-def _examination(programmes: Programmes, coverage: Coverage) -> Callable[[Customer], tuple[object, ...]]:
+def _examination(programmes: Programmes, coverage: Coverage) -> Callable[[Customer], dict[str, Any]]:
     """Returns a function for ``by_customer`` that gives a row of _VERDICT."""
     # The topic can have deleted older commands. Without older entries, the order of the events is a guess.
     since = max(coverage.events_from, coverage.record_from)
 
-    def row_of(customer: Customer) -> tuple[object, ...]:
+    def row_of(customer: Customer) -> dict[str, Any]:
         verdict = customer.verdict
         settled = customer.recomputed.settled if verdict.recomputed else Outcome(None)
         account = settled.account
-        known = ([*returnables(account, programmes, account.updated_time)], [*account.returns]) if account else ([], [])
-        differences = [each._asdict() for each in verdict.differences]
-        counts = (customer.facts.count(source) for source in COMPARED)
-        named = customer.pseudonym, customer.card
-        result = verdict.entries, verdict.recomputed, verdict.lacks_entries, str(verdict.version)
-        commands = settled.sent if all(entry.time >= since for entry in settled.entries) else []
-        return (*named, *result, *counts, differences, *known, commands)
+        return {
+            "pseudonym": customer.pseudonym,
+            "card": customer.card,
+            "entries": verdict.entries,
+            "recomputed": verdict.recomputed,
+            "lacks_entries": verdict.lacks_entries,
+            "version": str(verdict.version),
+            **{source.name: customer.facts.count(source) for source in COMPARED},
+            "differences": [each._asdict() for each in verdict.differences],
+            "purchases": [*returnables(account, programmes, account.updated_time)] if account else [],
+            "returns": [*account.returns] if account else [],
+            "commands": settled.sent if all(entry.time >= since for entry in settled.entries) else [],
+        }
 
     return row_of
 

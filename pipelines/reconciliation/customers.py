@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -35,14 +35,17 @@ def by_customer(
     context: Context,
     facts: DataFrame,
     coverage: Coverage,
-    row_of: Callable[[Customer], tuple[object, ...]],
+    row_of: Callable[[Customer], dict[str, Any]],
     result: T.StructType,
 ) -> DataFrame:
-    """Compare the facts of each customer. Gives one row for each of them, of the type ``result``."""
+    """Compare the facts of each customer. Gives one row for each of them, of the type ``result``.
+
+    ``row_of`` gives the values of a row by the names of its columns.
+    """
     settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
     arrow = to_arrow_schema(result)
 
-    def results(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, object]]:
+    def results(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         read, pseudonym_of = FactsReader(schema_ids(settings)).read, pseudonymize(pseudonyms)
         rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
         for pseudonym, of_customer in groupby(rows, key=itemgetter(0)):
@@ -50,8 +53,7 @@ def by_customer(
             card = next((card for _, card, *_ in listed if card), None)
             known = read(((source, time, value) for *_, source, time, value in listed), card, pseudonym)
             verdict, recomputed = compare(card or pseudonym, known, programmes, coverage, pseudonym_of)
-            row = row_of(Customer(pseudonym, card, known, verdict, recomputed))
-            yield dict(zip(arrow.names, row, strict=True))
+            yield row_of(Customer(pseudonym, card, known, verdict, recomputed))
 
     def compare_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = results(batches)

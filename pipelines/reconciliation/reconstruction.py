@@ -61,12 +61,12 @@ VERSIONS_MISSING = "loyalty-programmes lacks versions that entries name: restore
 
 def reconstruction(
     schema_ids: SchemaIds, programmes: Programmes, now: int, *, accept_lost_events: bool = False
-) -> Callable[[Customer], tuple[object, ...]]:
+) -> Callable[[Customer], dict[str, Any]]:
     """Returns a function for ``by_customer`` that gives a row of REBUILT. ``now``: milliseconds since the epoch."""
     ids = writer_ids(schema_ids)
     versions = {each.version for each in programmes.versions}
 
-    def row_of(customer: Customer) -> tuple[object, ...]:
+    def row_of(customer: Customer) -> dict[str, Any]:
         pseudonym, card, facts, verdict, recomputed = customer
         state = _with_newest_version(recomputed.late.state, facts)
         is_known = all(entry.programme_version in versions for entry in facts.record)
@@ -76,13 +76,19 @@ def reconstruction(
         records = [] if problem or not card else [*records_of(card, recomputed, now, ids)]
         if is_replaced(facts, verdict, recomputed):
             records = [*with_tombstone(records)]
-        differences = [{"where": str(each.where), "what": each.what} for each in verdict.differences]
-        late = len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)})
-        encoded = encode_account(state) if state and card else None
-        purchases = [*_returnables(recomputed, programmes, now)] if card else []
-        returns = [*_known_returns(recomputed)]
-        found = encoded, late, problem, differences, records, purchases, returns, [*_nameless(records)]
-        return pseudonym, card or pseudonym, card, *found
+        return {
+            "pseudonym": pseudonym,
+            "whose": card or pseudonym,
+            "CustomerCardNo": card,
+            "account": encode_account(state) if state and card else None,
+            "late": len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)}),
+            "problem": problem,
+            "differences": [{"where": str(each.where), "what": each.what} for each in verdict.differences],
+            "records": records,
+            "purchases": [*_returnables(recomputed, programmes, now)] if card else [],
+            "returns": [*_known_returns(recomputed)],
+            "nameless": [*_nameless(records)],
+        }
 
     return row_of
 

@@ -114,9 +114,8 @@ def rebuilt_customer(events: list[Event], history: Outcome) -> tuple[dict[str, R
     facts = Facts(events=events, recorded={Source.LOYALTY: history.entries})
     coverage = Coverage(frozenset({Source.LOYALTY}), 0, 0, 0, NOW)
     result = compare(CARD, facts, RULES, coverage, lambda card: f"p-{card}")
-    row = reconstruction(IDS, RULES, NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
-    rebuilt = dict(zip(REBUILT.names, row, strict=True))
-    return {each.original: each for each in rebuilt["purchases"]}, set(rebuilt["returns"])  # type: ignore[attr-defined, call-overload]
+    rebuilt = reconstruction(IDS, RULES, NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
+    return {each.original: each for each in rebuilt["purchases"]}, set(rebuilt["returns"])
 
 
 def returned(number: str, days: int) -> Purchase:
@@ -208,8 +207,7 @@ def test_a_rebuild_does_not_change_the_order_of_events_whose_entries_are_lost() 
     def problem(compared: set[Source], record_from: int) -> object:
         coverage = Coverage(frozenset(compared), 0, record_from, topic_from, NOW)
         result = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
-        row = reconstruction(IDS, Programmes(), NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
-        return dict(zip(REBUILT.names, row, strict=True))["problem"]
+        return reconstruction(IDS, Programmes(), NOW)(Customer(f"p-{CARD}", CARD, facts, *result))["problem"]
 
     assert ENTRIES_MISSING == problem({Source.LOYALTY, Source.LEDGER}, 0)
     assert problem({Source.LOYALTY}, topic_from) is None, "--without-ledger accepts the order of the append times"
@@ -224,8 +222,7 @@ def test_a_rebuild_needs_every_version_that_an_entry_names() -> None:
     def problem(programmes: Programmes) -> object:
         coverage = Coverage(frozenset({Source.LOYALTY}), 0, 0, 0, NOW)
         result = compare(CARD, facts, programmes, coverage, lambda card: f"p-{card}")
-        row = reconstruction(IDS, programmes, NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
-        return dict(zip(REBUILT.names, row, strict=True))["problem"]
+        return reconstruction(IDS, programmes, NOW)(Customer(f"p-{CARD}", CARD, facts, *result))["problem"]
 
     assert problem(RULES) is None
     assert VERSIONS_MISSING == problem(Programmes())
@@ -263,7 +260,7 @@ def test_a_rebuild_without_a_lost_event_must_be_accepted(recorded: list[Event], 
     customer = Customer(f"p-{CARD}", CARD, facts, verdict, recomputed)
 
     def rebuilt(**options: bool) -> dict[str, Any]:
-        return dict(zip(REBUILT.names, reconstruction(IDS, Programmes(), NOW, **options)(customer), strict=True))
+        return reconstruction(IDS, Programmes(), NOW, **options)(customer)
 
     refused, accepted = rebuilt(), rebuilt(accept_lost_events=True)
 
@@ -307,8 +304,7 @@ def test_a_credit_to_a_pseudonym_must_have_been_sent() -> None:
     def nameless(facts: Facts, record_from: int) -> object:
         coverage = Coverage(frozenset({Source.LOYALTY}), 0, record_from, record_from, NOW)
         result = compare(CARD, facts, Programmes(), coverage, pseudonymize(names))
-        row = reconstruction(IDS, Programmes(), NOW)(Customer(names.of(CARD), CARD, facts, *result))
-        return dict(zip(REBUILT.names, row, strict=True))["nameless"]
+        return reconstruction(IDS, Programmes(), NOW)(Customer(names.of(CARD), CARD, facts, *result))["nameless"]
 
     assert ["gift/in"] == nameless(facts, NOW)
     assert [] == nameless(replace(facts, recorded={Source.LEDGER: history}), 0)
@@ -397,8 +393,9 @@ def test_an_account_needs_its_card_unless_it_is_erased(*, is_erased: bool) -> No
     events: list[Event] = [BOUGHT, *([Erase(append_time=START + 2 * DAY, command_id="erase")] if is_erased else [])]
     customer = customer_of(events, len(events), card=None)
 
-    rebuilt = dict(zip(REBUILT.names, reconstruction(IDS, Programmes(), NOW)(customer), strict=True))
+    rebuilt = reconstruction(IDS, Programmes(), NOW)(customer)
 
+    assert REBUILT.names == [*rebuilt]
     assert is_erased == (rebuilt["problem"] is None)
     assert (None, None, []) == (rebuilt["CustomerCardNo"], rebuilt["account"], rebuilt["purchases"])
 
@@ -425,8 +422,8 @@ def rebuilt_version(events: list[Event], entries: list[Entry], served: Entry) ->
     )
     coverage = Coverage(frozenset({Source.LOYALTY, Source.BALANCE}), 0, 0, 0, NOW)
     result = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
-    row = reconstruction(IDS, Programmes(), NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
-    account = decode_account(dict(zip(REBUILT.names, row, strict=True))["account"])  # type: ignore[arg-type]
+    rebuilt = reconstruction(IDS, Programmes(), NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
+    account = decode_account(rebuilt["account"])
     assert isinstance(account, Account)
     return AccountVersion(account.opened_time, account.sequence)
 

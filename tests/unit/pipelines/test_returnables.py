@@ -59,7 +59,8 @@ def test_the_audit_looks_for_the_commands_of_an_account_unless_the_topic_can_hav
     def commands(events_from, record_from=0):
         coverage = Coverage(frozenset({Source.LOYALTY}), events_from, record_from, record_from, NOW + DAY)
         customer = Customer("p-card", "card", facts, *compare("card", facts, PROGRAMMES, coverage, "p-{}".format))
-        row = dict(zip(_VERDICT.names, _examination(PROGRAMMES, coverage)(customer), strict=True))
+        row = _examination(PROGRAMMES, coverage)(customer)
+        assert _VERDICT.names == [*row]
         return row["recomputed"], row["commands"]
 
     assert (True, ["gift/in", "lost/0/moved", "I2/redirected", "bye/0/card"]) == commands(0)
