@@ -1,7 +1,6 @@
 """The export query: writes hadoop records to Parquet or Delta, each record once, one folder for each date."""
 
 import time
-from collections.abc import Callable
 from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,14 +32,9 @@ _ORDER = ("StoreID", "CreatedTime")
 _UNDATED, _UNDATED_NOW = "date=__HIVE_DEFAULT_PARTITION__", "date=0001-01-01"
 """The folder of rows without a usable date: the name in release 0.1, which pandas cannot read, and the name now."""
 
-WriteRows = Callable[[DataFrame, int], None]
-"""Writes the rows of a micro-batch with this number, without their column ``timestamp`` (the append time)."""
-
 
 def _export(context: QueryContext) -> DataStreamWriter:
-    _require_format(context.spark, context.settings)
-    writer = _delta if context.settings.export_format == "delta" else _parquet
-    write_rows = writer(context)
+    sink = _open_sink(context.spark, context.settings)
     # ``reason`` is null, unless another program has written to the topic.
     judged = judge(context.read(HADOOP), HADOOP, context.ids)
     rows = judged.withColumn("identity", _line_identity()).select(
@@ -52,21 +46,19 @@ def _export(context: QueryContext) -> DataStreamWriter:
     unique = deduplicate(rows, context)
     lines = read_bodies(unique, HADOOP, context.ids, into="record")
     counted = lines.observe(DEAD_LETTERS, F.count("reason").alias(ROWS))
-    return write_each_batch(counted, partial(_write, context, write_rows))
+    return write_each_batch(counted, partial(_write, context, sink))
 
 
-def _parquet(context: QueryContext) -> WriteRows:
-    directory = context.settings.export_dir
+def _open_sink(spark: SparkSession, settings: Settings) -> DeltaSink | ParquetSink:
+    _require_format(spark, settings)
+    directory, checkpoint = settings.export_dir, EXPORT.checkpoint(settings)
+    if settings.export_format == "delta":
+        return DeltaSink(spark, directory, checkpoint, _KEY)
     # The sink comes first: it refuses files without keys, and the next steps change files.
-    sink = ParquetSink(context.spark, directory, EXPORT.checkpoint(context.settings), _PARQUET_KEY)
-    remove_staging_folders(context.spark, directory)
-    move_undated(context.spark, directory)
-    return lambda rows, batch_id: sink.append(rows, batch_id, *_ORDER)
-
-
-def _delta(context: QueryContext) -> WriteRows:
-    sink = DeltaSink(context.spark, context.settings.export_dir, EXPORT.checkpoint(context.settings), _KEY)
-    return lambda rows, batch_id: sink.append(rows, batch_id, *_ORDER)
+    sink = ParquetSink(spark, directory, checkpoint, _PARQUET_KEY)
+    remove_staging_folders(spark, directory)
+    move_undated(spark, directory)
+    return sink
 
 
 def _require_format(spark: SparkSession, settings: Settings) -> None:
@@ -94,7 +86,7 @@ def _line_identity() -> Column:
     return F.when(F.col("reason").isNull(), F.coalesce(event_id, record_position())).otherwise(invalid_identity())
 
 
-def _write(context: QueryContext, write_rows: WriteRows, batch: DataFrame, batch_id: int) -> None:
+def _write(context: QueryContext, sink: DeltaSink | ParquetSink, batch: DataFrame, batch_id: int) -> None:
     """Write the lines of a micro-batch to the files and its invalid records to the dead letters."""
     batch.persist()
     try:
@@ -106,7 +98,7 @@ def _write(context: QueryContext, write_rows: WriteRows, batch: DataFrame, batch
             "timestamp",
             _KEY,
         )
-        write_rows(rows, batch_id)
+        sink.append(rows, batch_id, *_ORDER)
     finally:
         # A query can start again in the same process.
         batch.unpersist()

@@ -1,6 +1,7 @@
 """A batch that failed: its error in Java, how Spark treats it, and what stays in memory."""
 
 from datetime import timedelta
+from unittest.mock import create_autospec
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -12,6 +13,7 @@ from pipelines.columns.decoding import judge, read_bodies
 from pipelines.queries.export import _write
 from pipelines.runtime.query import QueryContext
 from pipelines.sinks.foreach_batch import BatchFailedError, shorten_java_errors, summarize_java_error
+from pipelines.sinks.parquet import ParquetSink
 from schemas.topics import HADOOP
 from services.settings import Settings
 from tests.spark.test_parity import as_records
@@ -57,12 +59,14 @@ def test_an_error_of_java_keeps_its_causes(spark: SparkSession) -> None:
 def test_a_failed_export_frees_its_micro_batch(spark: SparkSession) -> None:
     """The query can start again in the same process. It would keep one more copy of the rows after each failure."""
 
-    def failing(rows: DataFrame, _: int) -> None:
+    def append(rows: DataFrame, *_: object) -> None:
         rows.count()
         raise OSError("no space left")
 
     lines = read_bodies(judge(as_records(spark, []), HADOOP, IDS), HADOOP, IDS, into="record")
     batch = lines.withColumn("LineID", F.lit(""))
+    sink = create_autospec(ParquetSink, instance=True)
+    sink.append.side_effect = append
     with pytest.raises(OSError, match="no space left"):
-        _write(QueryContext("export", spark, IDS, Settings(), timedelta(0), {}), failing, batch, 0)
+        _write(QueryContext("export", spark, IDS, Settings(), timedelta(0), {}), sink, batch, 0)
     assert StorageLevel.NONE == batch.storageLevel
