@@ -78,37 +78,34 @@ def rebuild(
         CheckpointMismatchError: the settings do not fit the loyalty query.
         StartUpError: the checkpoint's folder is read-only.
     """
-    checkpoint = LOYALTY.checkpoint(context.settings)
+    settings, checkpoint = context.settings, LOYALTY.checkpoint(context.settings)
     if folder := local_folder(checkpoint):
         require_writable(folder, "LOYALTY_CHECKPOINT_DIR")
     with lock.hold(checkpoint):
-        return _rebuild(
-            context, checkpoint, archive=archive, without_ledger=without_ledger, accept_lost_events=accept_lost_events
-        )
+        _check_nothing_writes(CheckpointReader(context.spark, checkpoint), settings)
+        snapshot = _snapshot(context, archive=archive, without_ledger=without_ledger)
+        check_archive(snapshot, settings)
+        if not without_ledger:
+            check_ledger(snapshot)
+        now = snapshot.coverage.now
+        row_of = reconstruction(context.ids, context.programmes, now, accept_lost_events=accept_lost_events)
+        # Keep the result on disk: several jobs use it, and ``_write`` makes the loyalty topic longer.
+        accounts = by_customer(context, snapshot.facts, snapshot.coverage, row_of, REBUILT).localCheckpoint()
+        check_complete(accounts, snapshot)
+        check_receivers(accounts, snapshot)
+        return _replace(context, checkpoint, snapshot, accounts)
 
 
-def _rebuild(
-    context: Context, checkpoint: str, *, archive: bool, without_ledger: bool, accept_lost_events: bool
-) -> Rebuilt:
+def _replace(context: Context, checkpoint: str, snapshot: Snapshot, accounts: DataFrame) -> Rebuilt:
+    """Write the records of these accounts, and make the new checkpoint. ``accounts`` has the rows of REBUILT."""
     reader = CheckpointReader(context.spark, checkpoint)
-    _check_nothing_writes(reader, context.settings)
-    snapshot = _snapshot(context, archive=archive, without_ledger=without_ledger)
-    check_archive(snapshot, context.settings)
-    if not without_ledger:
-        check_ledger(snapshot)
-    # Keep the result on disk: several jobs use it, and ``_write`` makes the loyalty topic longer.
-    now = snapshot.coverage.now
-    rebuild_account = reconstruction(context.ids, context.programmes, now, accept_lost_events=accept_lost_events)
-    accounts = by_customer(context, snapshot.facts, snapshot.coverage, rebuild_account, REBUILT).localCheckpoint()
-    check_complete(accounts, snapshot)
-    check_receivers(accounts, snapshot)
     numbers = accounts.select(F.col("CustomerCardNo").alias("owner"), F.explode("purchases.original").alias("original"))
     returns = snapshot.returns.join(numbers, "original", "left").localCheckpoint()
     seed = Seed(
         accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
         _remembered(snapshot),
         {topic: extent.ends for topic, extent in snapshot.events.extents.items()},
-        _index(context, numbers, returns, now),
+        _index(context, numbers, returns, snapshot.coverage.now),
     )
     aside = None
     with reader.unfinished():
