@@ -131,20 +131,26 @@ def wait_for_leaders(client: AdminClient, partitions: Collection[TopicPartition]
 
     For a moment after the creation, a broker can answer that the topic does not exist or has no leader.
     """
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     deadline = time.monotonic() + _LEADER_SECONDS
     while partitions:
         try:
-            learn_leaders(client, {each.topic for each in partitions})
-            answers = client.list_offsets(dict.fromkeys(partitions, latest), request_timeout=_ASK_SECONDS)
-            for answer in answers.values():
-                listed_offset(answer)
+            end_offsets(client, partitions, _ASK_SECONDS)
         except KafkaException:
             if time.monotonic() > deadline:
                 raise
             time.sleep(_LEADER_PAUSE_SECONDS)
         else:
             return
+
+
+def end_offsets(
+    client: AdminClient, partitions: Collection[TopicPartition], seconds: float
+) -> dict[TopicPartition, int]:
+    """Ask the leaders of these partitions for their end offsets. Raises KafkaException, also after the timeout."""
+    learn_leaders(client, {each.topic for each in partitions})
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    answers = client.list_offsets(dict.fromkeys(partitions, latest), request_timeout=seconds)
+    return {partition: listed_offset(answer) for partition, answer in answers.items()}
 
 
 def learn_leaders(client: AdminClient, names: Collection[str]) -> None:

@@ -13,13 +13,12 @@ from typing import NamedTuple, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
-from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from schemas import topics
 from services.domain.validation import INVOICE_TOO_LARGE
 from services.errors import UserError
 from services.messaging import clients, headers
-from services.messaging.administration import learn_leaders, listed_offset
+from services.messaging.administration import end_offsets
 from services.messaging.publishing import (
     BROKER_TIMEOUT,
     Publisher,
@@ -223,15 +222,10 @@ class DeadLetters:
         except KafkaException as error:
             consumer.poll(0)
             raise DeadLettersError(self._diagnosis.explain(self._settings)) from error
-        # The admin client retries while a partition has no leader; the consumer does not. The variable keeps the client
-        # alive: librdkafka never answers a request of a client that has been freed.
-        admin = clients.admin(self._settings)
-        learn_leaders(admin, [self._topic])
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        partitions = {TopicPartition(self._topic, partition): latest for partition in found.partitions}
-        answers = admin.list_offsets(partitions, request_timeout=BROKER_TIMEOUT)
-        ends = {each.partition: listed_offset(answer) for each, answer in answers.items()}
-        return {partition: (OFFSET_BEGINNING, end) for partition, end in ends.items() if end > 0}
+        # The admin client retries while a partition has no leader; the consumer does not.
+        partitions = [TopicPartition(self._topic, partition) for partition in found.partitions]
+        ends = end_offsets(clients.admin(self._settings), partitions, BROKER_TIMEOUT)
+        return {each.partition: (OFFSET_BEGINNING, end) for each, end in ends.items() if end > 0}
 
 
 def newest_of(letters: Iterable[Facts], most: int, before: Age | None = None) -> tuple[Counter[str], list[Facts]]:
