@@ -12,14 +12,12 @@ from schemas import topics
 from schemas.access import SERVICES, Service
 from schemas.topics import Topic
 from services.messaging.headers import (
-    CE_SOURCE,
-    CE_SPECVERSION,
     CONTENT_TYPE,
     DEAD_LETTER_OFFSET,
     DEAD_LETTER_PARTITION,
     DEAD_LETTER_REASON,
     DEAD_LETTER_TOPIC,
-    event_type,
+    cloud_event,
 )
 from services.settings import PARTITIONS
 
@@ -114,15 +112,7 @@ def _message(record: str) -> dict[str, Any]:
         },
     }
     if any(topic.value == record and topic not in _WITHOUT_CLOUD_EVENTS for topic in topics.ALL):
-        message["headers"] = _text_headers(
-            {
-                "ce_specversion": CE_SPECVERSION,
-                "ce_id": None,
-                "ce_type": event_type(record),
-                "ce_source": CE_SOURCE,
-                "content-type": CONTENT_TYPE,
-            }
-        )
+        message["headers"] = _text_headers({**cloud_event("", record), "ce_id": None})
     return message
 
 

@@ -28,14 +28,8 @@ def cloud_event(record_id: Column, record_name: str | Column) -> Column:
     """The CloudEvents headers of a record. A replay repeats ``ce_id``, so readers recognise a duplicate by it."""
     if isinstance(record_name, str):
         record_name = F.lit(record_name)
-    texts = {
-        "ce_specversion": F.lit(h.CE_SPECVERSION),
-        "ce_id": record_id,
-        "ce_type": F.concat(F.lit(h.event_type("")), record_name),
-        "ce_source": F.lit(h.CE_SOURCE),
-        "content-type": F.lit(h.CONTENT_TYPE),
-    }
-    return text_headers(texts)
+    texts = {name: F.lit(text) for name, text in h.cloud_event("", "").items()}
+    return text_headers(texts | {"ce_id": record_id, "ce_type": F.concat(texts["ce_type"], record_name)})
 
 
 def text_headers(texts: dict[str, Column]) -> Column:

@@ -4,8 +4,6 @@ The CloudEvents headers follow the Kafka protocol binding 1.0.2 (prefix ``ce_``,
 letters are texts, as in Kafka Connect's dead letter queue, so that every tool can show them.
 """
 
-CE_SPECVERSION = "1.0"
-CE_SOURCE = "/retail-loyalty"
 CONTENT_TYPE = "application/avro"
 
 DEAD_LETTER_TOPIC = "dead_letter_topic"
@@ -34,14 +32,9 @@ WITHOUT_HEADERS = f"; key and headers are larger than {LARGEST_HEADERS // 2**10}
 def cloud_event(identity: str, record: str) -> dict[str, str]:
     """The headers of a record. A reader recognises duplicates by ``ce_id``."""
     return {
-        "ce_specversion": CE_SPECVERSION,
+        "ce_specversion": "1.0",
         "ce_id": identity,
-        "ce_type": event_type(record),
-        "ce_source": CE_SOURCE,
+        "ce_type": f"retail.loyalty.{record}",
+        "ce_source": "/retail-loyalty",
         "content-type": CONTENT_TYPE,
     }
-
-
-def event_type(record: str) -> str:
-    """The CloudEvents type of a record: ``Notification`` gives ``retail.loyalty.Notification``."""
-    return f"retail.loyalty.{record}"
