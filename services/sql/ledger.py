@@ -1,11 +1,10 @@
 """The tables of the ledger as Arrow, and the pseudonymous keys of its accounts."""
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import Connection, Double, Table, Text, select
+from sqlalchemy import Double, Select, Table, Text, select
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.types import TypeEngine
 
@@ -37,12 +36,9 @@ def _arrow_type(sql: TypeEngine[Any]) -> pa.DataType:
 def read_table(table: Table, settings: Settings) -> Iterator[pa.RecordBatch]:
     """All rows of a table of the ledger. Raises LedgerUnavailableError and LedgerError."""
     schema = ledger_schema(table)
-    with _connected(settings) as connection:
-        for page in connection.execute(select(table), execution_options={"yield_per": BATCH_ROWS}).partitions():
-            columns = zip(*page, strict=True)
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(each, kind) for each, kind in zip(columns, schema.types, strict=True)], schema=schema
-            )
+    for page in _pages(select(table), settings):
+        columns = zip(zip(*page, strict=True), schema.types, strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=schema)
 
 
 def read_customer_keys(settings: Settings) -> Iterator[pa.RecordBatch]:
@@ -60,19 +56,18 @@ def read_customer_keys(settings: Settings) -> Iterator[pa.RecordBatch]:
     keys = pseudonyms(settings.customer_key_file)
     columns = (ACCOUNT.c.id, ACCOUNT.c.pseudonym, ACCOUNT.c.opened_time)
     statement = select(*columns).where(ACCOUNT.c.erased_time.is_(None))
-    with _connected(settings) as connection:
-        for page in connection.execute(statement, execution_options={"yield_per": BATCH_ROWS}).partitions():
-            ids = pa.array([account for account, _, _ in page], pa.int64())
-            hashed = pa.array([keys.of(f"{pseudonym}@{opened}") for _, pseudonym, opened in page])
-            yield pa.RecordBatch.from_arrays([ids, hashed], schema=KEY_SCHEMA)
+    for page in _pages(statement, settings):
+        ids = pa.array([account for account, _, _ in page], pa.int64())
+        hashed = pa.array([keys.of(f"{pseudonym}@{opened}") for _, pseudonym, opened in page])
+        yield pa.RecordBatch.from_arrays([ids, hashed], schema=KEY_SCHEMA)
 
 
-@contextmanager
-def _connected(settings: Settings) -> Iterator[Connection]:
+def _pages(statement: Select[Any], settings: Settings) -> Iterator[Sequence[Any]]:
+    """The rows of a statement, BATCH_ROWS at once. Raises LedgerUnavailableError and LedgerError."""
     engine = own_ledger(settings, seconds=0)
     try:
-        with closing(engine.connect()) as connection:
-            yield connection
+        with engine.connect() as connection:
+            yield from connection.execute(statement, execution_options={"yield_per": BATCH_ROWS}).partitions()
     # A ProgrammingError means that the tables do not exist yet. The ledger process creates them.
     except (*AWAY, ProgrammingError) as error:
         raise LedgerUnavailableError(str(error).partition("\n")[0]) from error
