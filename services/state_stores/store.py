@@ -114,24 +114,23 @@ class StateStore:
         """
         origin = self.definition.origin(changelog.origin)
         low, high = watermarks
-        task = self._tasks.get(partition)
-        if task:
-            storage, checkpoint, reason = task.store, _current_checkpoint(task), task.store.damage
+        if task := self._tasks.get(partition):
+            storage = task.store
+            reason = storage.damage or _why_rebuild(_current_checkpoint(task), origin, changelog, low, high)
+            if reason is None:
+                task.progress.end_offset = high
+                return task
+            self.remove(partition)
         else:
             storage, reason = self._open_storage(open_partition, partition)
-            checkpoint = storage.checkpoint
-        reason = reason or _why_rebuild(checkpoint, origin, changelog, low, high)
-        if task and reason is None:
-            task.progress.end_offset = high
-            return task
-        self.remove(partition)
+            reason = reason or _why_rebuild(storage.checkpoint, origin, changelog, low, high)
         if reason:
             log.warning("store rebuilt from its changelog", store=self.definition.name, partition=partition, why=reason)
             storage.destroy()
             storage, _ = self._open_storage(open_partition, partition)
-            checkpoint = storage.checkpoint
-        position = checkpoint.offset if checkpoint else low
+        checkpoint = storage.checkpoint
         resumed_from = checkpoint.offset if checkpoint else None
+        position = checkpoint.offset if checkpoint else low
         rebuilt_at = time.time() if reason else 0.0
         progress = TaskProgress(resumed_from, position, position, high, high, reason, rebuilt_at)
         task = StoreTask(self.definition, partition, storage, origin, progress, observe_freshness)
