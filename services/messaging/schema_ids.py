@@ -1,6 +1,5 @@
 """Maps schema ids to schemas: with a Schema Registry, or with the folder ``schemas`` if there is none."""
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import schemas
@@ -48,13 +47,9 @@ class SchemaIds(Protocol):
 class FolderSchemaIds:
     """The ids in ``schemas/ids.json``."""
 
-    @cached_property
-    def _by_path(self) -> dict[str, int]:
-        return {path: schema_id for schema_id, path in schemas.ids().items()}
-
     def id_of(self, record: str) -> int:
         """The id of the newest schema of a record."""
-        return self._by_path[f"{record}.avsc"]
+        return {path: schema_id for schema_id, path in schemas.ids().items()}[f"{record}.avsc"]
 
     def writer_id(self, topic: Topic) -> int:
         return self.id_of(topic.value)
