@@ -110,15 +110,9 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
     """
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit sets it for Python programs
     if not is_submitted:
-        # Without a UTF-8 locale, Java cannot open a file whose path has a letter that is not ASCII.
-        os.environ["LC_ALL"] = "C.UTF-8"
-        # A user can have these variables for another Spark. Executors on other machines need their own Python.
-        python_too = ["PYSPARK_PYTHON"] * _is_local(settings.spark_master)
-        for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", *python_too):
-            os.environ.pop(name, None)
-    os.environ.setdefault("PYSPARK_WORKER_PYTHON", sys.executable)
-    python = sys.executable if is_submitted else worker_python(settings.spark_master)
-    os.environ.setdefault("PYSPARK_PYTHON", python)
+        _set_environment(settings.spark_master)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_WORKER_PYTHON"):
+        os.environ.setdefault(name, sys.executable)
     builder = SparkSession.builder.appName(app_name)
     options = {**_SHARED, "spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
     if settings.export_format == "delta":
@@ -126,33 +120,7 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
     executor_options = "spark.executor.extraJavaOptions"
     options[executor_options] = f"{SparkConf().get(executor_options, '')} {_AVRO_OPTIONS}".strip()
     if not is_submitted:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        folder = temporary_folder()
-        java_options = (
-            _LOG4J,
-            _AVRO_OPTIONS,
-            folder.java_option,
-            class_archive.options(settings.spark_jars_dir),
-            settings.spark_java_options,
-        )
-        options |= _LOCAL | {
-            "spark.driver.memory": settings.spark_driver_memory,
-            "spark.driver.extraJavaOptions": " ".join(java_options),
-        }
-        if settings.spark_master:
-            options["spark.master"] = _master(settings.spark_master, task_attempts)
-        jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
-        if not jars:
-            raise StartUpError(
-                f"LOYALTY_SPARK_JARS_DIR: {settings.spark_jars_dir} has no jars, so Spark cannot read Kafka: set it "
-                "to the folder with Spark's jars. `make setup` and `loyalty up` download them"
-            )
-        options |= _file_options(settings, jars)
-        options["spark.jars"] = ",".join(map(str, jars))
-        if SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
-            conf = SparkConf().setAll([*options.items()])
-            SparkContext._ensure_initialized(gateway=_java_gateway(conf, folder, as_json=settings.log_format == "json"))  # noqa: SLF001
-        options.setdefault("spark.master", _master(settings.spark_master, task_attempts))
+        options = _start_java(options, settings, task_attempts)
     for option, value in options.items():
         builder = builder.config(option, value)
     session = builder.getOrCreate()
@@ -161,6 +129,50 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
         # If the JVM ends, the default method prints a traceback. The pipeline logs the end of the JVM.
         server.handle_error = _ignore  # type: ignore[assignment, method-assign]
     return session
+
+
+def _set_environment(master: str) -> None:
+    """Replace variables that a user can have for another Spark."""
+    # Without a UTF-8 locale, Java cannot open a file whose path has a letter that is not ASCII.
+    os.environ["LC_ALL"] = "C.UTF-8"
+    # Executors on other machines need their own Python.
+    python_too = ["PYSPARK_PYTHON"] * _is_local(master)
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", *python_too):
+        os.environ.pop(name, None)
+    os.environ.setdefault("PYSPARK_PYTHON", worker_python(master))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _start_java(options: dict[str, str], settings: Settings, task_attempts: int) -> dict[str, str]:
+    """Start the JVM of this process unless it runs. Returns all options of the session."""
+    jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
+    if not jars:
+        raise StartUpError(
+            f"LOYALTY_SPARK_JARS_DIR: {settings.spark_jars_dir} has no jars, so Spark cannot read Kafka: set it "
+            "to the folder with Spark's jars. `make setup` and `loyalty up` download them"
+        )
+    folder = temporary_folder()
+    java_options = (
+        _LOG4J,
+        _AVRO_OPTIONS,
+        folder.java_option,
+        class_archive.options(settings.spark_jars_dir),
+        settings.spark_java_options,
+    )
+    options = options | _LOCAL | _file_options(settings, jars)
+    options |= {
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.jars": ",".join(map(str, jars)),
+    }
+    if settings.spark_master:
+        options["spark.master"] = _master(settings.spark_master, task_attempts)
+    if SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
+        conf = SparkConf().setAll([*options.items()])
+        SparkContext._ensure_initialized(gateway=_java_gateway(conf, folder, as_json=settings.log_format == "json"))  # noqa: SLF001
+    # Without a master in the settings, only the JVM knows the cores.
+    options.setdefault("spark.master", _master(settings.spark_master, task_attempts))
+    return options
 
 
 def _file_options(settings: Settings, jars: Iterable[Path]) -> dict[str, str]:
