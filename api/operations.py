@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.http.problems import NotFound, Problem, Unavailable, Unprocessable
 from services.audit import runs
-from services.messaging import dead_letters
+from services.messaging import dead_letters, replaying
 from services.messaging.avro import Record, UndecodableError
 from services.messaging.dead_letters import (
     Age,
@@ -177,14 +177,14 @@ class Operations:
         Each iteration reads the dead letters from Kafka again, because all of them may not fit into memory.
 
         Args:
-            since: leave out records that first became dead letters before this time (see ``replayed_since``).
+            since: leave out records that first became dead letters before this time (see ``replaying.replayed_since``).
 
         Raises:
             UnknownDeadLetter: one of the positions has no dead letter.
         """
         with _broker_problems():
             letters = dead_letters.DeadLetters(self.settings, DeadLetterFilter(None, positions))
-            found, missing, left_out = dead_letters.topics_of(self.settings, letters, positions, since)
+            found, missing, left_out = replaying.topics_of(self.settings, letters, positions, since)
         if missing:
             raise UnknownDeadLetter(positions=[str(each) for each in missing])
         return letters, found, left_out
@@ -216,7 +216,7 @@ class Operations:
     def replay(self, letters: Iterable[DeadLetter], destinations: Iterable[str], since: int) -> int:
         """Publish the original records again, to these topics. Returns their number. See ``select`` for ``since``."""
         with _broker_problems():
-            return dead_letters.replay(self.settings, letters, destinations, since)
+            return replaying.replay(self.settings, letters, destinations, since)
 
     def publish_programme(self, text: str, effective_time: int | None) -> Version:
         """Publish the next version.

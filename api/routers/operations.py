@@ -18,7 +18,8 @@ from api.security.problems import NotYours
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text
 from services.messaging.avro import Record
-from services.messaging.dead_letters import Age, RecordPosition, replayed_since
+from services.messaging.dead_letters import Age, RecordPosition
+from services.messaging.replaying import replayed_since
 
 router = APIRouter(prefix="/v1", tags=["operations"], route_class=JsonRoute)
 

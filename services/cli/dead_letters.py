@@ -9,8 +9,8 @@ import typer
 from services.audit_trail import announce, audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.domain.formats import seconds_text
-from services.messaging import dead_letters
-from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLetters, RecordPosition
+from services.messaging import replaying
+from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLetters, RecordPosition, newest_of
 from services.yaml_files.scalars import in_iso
 
 app = typer.Typer(no_args_is_help=True, help="Records that could not be decoded or are not valid.")
@@ -32,7 +32,7 @@ def list_letters(
     with clear_errors():
         if as_json:
             announce("loyalty dead-letters list", settings, limit=f"{limit}")
-        reasons, newest = dead_letters.newest_of(DeadLetters(settings, DeadLetterFilter(reason)), limit)
+        reasons, newest = newest_of(DeadLetters(settings, DeadLetterFilter(reason)), limit)
     latest = newest[::-1]
     value = {
         "total": reasons.total(),
@@ -90,9 +90,9 @@ def replay(
     settings = read_settings()
     letter_filter = DeadLetterFilter(reason, frozenset(positions))
     with clear_errors():
-        since = dead_letters.replayed_since(settings, older=older)
+        since = replaying.replayed_since(settings, older=older)
         letters = DeadLetters(settings, letter_filter, since)
-        found, missing, left_out = dead_letters.topics_of(settings, letters, positions, since)
+        found, missing, left_out = replaying.topics_of(settings, letters, positions, since)
         if missing:
             stop(f"there is no dead letter at {', '.join(map(str, missing))}: nothing was published")
         published = 0
@@ -100,7 +100,7 @@ def replay(
             with audited(
                 "loyalty dead-letters replay", settings, selected=f"{found.total()}", older=str(older).lower()
             ):
-                published = dead_letters.replay(settings, letters, found, since)
+                published = replaying.replay(settings, letters, found, since)
     to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
     text = f"{'would publish' if dry_run else 'published'} {to}"
     if not dry_run and published < found.total():

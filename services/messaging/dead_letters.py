@@ -1,39 +1,31 @@
-"""Writes and reads dead letters, and publishes the original records again."""
+"""Writes and reads dead letters. ``replaying`` publishes their records again."""
 
 import asyncio
 import heapq
 import threading
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import NamedTuple, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
-from services.domain.validation import INVOICE_TOO_LARGE
 from services.errors import UserError
 from services.messaging import clients, headers
 from services.messaging.administration import end_offsets
 from services.messaging.publishing import (
     BROKER_TIMEOUT,
-    Publisher,
     PublishError,
     connected_producer,
     find_topic,
 )
 from services.messaging.topic_reader import read_range
 from services.settings import Settings
-from services.yaml_files.scalars import in_iso
 
 CLIENT_ID = "loyalty-dead-letters"
-
-SOURCES = (topics.POS_INVOICES, topics.LOYALTY_COMMANDS, topics.HADOOP, topics.LOYALTY)
-"""The topics whose records can become dead letters."""
 
 _POLL_SECONDS = 0.1
 
@@ -182,7 +174,7 @@ class DeadLetters:
     A filter with positions selects every dead letter at these positions. A filter without positions drops duplicates:
     it selects the first dead letter of each original record and reason. The reason counts because each webhook that
     refuses a notification writes its own. For a replay, it also selects the first one that the replay does not leave
-    out (``since``, see ``replayed_since``).
+    out (``since``, see ``replaying.replayed_since``).
 
     The constructor and each iteration raise DeadLettersError if no broker answers. The constructor raises PublishError
     if the topic does not exist.
@@ -247,39 +239,6 @@ def newest_of(letters: Iterable[Facts], most: int, before: Age | None = None) ->
     return reasons, heapq.nlargest(most, counted(), key=lambda letter: letter.age)
 
 
-def replayed_since(settings: Settings, *, older: bool) -> int:
-    """Replays leave out records that first became dead letters before this time, in milliseconds since the epoch.
-
-    The record may already count: by an earlier replay, or because the till has sent the corrected invoice. Every query
-    drops duplicates of invoices and commands for at least twice the repeat horizon. The first horizon is for the age
-    of the dead letter. The second one is for the time that a record may wait in its topic.
-
-    Args:
-        older: leave out nothing.
-    """
-    return 0 if older else time.time_ns() // 1_000_000 - settings.repeat_horizon // timedelta(milliseconds=1)
-
-
-def topics_of(
-    settings: Settings, letters: Iterable[DeadLetter], positions: Collection[RecordPosition], since: int
-) -> tuple[Counter[str], list[RecordPosition], int]:
-    """The number of dead letters for each topic, the sorted positions that have none, and the number of those left out.
-
-    Raises PublishError if the record of a dead letter cannot be published.
-
-    Args:
-        since: leave out records that first became dead letters before this time (see ``replayed_since``).
-    """
-    found, missing, left_out = Counter[str](), set(positions), 0
-    for letter in letters:
-        missing.discard(letter.position)
-        if letter.first_time < since:
-            left_out += 1
-        else:
-            found[_destination(settings, letter)] += 1
-    return found, sorted(missing), left_out
-
-
 def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False, since: int = 0) -> Iterator[DeadLetter]:
     """The first dead letter of each original record, or of each original record and reason.
 
@@ -301,58 +260,6 @@ def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False, sinc
                 continue
             seen.add(identity)
         yield letter
-
-
-def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iterable[str], since: int) -> int:
-    """Publish each original record once, with its headers, to the topic it came from. Returns the number of records.
-
-    The dead letters stay in their topic. Raises PublishError if a record cannot be delivered, and DeadLettersError if
-    the dead letters cannot be read. Before both errors, some records may have been published.
-
-    Args:
-        destinations: the topics of the dead letters (see ``topics_of``).
-        since: leave out records that first became dead letters before this time (see ``replayed_since``).
-    """
-    published = 0
-    # A till may compress better than lz4, and its topic limits the size after compression.
-    producer = connected_producer(settings, CLIENT_ID, sorted(destinations), **{"compression.type": "zstd"})
-    with Publisher(producer) as publisher:
-        try:
-            # Leave out the old letters first, as topics_of does: a young letter may have the same origin as an old one.
-            for letter in deduplicated(letter for letter in letters if letter.first_time >= since):
-                # An earlier replay has added this header too.
-                others = (each for each in letter.headers if each[0] != headers.DEAD_LETTER_FIRST_TIME)
-                first_time = headers.DEAD_LETTER_FIRST_TIME, str(letter.first_time)
-                pairs, name = [*others, first_time], f"dead letter {letter.position}"
-                publisher.publish(_destination(settings, letter), letter.key, letter.value, pairs, name)
-                published += 1
-        except DeadLettersError as error:
-            raise DeadLettersError(
-                f"{error}. {published:,} records were published before. Replay the same dead letters again within "
-                f"{in_iso(settings.repeat_horizon)}: for this time the pipeline does not count these records again"
-            ) from error
-    return published
-
-
-def _destination(settings: Settings, letter: DeadLetter) -> str:
-    """The topic to which the original record belongs. Raises PublishError if the record cannot be published."""
-    if letter.topic is None:
-        raise PublishError(
-            f"dead letter {letter.position} has no header {headers.DEAD_LETTER_TOPIC}, so its topic is not known; "
-            "nothing was published: select other dead letters"
-        )
-    # Another program can write any topic into the header, for example the one with the API keys.
-    if letter.topic not in map(settings.name_of, SOURCES):
-        raise PublishError(
-            f"dead letter {letter.position} names {letter.topic}, which is no topic of this deployment whose records "
-            "become dead letters; nothing was published: select other dead letters"
-        )
-    if any(text in letter.reason for text in (headers.TOO_LARGE, INVOICE_TOO_LARGE)):
-        raise PublishError(
-            f"dead letter {letter.position} has no value, because the value of the record at {letter.origin} of topic "
-            f"{letter.topic} is too large; nothing was published: select other dead letters"
-        )
-    return letter.topic
 
 
 def _headers_of(message: KafkaMessage) -> list[tuple[str, str | bytes | None]]:

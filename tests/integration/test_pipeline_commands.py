@@ -34,7 +34,8 @@ from services.codecs.state import decode_account, encode_account
 from services.domain.events import Adjust, Capture, Erase, Purchase, Reserve, Transfer
 from services.messaging.administration import is_empty
 from services.messaging.avro import decoder, encoder, record_encoder
-from services.messaging.dead_letters import DeadLetters, replay
+from services.messaging.dead_letters import DeadLetters
+from services.messaging.replaying import replay
 from services.messaging.schema_ids import FolderSchemaIds
 from services.programmes.topic import publish_programme
 from services.pseudonyms import pseudonyms

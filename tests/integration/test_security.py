@@ -32,7 +32,7 @@ from infra.security.folder import SecurityFolder
 from schemas import topics
 from schemas.access import ADMIN, SERVICES, Service
 from schemas.topics import Topic
-from services.messaging import clients, dead_letters
+from services.messaging import clients, dead_letters, replaying
 from services.messaging.access import Changes, apply_rights, rights, set_passwords
 from services.messaging.administration import create_topics
 from services.messaging.avro import Record, encoder
@@ -146,7 +146,7 @@ def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
     operator = secured.settings_of("operator")
     letters = list(dead_letters.DeadLetters(operator))
     assert [b"nonsense"] == [letter.value for letter in letters]
-    assert 1 == dead_letters.replay(operator, letters, [operator.name_of(topics.POS_INVOICES)], since=0)
+    assert 1 == replaying.replay(operator, letters, [operator.name_of(topics.POS_INVOICES)], since=0)
 
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [] == [path for path in written if AWKWARD.encode() in path.read_bytes()]

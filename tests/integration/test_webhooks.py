@@ -15,7 +15,7 @@ from standardwebhooks import Webhook
 
 from infra.local.ports import free_port
 from schemas import topics
-from services.messaging import dead_letters
+from services.messaging import dead_letters, replaying
 from services.messaging.avro import Record, encoder
 from services.messaging.clients import admin, consumer
 from services.settings import Settings
@@ -145,7 +145,7 @@ def test_after_the_last_try_a_notification_is_a_dead_letter(deployment: Deployme
         deployment.await_metric('loyalty_webhook_messages_total{endpoint="crm",outcome="delivered"} 1.0')
         letters = list(dead_letters.DeadLetters(deployment.settings))
         refused["on"] = False
-        dead_letters.replay(deployment.settings, letters, [deployment.settings.name_of(topics.LOYALTY)], since=0)
+        replaying.replay(deployment.settings, letters, [deployment.settings.name_of(topics.LOYALTY)], since=0)
         again = receiver.wait(9)[6:]
 
     assert ["I1", "I1", "I1", "I2", "I3", "I4"] == [request.invoice for request in requests]

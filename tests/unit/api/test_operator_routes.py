@@ -91,7 +91,7 @@ class Kafka:
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     kafka = Kafka()
     monkeypatch.setattr(operations.dead_letters, "DeadLetters", kafka.read)
-    monkeypatch.setattr(operations.dead_letters, "replay", kafka.replay)
+    monkeypatch.setattr(operations.replaying, "replay", kafka.replay)
     monkeypatch.setattr(operations, "status_of", kafka.status)
     return kafka
 

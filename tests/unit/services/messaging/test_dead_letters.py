@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from services.domain.validation import INVOICE_TOO_LARGE
-from services.messaging import dead_letters, headers
+from services.messaging import dead_letters, headers, replaying
 from services.messaging.dead_letters import (
     DeadLetter,
     DeadLettersError,
@@ -21,11 +21,9 @@ from services.messaging.dead_letters import (
     RecordPosition,
     deduplicated,
     newest_of,
-    replay,
-    replayed_since,
-    topics_of,
 )
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError
+from services.messaging.replaying import replay, replayed_since, topics_of
 from services.messaging.topic_reader import records_of
 from services.settings import Settings
 from tests.support.mock_kafka import hanging, refuse_next
@@ -193,8 +191,8 @@ def published_by(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The headers of each record that a replay publishes from now on, without a broker."""
     published: list[object] = []
     publisher = SimpleNamespace(publish=lambda *record: published.append(record[3]))
-    monkeypatch.setattr(dead_letters, "connected_producer", lambda *_, **__: None)
-    monkeypatch.setattr(dead_letters, "Publisher", lambda _: nullcontext(publisher))
+    monkeypatch.setattr(replaying, "connected_producer", lambda *_, **__: None)
+    monkeypatch.setattr(replaying, "Publisher", lambda _: nullcontext(publisher))
     return published
 
 
@@ -232,8 +230,8 @@ def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatc
                 yield replace(LETTER, origin=RecordPosition(1, offset), value=f"{offset}".encode())
 
     publisher = SimpleNamespace(publish=lambda *record: steps.append(f"publish {record[2].decode()}"))
-    monkeypatch.setattr(dead_letters, "connected_producer", lambda *_, **__: None)
-    monkeypatch.setattr(dead_letters, "Publisher", lambda _: nullcontext(publisher))
+    monkeypatch.setattr(replaying, "connected_producer", lambda *_, **__: None)
+    monkeypatch.setattr(replaying, "Publisher", lambda _: nullcontext(publisher))
 
     assert 3 == replay(Settings(), Letters(), ["pos-invoices"], since=0)
     assert [step for offset in range(3) for step in (f"read {offset}", f"publish {offset}")] == steps
