@@ -39,11 +39,10 @@ def writer_ids(ids: SchemaIds) -> dict[Topic, int]:
 
 
 _encoder = cache(record_encoder)
-_NO_TRACES: Mapping[str, str] = {}
 
 
 def rows_of(
-    card: str, outcome: Outcome, writer_ids: Mapping[Topic, int], traces: Mapping[str, str] = _NO_TRACES
+    card: str, outcome: Outcome, writer_ids: Mapping[Topic, int], traces: Mapping[str, str] = {}
 ) -> Iterator[Row]:
     """The outcome of one customer's events as rows of RECORD_TYPE. ``traces`` has traceparents by event id."""
     for topic, record_id, key, record, cause in _records(card, outcome):

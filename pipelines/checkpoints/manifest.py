@@ -18,7 +18,7 @@ class CheckpointMismatchError(UserError):
     exit_status = 2
 
 
-def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], remedies: Mapping[str, str] = {}) -> None:
+def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], remedies: Mapping[str, str]) -> None:
     """Write the manifest of a new checkpoint, or compare the manifest of an old one.
 
     A manifest of an older release may lack a value. If the value has no remedy, the manifest adopts the current value.

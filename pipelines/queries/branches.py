@@ -33,13 +33,13 @@ class Record:
     Attributes:
         id: string, unique in the topic and equal after a replay.
         value: struct of the topic's schema, or binary if the topic has no schema.
-        headers: in addition to the CloudEvents headers of every value with a schema.
+        headers: of a value without a schema. Every value with a schema has the CloudEvents headers instead.
         key: binary. The key of the input record is not safe for analysts, because a till can use the card as its key.
     """
 
     id: Column
     value: Column
-    headers: Column | None = None
+    headers: Column = field(default_factory=avro.no_headers)
     key: Column = field(default_factory=_store)
 
 
@@ -183,14 +183,8 @@ def _output(branch: Branch, number: Column, ids: SchemaIds, settings: Settings) 
     value, headers = record.value, record.headers
     if topic.value:
         value = avro.encode(value, topic, ids)
-        event_headers = traces.with_trace(avro.cloud_event(record.id, topic.value), F.col("traceparent"))
-        headers = event_headers if headers is None else F.concat(event_headers, headers)
-    return {
-        "topic": F.lit(settings.name_of(topic)),
-        "key": record.key,
-        "value": value,
-        "headers": avro.no_headers() if headers is None else headers,
-    }
+        headers = traces.with_trace(avro.cloud_event(record.id, topic.value), F.col("traceparent"))
+    return {"topic": F.lit(settings.name_of(topic)), "key": record.key, "value": value, "headers": headers}
 
 
 def _of_row(columns: Sequence[Column]) -> Column:

@@ -143,11 +143,6 @@ class Publisher:
             self._since_poll = 0
             self.poll(0)
 
-    def publish_traced(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        """Queue a record that begins a trace."""
-        with tracing.span(f"publish {topic}", "producer"):
-            self.publish(topic, key, value, tracing.headers())
-
     def poll(self, seconds: float) -> None:
         """Process acknowledgements for at most this time. Raises PublishError after a delivery has failed."""
         self._process(self._producer.poll, seconds)
@@ -174,7 +169,7 @@ def publish(
     rate: float = 0,
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Publish all records in order. Returns their number after all are acknowledged.
+    """Publish all records in order. Each begins a trace. Returns their number after all are acknowledged.
 
     Args:
         rate: records per second; 0 for no limit.
@@ -184,11 +179,11 @@ def publish(
     """
     started = time.monotonic()
     number = 0
-    every = min(1_000, int(rate) or 1) if rate else 1_000
+    every = max(1, min(1_000, int(rate or 1_000)))
     with Publisher(producer) as publisher:
-        send = publisher.publish_traced if tracing.is_on() else publisher.publish
         for number, (key, value) in enumerate(records, start=1):
-            send(topic, key, value)
+            with tracing.span(f"publish {topic}", "producer"):
+                publisher.publish(topic, key, value, tracing.headers())
             if rate:
                 _wait_until(started + number / rate, publisher)
             if on_progress and number % every == 0:

@@ -53,8 +53,7 @@ def records_of(topic, checked):
     (branch,) = (each for each in BRANCHES if each.topic is topic)
     record = branch.record(F.col("number"))
     each = F.array_repeat(F.lit(True), F.coalesce(branch.count(), F.lit(0)))
-    headers = avro.no_headers() if record.headers is None else record.headers
-    columns = (record.id.alias("id"), record.key.alias("key"), record.value.alias("value"), headers.alias("headers"))
+    columns = (getattr(record, name).alias(name) for name in ("id", "key", "value", "headers"))
     rows = (
         checked.withColumns(branch.columns())
         .select("*", F.posexplode(each).alias("number", "_"))
