@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import cached_property
 from itertools import takewhile
 from threading import Event
 
@@ -117,39 +118,36 @@ class TopicSource:
         return self._rows(messages)
 
     def _rows(self, messages: Iterable[Message]) -> Iterator[Row]:
-        decode = self._decoder()
-        for message in messages:
-            if (row := self._row(message, decode)) is not None:
-                yield row
+        return filter(None, map(self._row, messages))
 
     def _newest(self, messages: Iterable[Message]) -> Iterator[Row]:
-        decode = self._decoder()
         fields = _DECISION_VERSION if self._topic is topics.LOYALTY_DECISIONS else _VERSION
         newest: dict[bytes | None, Row] = {}
         for message in messages:
             key = message.key()
             if message.value() is None:
                 newest.pop(key, None)
-            elif (row := self._row(message, decode)) is not None:
+            elif row := self._row(message):
                 before = newest.get(key, {})
                 if [row.get(field, 0) for field in fields] >= [before.get(field, 0) for field in fields]:
                     newest[key] = row
         return iter(newest.values())
 
-    def _row(self, message: Message, decode: Callable[[bytes], Row]) -> Row | None:
+    def _row(self, message: Message) -> Row | None:
         value = message.value()
         if value is None:
             if not self._is_compacted:  # on a compacted topic, such a record deletes its key
                 self.skipped["the record has no value"] += 1
             return None
         try:
-            row = decode(value)
+            row = self._decode(value)
         except UndecodableError as error:
             self.skipped[str(error)] += 1
             return None
         return row | _position_row(message)
 
-    def _decoder(self) -> Callable[[bytes], Row]:
+    @cached_property
+    def _decode(self) -> Callable[[bytes], Row]:
         decode = avro.decoder(self._topic, schema_ids(self._settings))
         if self._topic is not topics.POS_INVOICES:
             return decode
