@@ -297,22 +297,22 @@ def _compare_state(
     state: Account | None, last: Entry | None, account: Account | None, programmes: Programmes, now: int
 ) -> Iterator[Difference]:
     """Compare Spark's account with the recomputed one, or with the last entry if ``account`` is None."""
-    ended = last is None or last.kind is Kind.ERASED
-    if state is None or last is None or ended:
-        if state is not None or not ended:
-            what = "there is no account" if state is None else f"there is an account, of sequence {state.sequence}"
+    if last is None or last.kind is Kind.ERASED:
+        if state is not None:
+            what = f"there is an account, of sequence {state.sequence}"
             yield Difference(Source.STATE, what, settles=True)
-        return
-    if (state.opened_time, state.sequence) != last.version:
+    elif state is None:
+        yield Difference(Source.STATE, "there is no account", settles=True)
+    elif (state.opened_time, state.sequence) != last.version:
         yield Difference(Source.STATE, f"has sequence {state.sequence}, not {last.sequence}", settles=True)
-        return
-    if account is not None:
-        recomputed = _as_stored(account, state)
-        wrong = _wrong_fields(_advanced(recomputed, now, programmes), _advanced(state, now, programmes))
     else:
-        wrong = _wrong(("total", "available", "pending", "reserved", "tier"), last, state)
-    if wrong:
-        yield Difference(Source.STATE, f"at sequence {state.sequence}: {wrong}")
+        if account is None:
+            wrong = _wrong(("total", "available", "pending", "reserved", "tier"), last, state)
+        else:
+            recomputed = _as_stored(account, state)
+            wrong = _wrong_fields(_advanced(recomputed, now, programmes), _advanced(state, now, programmes))
+        if wrong:
+            yield Difference(Source.STATE, f"at sequence {state.sequence}: {wrong}")
 
 
 def _as_stored(account: Account, state: Account) -> Account:
