@@ -75,7 +75,7 @@ def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> 
 
     Without ``Entry.balance_details``, the fields for them are null or empty, as in records of release 0.1.
     """
-    balance_details = entry.balance_details
+    details = entry.balance_details
     return {
         "CustomerCardNo": card,
         "TotalLoyaltyPoints": points(entry.total),
@@ -86,10 +86,10 @@ def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> 
         "PendingLoyaltyPoints": points(entry.pending),
         "ReservedLoyaltyPoints": points(entry.reserved),
         "Tier": entry.tier,
-        "NextExpiryTime": balance_details and balance_details.next_expiry_time,
-        "NextExpiryPoints": None if balance_details is None else points(balance_details.next_expiry_points),
-        "Blocked": balance_details and balance_details.is_blocked,
-        "MovedTo": balance_details.moved_to if balance_details else "",
+        "NextExpiryTime": details and details.next_expiry_time,
+        "NextExpiryPoints": details and points(details.next_expiry_points),
+        "Blocked": details and details.is_blocked,
+        "MovedTo": details.moved_to if details else "",
     }
 
 

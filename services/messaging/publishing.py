@@ -82,13 +82,12 @@ def find_topic(client: Producer | Consumer, topic: str) -> TopicMetadata:
     deadline = time.monotonic() + TOPIC_TIMEOUT
     while True:
         found: TopicMetadata = client.list_topics(topic, timeout=BROKER_TIMEOUT).topics[topic]
-        if found.error is None:
+        if (error := found.error) is None:
             return found
         if time.monotonic() > deadline:
-            break
+            hint = "; `loyalty topics create` creates it" if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART else ""
+            raise PublishError(f"topic {topic}: {error.str()}{hint}")
         time.sleep(_RETRY_SECONDS)
-    hint = "; `loyalty topics create` creates it" if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART else ""
-    raise PublishError(f"topic {topic}: {found.error.str()}{hint}")
 
 
 class Publisher:

@@ -197,13 +197,12 @@ def _merged(rows: pa.Table, before: pa.Table | None, table: Table) -> pa.Table:
 
 
 def _are_equal(rows: pa.Table, before: pa.Table) -> bool:
-    if (
-        _topic_of(rows) != _topic_of(before)
-        or rows.num_rows != before.num_rows
-        or rows.column_names != before.column_names
-    ):
-        return False
-    return not _query("FROM now EXCEPT ALL FROM before", now=rows, before=before).num_rows
+    return (
+        _topic_of(rows) == _topic_of(before)
+        and rows.num_rows == before.num_rows
+        and rows.column_names == before.column_names
+        and not _query("FROM now EXCEPT ALL FROM before", now=rows, before=before).num_rows
+    )
 
 
 def _query(statement: str, **tables: pa.Table) -> pa.Table:
