@@ -1,7 +1,7 @@
 """The snapshot: all facts about accounts. The order of the reads ensures that no fact is missing."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from pyspark import StorageLevel
@@ -18,7 +18,7 @@ from pipelines.reconciliation.events import Events, is_before, read_events
 from pipelines.reconciliation.repeats import counted_twice, effective_events, repeated_identities
 from schemas import topics
 from services.audit.comparison import Coverage
-from services.audit.extent import extent_of
+from services.audit.extent import TopicExtent, extent_of
 from services.audit.facts import Source
 from services.audit.sources import UnreadableError
 from services.domain.formats import seconds_text
@@ -98,9 +98,8 @@ def take_snapshot(
     # Several jobs use these rows. Without a copy each job would read and decode the topics again.
     entries = facts.with_event_ids(facts.entries(context, loyalty), context).persist(StorageLevel.DISK_ONLY)
     recorded = entries
-    if Source.LEDGER in found:
-        in_ledger = facts.with_event_ids(found[Source.LEDGER], context).persist(StorageLevel.DISK_ONLY)
-        recorded = recorded.unionByName(in_ledger)
+    if ledger := found.get(Source.LEDGER):
+        recorded = recorded.unionByName(facts.with_event_ids(ledger, context).persist(StorageLevel.DISK_ONLY))
     events = read_events(context, now, archive=archive)
     # The pipeline can decide these events by a version that was published after the command had loaded the programme.
     if load_programmes(settings) != context.programmes:
@@ -114,7 +113,21 @@ def take_snapshot(
     all_facts = facts.of_events(of_customers).union(entries.where("is_readable").select(*facts.FACT_TYPE.names))
     for rows in found.values():
         all_facts = all_facts.union(rows)
-    coverage = Coverage(
+    notes = list(events.notes)
+    if loyalty.complete_from:
+        effect = "are compared in the ledger alone" if Source.LEDGER in found else "are gone, and so is their order"
+        before = seconds_text(loyalty.complete_from)
+        notes.append(f"{settings.name_of(topics.LOYALTY)}: entries of before {before} {effect}")
+    coverage = _coverage(found, loyalty, events, progress, now)
+    returns = processed.where(F.col("original").isNotNull())
+    anomalies = _anomalies(context, entries, effective)
+    return Snapshot(all_facts, coverage, events, repeated, returns, anomalies, unreadable, notes)
+
+
+def _coverage(
+    found: Collection[Source], loyalty: TopicExtent, events: Events, progress: Progress | None, now: int
+) -> Coverage:
+    return Coverage(
         compared=frozenset({Source.LOYALTY, *found} | ({Source.EVENT} if progress else set())),
         events_from=events.complete_from,
         record_from=0 if Source.LEDGER in found else loyalty.complete_from,
@@ -125,14 +138,6 @@ def take_snapshot(
         first_command=events.extents[topics.LOYALTY_COMMANDS].first_time,
         first_entry=loyalty.first_time,
     )
-    notes = list(events.notes)
-    if loyalty.complete_from:
-        effect = "are compared in the ledger alone" if Source.LEDGER in found else "are gone, and so is their order"
-        before = seconds_text(loyalty.complete_from)
-        notes.append(f"{settings.name_of(topics.LOYALTY)}: entries of before {before} {effect}")
-    returns = processed.where(F.col("original").isNotNull())
-    anomalies = _anomalies(context, entries, effective)
-    return Snapshot(all_facts, coverage, events, repeated, returns, anomalies, unreadable, notes)
 
 
 def _anomalies(context: Context, entries: DataFrame, events: DataFrame) -> DataFrame:
