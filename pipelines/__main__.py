@@ -192,13 +192,9 @@ def _run(
             if name not in locked:
                 _claim(settings, [name], locks)
                 locked.add(name)
-            # Only a query with an interval learns new ids while the process runs. Another one that starts again must
-            # not depend on the Schema Registry.
-            known = ids if query.interval is None else schema_ids(settings)
-            return query.start(spark, known, settings, available_now=available_now)
+            return query.start(spark, ids, settings, available_now=available_now)
 
-        intervals = {name: interval(settings) for name in names if (interval := QUERIES[name].interval)}
-        watch = QueryWatch(names, start, {} if available_now else intervals, stopping)
+        watch = QueryWatch(names, start, stopping, retries=not available_now)
         queries = watch.queries
         stack.callback(lambda: stop_between_batches([*queries.values()], settings.stop_timeout))
         stack.callback(READY.set, 0)

@@ -151,8 +151,9 @@ class Settings(BaseSettings):
     )
     max_offsets_per_trigger: PositiveInt = Field(
         100_000,
-        description="Largest number of records of each topic in one micro-batch. The fan-out, the sales query and "
-        "the export wait for this number of records, at most for their interval.",
+        description="Largest number of records of each topic in one micro-batch. All queries except loyalty wait for "
+        "this number of records, at most for their interval. They read at most this number in the time between two "
+        "questions for end offsets (`LOYALTY_TRIGGER_INTERVAL`), so a small number limits their throughput.",
     )
     accept_data_loss: bool = Field(
         default=False,
@@ -162,9 +163,8 @@ class Settings(BaseSettings):
     trigger_interval: Duration = Field(
         timedelta(milliseconds=200),
         description="Shortest time between the starts of two micro-batches (ISO 8601). The loyalty query asks Kafka "
-        "for the end offsets once in this time. The fan-out, the sales query and the export ask once in half of their "
-        "interval, or after two seconds if that is shorter. With an interval of more than twelve minutes, a query asks "
-        "360 times in it.",
+        "for the end offsets once in this time. Each other query asks once in half of its interval, or after "
+        "two seconds if that is shorter. With an interval of more than twelve minutes, a query asks 360 times in it.",
     )
     timer_interval: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=30),
@@ -190,9 +190,9 @@ class Settings(BaseSettings):
         timedelta(hours=1),
         ge=timedelta(0),
         le=timedelta(days=1),  # far below the retention of the topics
-        description="Time between two runs of the query archive (ISO 8601), at most one day. Each run reads all "
-        "records that exist at its start, and writes one file for each date and micro-batch. With `PT0S`, a pipeline "
-        "does not archive, and `loyalty archive` still does. Set the same value for all drivers.",
+        description="Longest time that the query archive waits for a full micro-batch (ISO 8601), at most one day. The "
+        "archive writes one file for each date and micro-batch. With `PT0S`, a pipeline does not archive, and `loyalty "
+        "archive` still does. Set the same value for all drivers.",
     )
     stop_timeout: Duration = Field(
         timedelta(seconds=60),

@@ -13,16 +13,13 @@ from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError, read_json
-from pipelines.checkpoints.reader import Positions
 from schemas.topics import POS_INVOICES, Topic
 from services.messaging.avro import same_schema
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
 _FILE = "schema-ids.json"
-"""By topic and schema id: the schema. It can also have the positions of the query when it last asked for the ids."""
-
-_POSITIONS = "positions"
+"""By topic and schema id: the schema."""
 
 
 class LearnedIds:
@@ -40,7 +37,6 @@ class LearnedIds:
         before = self._before
         if isinstance(before, list):  # a checkpoint of a pre-release: only the numbers of pos-invoices
             before = {POS_INVOICES.name: {str(each): ids.known(POS_INVOICES).get(each, "") for each in before}}
-        self._since = before.get(_POSITIONS, {})
         self._now: dict[str, Any] = {}
         self.new: dict[Topic, list[int]] = {}
         for topic in topics:
@@ -56,23 +52,10 @@ class LearnedIds:
             if earlier and (new := [each for each in known if str(each) not in earlier]):
                 self.new[topic] = new
 
-    def since(self, topic: str, partition: int) -> int:
-        """The offset before which the query has skipped no record with a new id, because no such record existed.
-
-        0 if it is not known.
-        """
-        offset: int = self._since.get(topic, {}).get(str(partition), 0)
-        return offset
-
-    def save(self, positions: Positions) -> None:
-        """Write the file. A micro-batch may use the new ids only afterwards.
-
-        Args:
-            positions: those of the checkpoint if the ids are from this moment. Empty if they can be older.
-        """
-        now = {**self._now, _POSITIONS: positions}
-        if now != self._before:
-            self._files.write(_FILE, json.dumps(now, indent=2))
+    def save(self) -> None:
+        """Write the file. A micro-batch may use the new ids only afterwards."""
+        if self._now != self._before:
+            self._files.write(_FILE, json.dumps(self._now, indent=2))
 
 
 class EarlierIds:

@@ -78,7 +78,7 @@ def _archive_skipped(context: QueryContext, checkpoint: str, learned: LearnedIds
     """
     settings = context.settings
     for topic, ids in learned.new.items():
-        records = read_again(context, checkpoint, topic, learned)
+        records = read_again(context, checkpoint, topic)
         skipped = records.withColumn("batch", by_schema_id(ids, lambda each: -1 - each)).where("batch IS NOT NULL")
         if topic == POS_INVOICES:
             events = invoice_events(skipped, load_programmes(settings), context.ids)
@@ -191,10 +191,10 @@ ARCHIVE = Query(
     _archive,
     lambda settings: f"{settings.archive_dir}/_checkpoint",
     reads_programme=True,
-    interval=lambda settings: settings.archive_interval,
+    longest_wait=lambda settings: settings.archive_interval,
     if_it_cannot_run=(
-        "The other queries run without the archive. A running pipeline starts it again within "
-        "LOYALTY_ARCHIVE_INTERVAL. Remove the cause within seven days. If a scheduled `loyalty archive` runs, remove "
+        "The other queries run without the archive. A running pipeline starts it again after ten minutes. "
+        "Remove the cause within seven days. If a scheduled `loyalty archive` runs, remove "
         "it. If Kafka has deleted records, stop the pipeline, run `LOYALTY_ACCEPT_DATA_LOSS=true loyalty archive`, and "
         "start the pipeline: only the archive then lacks these records"
     ),

@@ -32,18 +32,18 @@ def write_skipped_invoices(context: QueryContext, checkpoint: str, learned: Lear
     """
     if POS_INVOICES in learned.new:
         reason = by_schema_id(learned.new[POS_INVOICES], lambda each: str(UnknownSchemaIdError(each)))
-        records = read_again(context, checkpoint, POS_INVOICES, learned).withColumn("reason", reason)
+        records = read_again(context, checkpoint, POS_INVOICES).withColumn("reason", reason)
         write_batch(dead_letters(records, context.settings), context.settings)
 
 
-def read_again(context: QueryContext, checkpoint: str, topic: Topic, learned: LearnedIds) -> DataFrame:
-    """The records that the query has read since it last asked for the ids, or all that it has read."""
+def read_again(context: QueryContext, checkpoint: str, topic: Topic) -> DataFrame:
+    """The records that the query has read and that the topic still has."""
     name = context.settings.name_of(topic)
     with closing(consumer(context.settings, "loyalty-pipeline")) as client:
         watermarks = watermarks_of(client, name)
     read = CheckpointReader(context.spark, checkpoint).positions().get(name, {})
-    begins = {each: min(end, max(begin, learned.since(name, each))) for each, (begin, end) in watermarks.items()}
-    ends = {each: min(end, max(begins[each], read.get(each, 0))) for each, (_, end) in watermarks.items()}
+    begins = {each: begin for each, (begin, _) in watermarks.items()}
+    ends = {each: min(end, max(begin, read.get(each, 0))) for each, (begin, end) in watermarks.items()}
     return read_batch(context.spark, topic, context.settings, begins, ends)
 
 

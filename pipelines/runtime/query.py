@@ -64,8 +64,6 @@ class Query:
         build: returns the stream writer of the whole query.
         checkpoint: takes the settings, and returns the folder or another Hadoop URI of the checkpoint.
         longest_wait: takes the settings, and returns how long records may wait for a full micro-batch.
-        interval: takes the settings, and returns the time between two starts. Each run knows the schema ids of its
-            time, reads the records that exist, and ends. None: the query runs all the time.
         if_it_cannot_run: what the log says then, if the other queries of its process run without it. Empty: they do
             not.
         reads_programme: whether it must start again for a new version of the programme.
@@ -83,7 +81,6 @@ class Query:
     build: Callable[[QueryContext], DataStreamWriter]
     checkpoint: Callable[[Settings], str]
     longest_wait: Callable[[Settings], timedelta] = lambda _: timedelta(0)
-    interval: Callable[[Settings], timedelta] | None = None
     if_it_cannot_run: str = ""
     reads_programme: bool = False
     formats: Mapping[str, str] = field(default_factory=lambda: FORMATS)
@@ -93,9 +90,7 @@ class Query:
     learn: Callable[[QueryContext, str, LearnedIds], None] = lambda *_: None
 
     def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
-        """Start the query where its checkpoint ends.
-
-        With ``available_now``, and if it has an interval, it ends after the records that exist now.
+        """Start the query where its checkpoint ends. With ``available_now`` it ends after the records that exist now.
 
         If there are new schema ids and an unfinished micro-batch, first run this micro-batch without the new ids. If it
         fails, return the failed query.
@@ -120,8 +115,7 @@ class Query:
         programme = [LOYALTY_PROGRAMMES] if self.reads_programme else []
         query_metrics.announce(self.name, CheckpointReader(spark, checkpoint).positions())
         retention.check(spark, checkpoint, [*self.sources, *programme], settings)
-        ends = available_now or self.interval is not None
-        longest_wait = timedelta(0) if ends else self.longest_wait(settings)
+        longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
         context = QueryContext(self.name, spark, ids, settings, longest_wait, formats)
 
         def writer_with(ids: SchemaIds) -> DataStreamWriter:
@@ -137,10 +131,9 @@ class Query:
                 if CheckpointReader(spark, checkpoint).has_unfinished_batch:
                     return replay
             self.learn(context, checkpoint, learned)
-        # A query without an interval can start again with ids from the start of its process.
-        learned.save(CheckpointReader(spark, checkpoint).positions() if self.interval else {})
+        learned.save()
         writer = writer_with(ids)
-        if ends:
+        if available_now:
             return writer.trigger(availableNow=True).start()
         interval = trigger_interval(longest_wait, settings).total_seconds()
         return writer.trigger(processingTime=f"{interval:.3f} seconds").start()

@@ -1,7 +1,7 @@
 """Keeps the queries of a process running."""
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
@@ -30,15 +30,15 @@ changes that: a busy machine may need longer. A worker ends, for example, when t
 MAX_RESTARTS = 20
 """How often queries may fail with WORKER_FAILURES. A restart of the whole process would take much longer."""
 
+_RETRY_SECONDS = 600.0
+"""How long an optional query that cannot run waits for its next start."""
+
 _RESTART_SECONDS = 20.0
 """How long a new version of the programme waits for a micro-batch to end. By default its notice is a minute."""
 
 
 class QueryWatch:
     """Starts queries, and starts them again when they need it.
-
-    A query with an interval reads the records that exist, and ends. It starts again after its interval, also if it has
-    failed.
 
     Attributes:
         queries: by name, the last run of each query. It lacks a query that cannot run, and without which the others do.
@@ -48,19 +48,19 @@ class QueryWatch:
         self,
         names: Collection[str],
         start: Callable[[str], StreamingQuery],
-        intervals: Mapping[str, timedelta],
         stopping: threading.Event,
+        *,
+        retries: bool,
     ) -> None:
         """
         Args:
             names: the queries of this process, also those that cannot start now.
             start: starts a query. It can raise the errors of ``optional``.
-            intervals: the time from the start of a query to its next start, if it starts again after its end.
+            retries: whether an optional query that cannot run starts again after _RETRY_SECONDS.
         """
         self.queries: dict[str, StreamingQuery] = {}
-        self._names, self._start, self._stopping = names, start, stopping
-        self._intervals = {name: interval.total_seconds() for name, interval in intervals.items()}
-        self._next_starts = {name: boot_seconds() + seconds for name, seconds in self._intervals.items()}
+        self._names, self._start, self._stopping, self._retries = names, start, stopping, retries
+        self._next_starts: dict[str, float] = {}
         self._restarts_left = MAX_RESTARTS
 
     def start(self, names: Sequence[str]) -> bool:
@@ -72,10 +72,11 @@ class QueryWatch:
             if self._stopping.is_set():
                 return False
             self.queries.pop(name, None)
-            if name in self._intervals:
-                self._next_starts[name] = boot_seconds() + self._intervals[name]
+            self._next_starts.pop(name, None)
             with optional(name, self._names):
                 self.queries[name] = self._start(name)
+            if name not in self.queries:
+                self._retry_later(name)
         return True
 
     def watch(self, programme: ProgrammeWatch | None) -> None:
@@ -97,31 +98,36 @@ class QueryWatch:
                 return
             if not (active or failed or self._next_starts):
                 return
-            self.start(
-                [name for name, time in self._next_starts.items() if time <= boot_seconds() and self._ended(name)]
-            )
+            self.start([name for name, time in self._next_starts.items() if time <= boot_seconds()])
             if programme and asks_all and programme.has_changed():
                 self._read_programme_again()
 
-    def _ended(self, name: str) -> bool:
-        return name not in self.queries or not self.queries[name].isActive
-
     def _survives(self, name: str, reason: str, *, is_active: bool) -> bool:
-        """Start a failed query again if a Python worker failed. Returns whether the process continues."""
+        """Start a failed query again, now or later. Returns whether the process continues."""
         cause = next((each for each in WORKER_FAILURES if each in reason), None)
-        if not self._restarts_left or cause is None or self._stopping.is_set():
-            if not _runs_without(name, self._names, without_plan(reason)):
-                log.error("query failed", query=name, reason=without_plan(reason))
-                return False
-            del self.queries[name]
-        elif not is_active:  # Spark refuses a second query with this name
+        is_restarted = cause and self._restarts_left and not self._stopping.is_set()
+        if not is_restarted and not is_optional(name, self._names):
+            log.error("query failed", query=name, reason=without_plan(reason))
+            return False
+        if is_active:
+            return True  # Spark refuses a second query with this name
+        if is_restarted:
             self._restarts_left -= 1
             log.warning("query starts again", query=name, reason=cause)
             self.start([name])
+        else:
+            _report(name, without_plan(reason))
+            del self.queries[name]
+            self._retry_later(name)
         return True
 
+    def _retry_later(self, name: str) -> None:
+        if self._retries:
+            self._next_starts[name] = boot_seconds() + _RETRY_SECONDS
+
     def _read_programme_again(self) -> None:
-        outdated = [name for name in self.queries if QUERIES[name].reads_programme]
+        # In the order of the names. The archive comes last, because its start can take long.
+        outdated = [name for name in self._names if name in self.queries and QUERIES[name].reads_programme]
         log.info("new version of the programme", queries=outdated)
         stop_between_batches([self.queries[name] for name in outdated], timedelta(seconds=_RESTART_SECONDS))
         self.start(outdated)
@@ -134,8 +140,9 @@ def optional(name: str, names: Collection[str]) -> Iterator[None]:
         yield
     except (UserError, OSError, KafkaException, Py4JJavaError, PySparkException) as error:
         reason = summarize_java_error(str(error)) if isinstance(error, Py4JJavaError) else str(error)
-        if not _runs_without(name, names, without_plan(reason)):
+        if not is_optional(name, names):
             raise
+        _report(name, without_plan(reason))
 
 
 def is_optional(name: str, names: Collection[str]) -> bool:
@@ -143,10 +150,7 @@ def is_optional(name: str, names: Collection[str]) -> bool:
     return bool(QUERIES[name].if_it_cannot_run) and len(names) > 1
 
 
-def _runs_without(name: str, names: Collection[str], reason: str) -> bool:
-    """Whether the other queries run without this one. Then log why."""
-    runs = is_optional(name, names)
-    if runs:
-        announce(name, {})  # ArchiveFallsBehind needs a metric of the query, also if it has never run
-        log.error("a query cannot run", query=name, reason=f"{reason}. {QUERIES[name].if_it_cannot_run}")
-    return runs
+def _report(name: str, reason: str) -> None:
+    """Log why an optional query cannot run."""
+    announce(name, {})  # ArchiveFallsBehind needs a metric of the query, also if it has never run
+    log.error("a query cannot run", query=name, reason=f"{reason}. {QUERIES[name].if_it_cannot_run}")

@@ -289,7 +289,7 @@ def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environm
         "LOYALTY_ARCHIVE_DIR": settings.archive_dir,
         "LOYALTY_SALES_INTERVAL": "PT1S",
         "LOYALTY_EXPORT_INTERVAL": "PT1S",
-        "LOYALTY_ARCHIVE_INTERVAL": "PT10S",
+        "LOYALTY_ARCHIVE_INTERVAL": "PT1S",
         "LOYALTY_METRICS_PORT": str(free_port()),
         "LOYALTY_SHUFFLE_PARTITIONS": str(settings.shuffle_partitions),
         "LOYALTY_SPARK_MASTER": "local[2]",

@@ -16,7 +16,6 @@ from pipelines.checkpoints import learned_ids, manifest, programme_versions, ret
 from pipelines.checkpoints.learned_ids import EarlierIds, LearnedIds
 from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError, claim
 from pipelines.checkpoints.programme_versions import require_versions
-from pipelines.checkpoints.reader import Positions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses, check
 from pipelines.queries.loyalty import LOYALTY, LOYALTY_FACTOR
 from pipelines.reconciliation.events import has_gap
@@ -111,12 +110,12 @@ class Registry(FolderSchemaIds):
     def known(self, topic: Topic) -> dict[int, str]:
         return self.texts if topic == POS_INVOICES else super().known(topic)
 
-    def start(self, *, crashes: bool = False, positions: Positions | None = None) -> dict[Topic, list[int]]:
+    def start(self, *, crashes: bool = False) -> dict[Topic, list[int]]:
         """Start the query. Returns the new ids."""
         topics = (POS_INVOICES, LOYALTY_COMMANDS)
         learned = LearnedIds(SPARK, "checkpoint", topics, self, Settings())  # type: ignore[arg-type]  # no Spark
         if not crashes:
-            learned.save(positions or {})
+            learned.save()
         return learned.new
 
 
@@ -179,19 +178,6 @@ def test_an_id_is_new_until_a_start_has_saved_it() -> None:
     assert ([1], registry.known(LOYALTY_COMMANDS)) == ([*earlier.known(POS_INVOICES)], earlier.known(LOYALTY_COMMANDS))
     assert new == registry.start()
     assert {} == registry.start()
-
-
-@pytest.mark.usefixtures("files")
-def test_a_query_reads_again_what_it_has_read_since_it_last_asked_for_the_ids() -> None:
-    """A record with a new id can only be there. The whole topic can have millions of records more."""
-    registry = Registry({1: INVOICE_SCHEMA})
-
-    def since(**positions: int) -> int:
-        learned = LearnedIds(SPARK, "checkpoint", [POS_INVOICES], registry, Settings())  # type: ignore[arg-type]  # no Spark
-        learned.save({"pos-invoices": {0: 7, 1: positions["saved"]}})
-        return learned.since("pos-invoices", 1)
-
-    assert [0, 100, 200] == [since(saved=100), since(saved=200), since(saved=300)]
 
 
 @pytest.mark.parametrize("before", [None, "[1]"], ids=["release 0.1", "pre-release"])

@@ -13,5 +13,5 @@ from services.settings import Settings
 )
 def test_a_query_that_waits_longer_asks_kafka_less_often(longest_wait: str, seconds: float) -> None:
     """An idle stack stays cheap. A backlog does not wait for the whole interval."""
-    wait = Settings(export_interval=longest_wait).export_interval  # type: ignore[arg-type]  # as in the environment
+    wait = Settings(archive_interval=longest_wait).archive_interval  # type: ignore[arg-type]  # as in the environment
     assert timedelta(seconds=seconds) == trigger_interval(wait, Settings())

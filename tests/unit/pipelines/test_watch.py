@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +14,6 @@ from pipelines.runtime import watch as module
 from pipelines.runtime.watch import MAX_RESTARTS, WORKER_FAILURES, QueryWatch
 from services.errors import UserError
 from services.messaging.publishing import PublishError
-
-HOUR = timedelta(hours=1)
 
 
 def query(error: str | None = None, *, is_active: bool = False) -> Any:
@@ -35,7 +32,7 @@ def watch_of(
     queries: dict[str, Any], start: Callable[[str], Any] = pytest.fail, stopping: threading.Event | None = None
 ) -> QueryWatch:
     """A watch of these queries, which have started."""
-    watch = QueryWatch(queries, start, {}, stopping or without_wait())
+    watch = QueryWatch(queries, start, stopping or without_wait(), retries=False)
     watch.queries.update(queries)
     return watch
 
@@ -138,7 +135,7 @@ def test_a_failure_of_the_archive_stops_no_other_query() -> None:
 
 
 class Day:
-    """A process with the loyalty query and an archive, which starts each hour. A day passes in steps of a minute.
+    """A process with the loyalty query and an archive. A day passes in steps of a minute.
 
     Attributes:
         started: the minutes at which the archive has started.
@@ -151,7 +148,7 @@ class Day:
         self.stopping = without_wait()
         self.stopping.wait = self._wait  # type: ignore[method-assign, assignment]
         monkeypatch.setattr(module, "boot_seconds", lambda: self._minutes * 60.0)
-        self.watch = QueryWatch(["loyalty", "archive"], self._start, {"archive": HOUR}, self.stopping)
+        self.watch = QueryWatch(["loyalty", "archive"], self._start, self.stopping, retries=True)
 
     def _wait(self, _: float) -> bool:
         self._minutes += 1
@@ -177,51 +174,55 @@ class Day:
 @pytest.mark.parametrize(
     "run",
     [
-        query(),
         query("disk full"),
         UserError("another key"),
         PublishError("no broker"),
         KafkaException(KafkaError(KafkaError._TIMED_OUT)),
         OSError("read-only"),
     ],
-    ids=["it ends", "it fails", "another key", "no broker", "no answer", "read-only"],
+    ids=["it fails", "another key", "no broker", "no answer", "read-only"],
 )
-def test_the_archive_starts_again_each_hour(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
-    """A failed archive heals when its cause is gone. Nobody has to restart the driver."""
-    day = Day(monkeypatch, run)
+def test_an_archive_that_cannot_run_starts_again_after_ten_minutes(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    """It heals when its cause is gone. Nobody has to restart the driver."""
+    day = Day(monkeypatch, run, run, query(is_active=True))
     day.run()
-    assert [*range(0, 24 * 60 + 1, 60)] == day.started
+    # The watch asks a query for its error only in the minute after its start.
+    delay = 10 if isinstance(run, Exception) else 11
+    assert [0, delay, 2 * delay] == day.started
 
 
-def test_an_archive_that_runs_for_longer_than_an_hour_starts_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_archive_starts_only_after_its_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark refuses a second query with the same name."""
-    long = query(is_active=True)
-    day = Day(monkeypatch, long, query())
+    failed = query("disk full", is_active=True)
+    day = Day(monkeypatch, failed, query(is_active=True))
     stop = day.stopping.wait
 
     def wait(seconds: float) -> bool:
-        long.isActive = day._minutes < 90
+        failed.isActive = day._minutes < 90
         return stop(seconds)
 
     day.stopping.wait = wait  # type: ignore[method-assign]
-    day.run()
-    assert [0, 91, 151] == day.started[:3]
+    logs = day.run()
+    assert [0, 101] == day.started
+    assert ["a query cannot run"] == [line["event"] for line in logs]
 
 
-def test_a_new_version_of_the_programme_starts_an_archive_that_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It loads the versions at its start. Then the hour begins again."""
-    day = Day(monkeypatch, query())
+def test_the_archive_starts_after_the_loyalty_query_for_a_new_programme(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start can take long, and customers wait for their points."""
+    started: list[str] = []
     monkeypatch.setattr(module, "stop_between_batches", lambda *_: None)
-    day.run(SimpleNamespace(has_changed=lambda: day._minutes == 29))
-    assert [0, 29, 89] == day.started[:3]
+    watch = QueryWatch(["loyalty", "archive"], started.append, without_wait(), retries=True)  # type: ignore[arg-type]
+    watch.queries |= {"archive": query(is_active=True), "loyalty": query(is_active=True)}
+    watch._read_programme_again()
+    assert ["loyalty", "archive"] == started
 
 
 def test_an_archive_that_fails_at_each_start_is_named_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log says what to do, and that the driver tries again."""
     logs = Day(monkeypatch, UserError("it would skip records")).run()
-    assert 25 == len(logs)
+    assert 24 * 6 + 1 == len(logs)
     assert "it would skip records. The other queries run without the archive" in logs[-1]["reason"]
-    assert "starts it again within LOYALTY_ARCHIVE_INTERVAL" in logs[-1]["reason"]
+    assert "starts it again after ten minutes" in logs[-1]["reason"]
     assert "`LOYALTY_ACCEPT_DATA_LOSS=true loyalty archive`" in logs[-1]["reason"]
 
 
