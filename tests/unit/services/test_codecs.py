@@ -297,3 +297,12 @@ def test_state_stays_small():
         return len(encode_account(process(None, purchases[:count], Programmes((programme,)), "card").account))
 
     assert size(11, Programme()) - size(1, Programme()) <= (40 + 5 * 10) * 10
+
+
+def test_a_redirected_return_still_takes_back_its_discount():
+    """A replaced card sends it to the new card."""
+    lines = Line("milk", Decimal(-100)), Line("off", Decimal(10), takes_back_discount=True)
+    returned = Purchase(5, "back", Decimal(-90), "S1", original_invoice_number="bought", lines=lines, redirect_id="r")
+    record = command_record("card", returned)
+
+    assert returned == decode_event(5, written("LoyaltyCommand", record))
