@@ -81,14 +81,16 @@ def main(
 
 
 def _queries(settings: Settings, chosen: Sequence[str], *, available_now: bool) -> list[str]:
-    """The chosen queries, or all. LOYALTY_ARCHIVE_INTERVAL=PT0S leaves out the archive, but not from `loyalty archive`.
+    """The chosen queries, or all, in the order of QUERIES: the archive is last, because its start can take long.
+
+    With LOYALTY_ARCHIVE_INTERVAL=PT0S, only a call such as `loyalty archive` gets the archive.
 
     Raises typer.BadParameter if a query is unknown, or if none is left.
     """
     if unknown := sorted(set(chosen) - set(QUERIES)):
         raise typer.BadParameter(f"unknown query: {', '.join(unknown)}. Choose from {', '.join(QUERIES)}")
     archives = settings.archive_interval or (available_now and chosen)
-    names = [name for name in dict.fromkeys(chosen or QUERIES) if name != ARCHIVE.name or archives]
+    names = [name for name in QUERIES if name in (chosen or QUERIES) and (name != ARCHIVE.name or archives)]
     if not names:
         raise typer.BadParameter(
             "LOYALTY_ARCHIVE_INTERVAL=PT0S switches the archive off, so this process has no query: set a longer "

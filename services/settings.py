@@ -152,8 +152,9 @@ class Settings(BaseSettings):
     max_offsets_per_trigger: PositiveInt = Field(
         100_000,
         description="Largest number of records of each topic in one micro-batch. All queries except loyalty wait for "
-        "this number of records, at most for their interval. They read at most this number in the time between two "
-        "questions for end offsets (`LOYALTY_TRIGGER_INTERVAL`), so a small number limits their throughput.",
+        "this number of records, at most for their interval. They start at most one micro-batch each time "
+        "they ask Kafka for its end offsets (see `LOYALTY_TRIGGER_INTERVAL`), so a small number limits their "
+        "throughput.",
     )
     accept_data_loss: bool = Field(
         default=False,
@@ -191,8 +192,8 @@ class Settings(BaseSettings):
         ge=timedelta(0),
         le=timedelta(days=1),  # far below the retention of the topics
         description="Longest time that the query archive waits for a full micro-batch (ISO 8601), at most one day. The "
-        "archive writes one file for each date and micro-batch. With `PT0S`, a pipeline does not archive, and `loyalty "
-        "archive` still does. Set the same value for all drivers.",
+        "archive writes one file for each date and micro-batch. With `PT0S`, running pipelines do not archive. "
+        "`loyalty archive` still does. Set the same value for all drivers.",
     )
     stop_timeout: Duration = Field(
         timedelta(seconds=60),

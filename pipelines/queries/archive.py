@@ -74,7 +74,8 @@ def _archive(context: QueryContext) -> DataStreamWriter:
 def _archive_skipped(context: QueryContext, checkpoint: str, learned: LearnedIds) -> None:
     """Archive the events that the query has skipped, because it did not know the schema ids of their records.
 
-    Each id has its own batch, which no micro-batch has. Another run of this function replaces it.
+    Each id has its own batch number, below 0. Micro-batches have numbers from 0. If this function runs again, it
+    replaces these files.
     """
     settings = context.settings
     for topic, ids in learned.new.items():
@@ -193,7 +194,7 @@ ARCHIVE = Query(
     reads_programme=True,
     longest_wait=lambda settings: settings.archive_interval,
     if_it_cannot_run=(
-        "The other queries run without the archive. A running pipeline starts it again after ten minutes. "
+        "The other queries run without the archive. A running pipeline starts it again after an hour. "
         "Remove the cause within seven days. If a scheduled `loyalty archive` runs, remove "
         "it. If Kafka has deleted records, stop the pipeline, run `LOYALTY_ACCEPT_DATA_LOSS=true loyalty archive`, and "
         "start the pipeline: only the archive then lacks these records"

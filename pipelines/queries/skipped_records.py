@@ -1,7 +1,7 @@
 """Finds the records that a query has skipped, because it did not know the ids of their schemas.
 
-Queries learn ids at different times. Another query may have accepted such a record meanwhile. Without a repair its
-points or its archived event would be lost.
+Queries learn ids at different times. Another query may have accepted such a record meanwhile. Without a repair, the
+points of the record, or its event in the archive, would be lost.
 """
 
 from collections.abc import Callable, Iterable

@@ -64,8 +64,8 @@ class Query:
         build: returns the stream writer of the whole query.
         checkpoint: takes the settings, and returns the folder or another Hadoop URI of the checkpoint.
         longest_wait: takes the settings, and returns how long records may wait for a full micro-batch.
-        if_it_cannot_run: what the log says then, if the other queries of its process run without it. Empty: they do
-            not.
+        if_it_cannot_run: empty: the process ends if this query cannot run. Otherwise the other queries run without it,
+            and the log has this text.
         reads_programme: whether it must start again for a new version of the programme.
         formats: by name, the formats of a new checkpoint. An older one keeps the formats that it has.
         fixed: takes the settings, and returns further names and values that are fixed for the life of a checkpoint.

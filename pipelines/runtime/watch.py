@@ -30,8 +30,9 @@ changes that: a busy machine may need longer. A worker ends, for example, when t
 MAX_RESTARTS = 20
 """How often queries may fail with WORKER_FAILURES. A restart of the whole process would take much longer."""
 
-_RETRY_SECONDS = 600.0
-"""How long an optional query that cannot run waits for its next start."""
+_RETRY_SECONDS = 3_600.0
+"""How long an optional query that cannot run waits for its next start. Each start of a query leaves a thread and a
+socket in Spark and in py4j (decision 59), so it must not start often."""
 
 _RESTART_SECONDS = 20.0
 """How long a new version of the programme waits for a micro-batch to end. By default its notice is a minute."""
@@ -41,7 +42,7 @@ class QueryWatch:
     """Starts queries, and starts them again when they need it.
 
     Attributes:
-        queries: by name, the last run of each query. It lacks a query that cannot run, and without which the others do.
+        queries: by name, the last run of each query, without optional queries that cannot run now.
     """
 
     def __init__(
@@ -64,9 +65,10 @@ class QueryWatch:
         self._restarts_left = MAX_RESTARTS
 
     def start(self, names: Sequence[str]) -> bool:
-        """Start these queries. Returns whether no stop signal came before the last start.
+        """Start these queries. Returns False if a stop signal came first.
 
-        Each start takes seconds. A supervisor could kill the process before the last query has started and stopped.
+        Then the remaining queries do not start: each start takes seconds, and a supervisor could kill the process
+        meanwhile.
         """
         for name in names:
             if self._stopping.is_set():
@@ -105,20 +107,18 @@ class QueryWatch:
     def _survives(self, name: str, reason: str, *, is_active: bool) -> bool:
         """Start a failed query again, now or later. Returns whether the process continues."""
         cause = next((each for each in WORKER_FAILURES if each in reason), None)
-        is_restarted = cause and self._restarts_left and not self._stopping.is_set()
-        if not is_restarted and not is_optional(name, self._names):
+        if cause and self._restarts_left and not self._stopping.is_set():
+            if not is_active:  # Spark refuses a second query with this name
+                self._restarts_left -= 1
+                log.warning("query starts again", query=name, reason=cause)
+                self.start([name])
+            return True
+        if not is_optional(name, self._names):
             log.error("query failed", query=name, reason=without_plan(reason))
             return False
-        if is_active:
-            return True  # Spark refuses a second query with this name
-        if is_restarted:
-            self._restarts_left -= 1
-            log.warning("query starts again", query=name, reason=cause)
-            self.start([name])
-        else:
-            _report(name, without_plan(reason))
-            del self.queries[name]
-            self._retry_later(name)
+        _report(name, without_plan(reason))
+        del self.queries[name]
+        self._retry_later(name)
         return True
 
     def _retry_later(self, name: str) -> None:
@@ -126,7 +126,7 @@ class QueryWatch:
             self._next_starts[name] = boot_seconds() + _RETRY_SECONDS
 
     def _read_programme_again(self) -> None:
-        # In the order of the names. The archive comes last, because its start can take long.
+        # In the order of the first start.
         outdated = [name for name in self._names if name in self.queries and QUERIES[name].reads_programme]
         log.info("new version of the programme", queries=outdated)
         stop_between_batches([self.queries[name] for name in outdated], timedelta(seconds=_RESTART_SECONDS))

@@ -332,7 +332,7 @@ def test_a_query_that_is_named_twice_runs_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pipeline, "configure_logging", lambda _: None)
     with pytest.raises(SystemExit):
         pipeline.main(["sales", "fan-out", "sales"], available_now=True)
-    assert [["sales", "fan-out"]] == run
+    assert [["fan-out", "sales"]] == run
 
 
 def test_a_second_process_starts_no_query(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,6 +411,7 @@ def test_a_query_that_starts_again_does_not_ask_for_the_schema_ids(
     ("interval", "arguments", "expected"),
     [
         ("PT1H", ["--available-now"], ["fan-out", "loyalty", "sales", "export", "archive"]),
+        ("PT1H", ["--query", "archive", "--query", "loyalty"], ["loyalty", "archive"]),
         ("PT0S", ["--available-now"], ["fan-out", "loyalty", "sales", "export"]),
         ("PT0S", ["--query", "sales", "--query", "archive"], ["sales"]),
         ("PT0S", ["--query", "archive", "--available-now"], ["archive"]),
