@@ -20,7 +20,7 @@ from services.domain.entries import BEARER_ACTOR, AccountVersion, Entry, Kind
 from services.domain.events import Absorb, Command, Erase, Event, Receive, Replace, Transfer, Unreadable
 from services.domain.formats import seconds_text, to_points
 from services.domain.programme import Programmes
-from services.domain.recomputation import Recomputed, in_order, recompute
+from services.domain.recomputation import Recomputed, in_order, is_from_timer, recompute
 from services.state_stores.catalogue import balance_body
 
 _TEXTS = ("event_id", "invoice_number", "tier", "reason", "actor", "counterparty")
@@ -127,6 +127,7 @@ def compare(
             Difference(Source.EVENT, f"no such event: {entry.event_id}, of the recorded entry {entry.sequence}")
             for entry in recomputed.without_event
         ]
+        differences += _compare_times(recomputed, facts.events)
     differences += _compare_events(recomputed, programmes, coverage) if complete else _compare_totals(record)
     for source, since in ((Source.LOYALTY, coverage.topic_from), (Source.LEDGER, 0)):
         if source in coverage.compared:
@@ -180,6 +181,19 @@ def _has_events(recomputed: Recomputed, record: list[Entry], facts: Facts, cover
     # Without a recorded entry, the events must lead to what is served.
     versions = {entry.version for entry in (*recomputed.settled.entries, *recomputed.late.entries)}
     return versions.issuperset(version for version, _ in facts.served_versions)
+
+
+def _compare_times(recomputed: Recomputed, events: Iterable[Event]) -> Iterator[Difference]:
+    """Compare the times of entries with the append times of their events.
+
+    The recomputation takes the time from the entry. An archive can have another copy of a repeated event.
+    """
+    times = {(event.event_id, event.append_time) for event in events}
+    for entry in recomputed.settled.entries:
+        if not is_from_timer(entry) and (entry.event_id, entry.time) not in times:
+            time = seconds_text(entry.time)
+            what = f"no copy of the event {entry.event_id} has the time of the recorded entry {entry.sequence}, {time}"
+            yield Difference(Source.EVENT, what)
 
 
 def _compare_events(recomputed: Recomputed, programmes: Programmes, coverage: Coverage) -> Iterator[Difference]:

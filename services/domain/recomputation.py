@@ -305,8 +305,10 @@ class _Copies:
     def take(self, entry: Entry) -> Event | None:
         """Removes and returns the event of the entry: the copy with the time of the entry, or else the first copy.
 
-        A copy with the time of another entry is the event of that entry: a rebuild has sent a lost command again.
-        A ``Reserve`` says whether the entry shows that it was accepted.
+        The event gets the time of the entry, which is the append time of the copy that counted. Only an archive lacks
+        this copy: it drops duplicates by itself, and may have kept an earlier copy. A copy with the time of another
+        entry is the event of that entry: a rebuild has sent a lost command again. A ``Reserve`` says whether the entry
+        shows that it was accepted.
         """
         copies = [
             copy
@@ -317,6 +319,7 @@ class _Copies:
             return None
         event = min(copies, key=lambda copy: (copy.append_time != entry.time, copy.append_time))
         self._waiting[entry.event_id].remove(event)
+        event = replace(event, append_time=entry.time)
         if isinstance(event, Unreadable) and entry.kind is Kind.MOVED_IN:
             return None  # a newer release could read the part
         if isinstance(event, Reserve) and entry.kind is Kind.RESERVED:

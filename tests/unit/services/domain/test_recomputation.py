@@ -28,7 +28,7 @@ from services.domain.events import (
 )
 from services.domain.programme import DAY, Period, Programme, Programmes, Tier
 from services.domain.recomputation import in_order, recompute
-from tests.support.account_histories import CARD, HISTORIES, START, processed
+from tests.support.account_histories import CARD, HISTORIES, PLAIN, START, processed
 
 LATER = START + 120 * DAY
 PROGRAMMES = Programmes()
@@ -71,6 +71,18 @@ def test_the_order_is_that_of_the_record():
     assert ["I1", "I2"] == [entry.event_id for entry in recomputed.settled.entries]
     assert START + 50 == history.account.updated_time
     assert history.entries == recomputed.settled.entries
+
+
+def test_an_event_counts_at_the_time_of_its_entry():
+    """An archive can lack the copy that counted, and have an earlier one. Other rules were in force then."""
+    later_rules = replace(PLAIN, version=1, effective_time=START + 50, loyalty_factor=Decimal("0.04"))
+    programmes = Programmes((PLAIN, later_rules))
+    history = processed([[bought(1, 60)]], programmes)
+
+    recomputed = recompute(CARD, [bought(1, 40)], history.entries, programmes)
+
+    assert history.entries == recomputed.settled.entries
+    assert history.account == recomputed.late.account
 
 
 def test_events_without_record_come_last_and_are_named():
