@@ -5,7 +5,8 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
+from functools import partial
 from typing import Annotated, Any
 
 import structlog
@@ -196,22 +197,29 @@ def _run(
                 locked.add(name)
             return query.start(spark, ids, settings, available_now=available_now)
 
-        watch = QueryWatch(names, start, stopping, retries=not available_now)
+        watch = QueryWatch(
+            names,
+            start,
+            stopping,
+            retries=not available_now,
+            watch_programme=None if available_now else partial(ProgrammeWatch, settings),
+        )
         queries = watch.queries
         stack.callback(lambda: stop_between_batches([*queries.values()], settings.stop_timeout))
         stack.callback(READY.set, 0)
-        # Watch the programme before the queries load it, so that no version is missed in between.
-        reads_programme = any(QUERIES[name].reads_programme for name in names)
-        programme = stack.enter_context(closing(ProgrammeWatch(settings))) if reads_programme else None
+        stack.callback(watch.close)
         if watch.start(names):  # if a query refuses to start, the stack stops the others
             READY.set(1)
             log.info("pipeline ready", queries=list(queries))
-            watch.watch(None if available_now else programme)
-        is_incomplete = len(queries) < len(names) or any(query.isActive for query in queries.values())
+            watch.watch()
         has_failed = any(query.exception() for query in queries.values())
-        if available_now and is_incomplete and not has_failed:
-            log.error("stopped before the last record: run the command again, and it continues")
-            return 1
+        if available_now and not has_failed:
+            if stopping.is_set() and (len(queries) < len(names) or any(query.isActive for query in queries.values())):
+                log.error("stopped before the last record: run the command again, and it continues")
+                return 1
+            if missing := [name for name in names if name not in queries]:
+                log.error("some queries have not read the last record; the log above says why", queries=missing)
+                return 1
         return int(has_failed)
 
 

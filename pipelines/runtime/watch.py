@@ -52,15 +52,20 @@ class QueryWatch:
         stopping: threading.Event,
         *,
         retries: bool,
+        watch_programme: Callable[[], ProgrammeWatch] | None = None,
     ) -> None:
         """
         Args:
             names: the queries of this process, also those that cannot start now.
             start: starts a query. It can raise the errors of ``optional``.
             retries: whether an optional query that cannot run starts again after _RETRY_SECONDS.
+            watch_programme: starts to watch the programme. It can raise the errors of ``optional``. None if no query
+                starts again for a new version.
         """
         self.queries: dict[str, StreamingQuery] = {}
         self._names, self._start, self._stopping, self._retries = names, start, stopping, retries
+        self._watch_programme = watch_programme
+        self._programme: ProgrammeWatch | None = None
         self._next_starts: dict[str, float] = {}
         self._restarts_left = MAX_RESTARTS
 
@@ -76,12 +81,21 @@ class QueryWatch:
             self.queries.pop(name, None)
             self._next_starts.pop(name, None)
             with optional(name, self._names):
+                if QUERIES[name].reads_programme and not self._programme and self._watch_programme:
+                    # Before the query loads the programme, so that no version is missed in between.
+                    self._programme = self._watch_programme()
                 self.queries[name] = self._start(name)
             if name not in self.queries:
                 self._retry_later(name)
         return True
 
-    def watch(self, programme: ProgrammeWatch | None) -> None:
+    def close(self) -> None:
+        """Stop to watch the programme."""
+        if self._programme:
+            self._programme.close()
+            self._programme = None
+
+    def watch(self) -> None:
         """Return after a stop signal, after the end of all queries, or after a failure of a query that is not optional.
 
         Start a query again if a Python worker failed, and the queries that read the programme if it has a new version.
@@ -101,8 +115,8 @@ class QueryWatch:
             if not (active or failed or self._next_starts):
                 return
             self.start([name for name, time in self._next_starts.items() if time <= boot_seconds()])
-            if programme and asks_all and programme.has_changed():
-                self._read_programme_again()
+            if self._programme and asks_all:
+                self._check_programme(self._programme)
 
     def _survives(self, name: str, reason: str, *, is_active: bool) -> bool:
         """Start a failed query again, now or later. Returns whether the process continues."""
@@ -116,21 +130,42 @@ class QueryWatch:
         if not is_optional(name, self._names):
             log.error("query failed", query=name, reason=without_plan(reason))
             return False
-        _report(name, without_plan(reason))
+        self._give_up(name, without_plan(reason))
+        return True
+
+    def _give_up(self, name: str, reason: str) -> None:
+        """Report an optional query that cannot run, and let it start again later."""
+        _report(name, reason)
         del self.queries[name]
         self._retry_later(name)
-        return True
 
     def _retry_later(self, name: str) -> None:
         if self._retries:
             self._next_starts[name] = boot_seconds() + _RETRY_SECONDS
 
-    def _read_programme_again(self) -> None:
+    def _check_programme(self, programme: ProgrammeWatch) -> None:
+        """Start the queries that read the programme again, if it has a new version.
+
+        If this process cannot read the version, these queries stop. Raises UserError if one of them is not optional.
+        """
         # In the order of the first start.
-        outdated = [name for name in self._names if name in self.queries and QUERIES[name].reads_programme]
-        log.info("new version of the programme", queries=outdated)
-        stop_between_batches([self.queries[name] for name in outdated], timedelta(seconds=_RESTART_SECONDS))
-        self.start(outdated)
+        readers = [name for name in self._names if name in self.queries and QUERIES[name].reads_programme]
+        try:
+            if not programme.has_changed():
+                return
+            log.info("new version of the programme", queries=readers)
+            reason = None
+        except UserError as error:
+            if not all(is_optional(name, self._names) for name in readers):
+                raise
+            reason = str(error)
+        stop_between_batches([self.queries[name] for name in readers], timedelta(seconds=_RESTART_SECONDS))
+        if reason is None:
+            self.start(readers)
+            return
+        self.close()
+        for name in readers:
+            self._give_up(name, reason)
 
 
 @contextmanager

@@ -216,7 +216,7 @@ class Process:
 
     def watch(self, watch: Callable[[QueryWatch], object]) -> None:
         """Replace the watching."""
-        self._monkeypatch.setattr(QueryWatch, "watch", lambda self, _: watch(self))
+        self._monkeypatch.setattr(QueryWatch, "watch", watch)
 
     def run(self, settings: Settings, stopping: threading.Event, *, available_now: bool) -> int:
         with ExitStack() as locks:
@@ -246,6 +246,18 @@ def test_an_archive_that_refuses_to_start_stops_no_other_query(
         assert status == process.run(settings, threading.Event(), available_now=available_now)
     assert ["archive", "sales"] == process.started
     assert "it would skip records. The other queries run without the archive" in logs[0]["reason"]
+
+
+def test_a_run_to_the_end_names_the_archive_that_refused_to_start(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repetition of the command would not help."""
+    queries = {"archive": UserError("it would skip records"), "sales": Running(clock, 0.0, is_active=False)}
+    process = Process(monkeypatch, queries)
+    with capture_logs() as logs:
+        assert 1 == process.run(settings, without_wait(), available_now=True)
+    assert "some queries have not read the last record" in logs[-1]["event"]
+    assert ["archive"] == logs[-1]["queries"]
 
 
 @pytest.mark.parametrize(

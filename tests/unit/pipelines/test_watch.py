@@ -14,6 +14,7 @@ from pipelines.runtime import watch as module
 from pipelines.runtime.watch import MAX_RESTARTS, WORKER_FAILURES, QueryWatch
 from services.errors import UserError
 from services.messaging.publishing import PublishError
+from services.programmes.file import ProgrammeError
 
 
 def query(error: str | None = None, *, is_active: bool = False) -> Any:
@@ -29,11 +30,15 @@ def without_wait() -> threading.Event:
 
 
 def watch_of(
-    queries: dict[str, Any], start: Callable[[str], Any] = pytest.fail, stopping: threading.Event | None = None
+    queries: dict[str, Any],
+    start: Callable[[str], Any] = pytest.fail,
+    stopping: threading.Event | None = None,
+    programme: Any = None,
 ) -> QueryWatch:
-    """A watch of these queries, which have started."""
+    """A watch of these queries and of the programme, which have started."""
     watch = QueryWatch(queries, start, stopping or without_wait(), retries=False)
     watch.queries.update(queries)
+    watch._programme = programme
     return watch
 
 
@@ -45,7 +50,7 @@ def starts(queries: dict[str, Any], *successors: Any) -> list[str]:
         started.append(name)
         return left.pop(0)
 
-    watch_of(queries, start).watch(None)
+    watch_of(queries, start).watch()
     return started
 
 
@@ -73,7 +78,7 @@ def test_no_failed_query_starts_again_after_a_stop_signal() -> None:
         return query()
 
     with capture_logs() as logs:
-        watch_of(queries, start, stopping).watch(None)
+        watch_of(queries, start, stopping).watch()
     assert ["sales"] == started
     assert ("query failed", "export") == (logs[-1]["event"], logs[-1]["query"])
 
@@ -89,7 +94,7 @@ def test_active_queries_and_the_programme_are_asked_every_two_seconds() -> None:
     running = SimpleNamespace(exception=lambda: asked.append(sum(waited)), isActive=True)
     stopping.wait = lambda seconds: (waited.append(seconds), sum(waited) > 6)[1]  # type: ignore[method-assign, assignment]
     programme: Any = SimpleNamespace(has_changed=lambda: checked.append(sum(waited)))
-    watch_of({"loyalty": running}, stopping=stopping).watch(programme)
+    watch_of({"loyalty": running}, stopping=stopping, programme=programme).watch()
     assert [0.5, 2.5, 4.5] == asked == checked
 
 
@@ -99,7 +104,7 @@ def test_a_failed_query_ends_the_process_during_its_clean_up() -> None:
     stopping, turns = without_wait(), iter(range(5))
     stopping.wait = lambda _: next(turns) == 4  # type: ignore[method-assign, assignment]
     with capture_logs() as logs:
-        watch_of({"sales": failed}, stopping=stopping).watch(None)
+        watch_of({"sales": failed}, stopping=stopping).watch()
     assert ["query failed"] == [line["event"] for line in logs]
 
 
@@ -118,7 +123,7 @@ def test_a_query_starts_again_only_after_its_clean_up() -> None:
         return query()
 
     stopping.wait = wait  # type: ignore[method-assign, assignment]
-    watch_of({"loyalty": failed}, start, stopping).watch(None)
+    watch_of({"loyalty": failed}, start, stopping).watch()
     assert [("loyalty", False)] == started
 
 
@@ -127,7 +132,7 @@ def test_a_failure_of_the_archive_stops_no_other_query(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "announce", announced := MagicMock())
     watch = watch_of({"loyalty": query(), "archive": query("java.lang.OutOfMemoryError\n=== Streaming Query ===")})
     with capture_logs() as logs:
-        watch.watch(None)
+        watch.watch()
     (line,) = logs
     assert ("a query cannot run", "archive") == (line["event"], line["query"])
     assert line["reason"].startswith("java.lang.OutOfMemoryError. The other queries run without the archive")
@@ -164,11 +169,11 @@ class Day:
             raise run
         return run
 
-    def run(self, programme: Any = None) -> list[Any]:
+    def run(self) -> list[Any]:
         """Returns the log."""
         with capture_logs() as logs:
             self.watch.start(["loyalty", "archive"])
-            self.watch.watch(programme)
+            self.watch.watch()
         return logs
 
 
@@ -207,8 +212,61 @@ def test_the_archive_starts_after_the_loyalty_query_for_a_new_programme(monkeypa
     monkeypatch.setattr(module, "stop_between_batches", lambda *_: None)
     watch = QueryWatch(["loyalty", "archive"], started.append, without_wait(), retries=True)  # type: ignore[arg-type]
     watch.queries |= {"archive": query(is_active=True), "loyalty": query(is_active=True)}
-    watch._read_programme_again()
+    watch._check_programme(SimpleNamespace(has_changed=lambda: True))  # type: ignore[arg-type]
     assert ["loyalty", "archive"] == started
+
+
+class Unreadable:
+    """A programme whose newest version this release cannot read."""
+
+    is_closed = False
+
+    def has_changed(self) -> bool:
+        raise ProgrammeError("offset 7: an unknown field")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_version_that_this_release_cannot_read_stops_the_archive_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The export and the fan-out do not use the programme. The archive would skip customers of a new type."""
+    stopped: list[Any] = []
+    monkeypatch.setattr(module, "stop_between_batches", lambda queries, _: stopped.extend(queries))
+    archive, programme = query(is_active=True), Unreadable()
+    watch = watch_of({"fan-out": query(), "archive": archive}, programme=programme)
+    with capture_logs() as logs:
+        watch.watch()
+    assert ([archive], ["fan-out"], True) == (stopped, [*watch.queries], programme.is_closed)
+    assert logs[-1]["reason"].startswith("offset 7: an unknown field. The other queries run without the archive")
+
+
+def test_a_version_that_this_release_cannot_read_ends_the_process_of_the_loyalty_query() -> None:
+    """By the former version, it would count wrong points."""
+    with pytest.raises(ProgrammeError):
+        watch_of({"loyalty": query(is_active=True), "archive": query()}, programme=Unreadable()).watch()
+
+
+def test_a_programme_that_cannot_be_read_at_the_start_stops_the_archive_only() -> None:
+    """The archive starts again when the programme can be read, and from then on the process watches the programme."""
+    programmes: list[Any] = [ProgrammeError("an unknown field"), SimpleNamespace(close=lambda: None)]
+    started = []
+
+    def watch_programme() -> Any:
+        if isinstance(programme := programmes.pop(0), Exception):
+            raise programme
+        return programme
+
+    def start(name: str) -> Any:
+        started.append((name, len(programmes)))
+        return query(is_active=True)
+
+    names = ["fan-out", "archive"]
+    watch = QueryWatch(names, start, without_wait(), retries=True, watch_programme=watch_programme)
+    watch.start(names)
+    assert ["fan-out"] == [*watch.queries]
+    watch.start(["archive"])
+    watch.start(["archive"])
+    assert [("fan-out", 2), ("archive", 0), ("archive", 0)] == started
 
 
 def test_an_archive_that_fails_at_each_start_is_named_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,5 +312,5 @@ def test_a_new_version_of_the_programme_starts_no_query_after_a_stop_signal(monk
         lambda *_: (stopping.set(), setattr(stopping, "wait", lambda _: True)),
     )
     programme: Any = SimpleNamespace(has_changed=lambda: True)
-    watch_of({"loyalty": query(is_active=True)}, stopping=stopping).watch(programme)
+    watch_of({"loyalty": query(is_active=True)}, stopping=stopping, programme=programme).watch()
     assert stopping.is_set()
