@@ -1,5 +1,6 @@
 """Omits rows that the folder of an export had before its checkpoint began."""
 
+import json
 import time
 from collections.abc import Callable, Collection
 
@@ -7,9 +8,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.manifest import read_json
 from pipelines.checkpoints.reader import CheckpointReader
 
-_ADOPTED = "adopted-table"
+_ADOPTED = "adopted-table.json"
 _CLOCKS_DIFFER = 3600
 """Seconds between two clocks: the broker's clock times records, and this machine's clock times the checkpoint."""
 
@@ -31,14 +33,15 @@ class OlderRows:
         Args:
             key: the columns that identify a row.
             find_next_batch: returns the value of ``next_batch``. It is called if the checkpoint has no commit yet.
+
+        Raises CheckpointMismatchError if the file in the checkpoint is damaged.
         """
         self._key = list(key)
-        files = Files(spark, checkpoint)
         if not CheckpointReader(spark, checkpoint).batches() and (next_batch := find_next_batch()):
-            files.write(_ADOPTED, f"{time.time()}\n{next_batch}")
-        adopted_time, _, adopted_batch = (files.read(_ADOPTED) if files.exists(_ADOPTED) else "").partition("\n")
-        self._adopted_time = float(adopted_time or 0)
-        self.next_batch = int(adopted_batch or 0)
+            Files(spark, checkpoint).write(_ADOPTED, json.dumps({"time": time.time(), "next_batch": next_batch}))
+        adopted = read_json(spark, checkpoint, _ADOPTED)
+        self._adopted_time: float = adopted.get("time", 0)
+        self.next_batch: int = adopted.get("next_batch", 0)
 
     def leave_out(self, rows: DataFrame, read_known: Callable[[], DataFrame]) -> DataFrame:
         """The rows that the folder lacks. ``read_known`` reads the date and the key of all rows that it has."""

@@ -6,9 +6,12 @@ import pandas as pd
 import pytest
 from pyarrow import ArrowInvalid
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.export import move_undated
-from pipelines.sinks.parquet import overwrite_folders, remove_staging_folders
+from pipelines.sinks.parquet import ParquetSink, overwrite_folders, remove_staging_folders
 
 
 def test_folders_of_a_killed_process_are_removed(spark: SparkSession, tmp_path: Path) -> None:
@@ -27,6 +30,25 @@ def test_folders_of_a_killed_process_are_removed(spark: SparkSession, tmp_path: 
     left = {path.name for path in directory.iterdir() if path.suffix != ".crc"}
     assert {"_checkpoint", "date=2026-11-22"} == left - {"_SUCCESS"}
     assert 1 == spark.read.parquet(str(directory)).count()
+
+
+def test_a_new_checkpoint_writes_beside_the_older_rows_and_refuses_a_damaged_note_of_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """With the number of the micro-batch alone, it would replace older rows. A disk can lose the end of a file."""
+    rows = spark.sql("SELECT 1 AS value, DATE '2026-11-22' AS date, TIMESTAMP '2026-11-22 10:00:00' AS timestamp")
+    for checkpoint in ("first", "second"):
+        sink = ParquetSink(spark, str(tmp_path / "export"), str(tmp_path / checkpoint), {"value": "INT"})
+        sink.append(rows.withColumn("value", F.lit(len(checkpoint))), 0, "value")
+    written = spark.read.parquet(str(tmp_path / "export")).select("value", "batch").collect()
+    assert {(5, 0), (6, 1)} == {tuple(row) for row in written}
+
+    note = tmp_path / "second" / "adopted-table.json"
+    note.write_text(note.read_text()[:20])
+    # Before its first commit, a checkpoint writes the note again.
+    Files(spark, str(tmp_path / "second")).write("commits/0", "v1")
+    with pytest.raises(CheckpointMismatchError, match=r"second/adopted-table.json is damaged"):
+        ParquetSink(spark, str(tmp_path / "export"), str(tmp_path / "second"), {"value": "INT"})
 
 
 def test_undated_rows_of_release_0_1_get_a_date(spark: SparkSession, tmp_path: Path) -> None:
