@@ -136,7 +136,7 @@ def test_the_pipeline_needs_no_text_of_its_init_containers() -> None:
 
 def test_the_service_finds_the_driver_of_executors() -> None:
     """The documented label is that of the Service `pipeline`, and the template of the pod has its port."""
-    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "how-to" / "run-executors-as-pods.md").read_text(encoding="utf-8")
     (service,) = [each for each in documents(MANIFESTS / "stack" / "pipeline.yaml") if each["kind"] == "Service"]
     labels = dict(re.findall(r"spark\.kubernetes\.driver\.label\.(\S+)=(\S+)", guide))
     assert service["spec"]["selector"] == labels
@@ -147,7 +147,7 @@ def test_the_service_finds_the_driver_of_executors() -> None:
 
 def test_the_driver_of_executors_gets_no_other_secret() -> None:
     """Spark mounts a whole secret. The stack's secrets also have the secret of instances and the URL of the ledger."""
-    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "how-to" / "run-executors-as-pods.md").read_text(encoding="utf-8")
     ((name, folder),) = re.findall(r"spark\.kubernetes\.driver\.secrets\.(\S+)=(\S+)", guide)
     (created,) = re.findall(rf"create secret generic {name} (.*)", guide)
     files = re.findall(rf"LOYALTY_\w+_KEY_FILE={folder}/(\S+)", guide)
@@ -156,7 +156,7 @@ def test_the_driver_of_executors_gets_no_other_secret() -> None:
 
 def test_no_second_driver_starts_beside_the_first() -> None:
     """The API server refuses a second pod with the same name. A supervisor deletes only a pod that has ended."""
-    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "how-to" / "run-executors-as-pods.md").read_text(encoding="utf-8")
     (name,) = re.findall(r"--conf spark\.kubernetes\.driver\.pod\.name=(\S+)", guide)
     deleted = re.findall(r"delete pods --field-selector (\S+)", guide)
     assert [f"metadata.name={name},status.phase={phase}" for phase in ("Succeeded", "Failed")] == deleted
