@@ -234,7 +234,7 @@ def succeeds(command: Sequence[str]) -> bool:
 
 def run(command: Sequence[str], folder: str | None = None) -> None:
     if (status := subprocess.run(command, check=False, stdout=sys.stderr, cwd=folder).returncode) != 0:
-        raise SetupError(f"this command failed with status {status}: read its output above: {' '.join(command)}")
+        raise SetupError(f"`{' '.join(command)}` ended with status {status}. Its output is above")
 
 
 def make_class_archive(java: Path) -> None:

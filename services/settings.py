@@ -109,9 +109,9 @@ class Settings(BaseSettings):
     repeat_horizon: Duration = Field(
         timedelta(days=9),
         description="Time within which a second invoice of the same number is a duplicate (ISO 8601). It must be "
-        "longer than the retention of pos-invoices and hadoop. The pipeline checks this at its start. A query "
-        "remembers a number for at least twice this time, because a duplicate may wait in its topic. If you set more "
-        "than nine days, set the retention of the topic loyalty-decisions to 2.2 times this time.",
+        "at least the retention of pos-invoices and hadoop plus one segment. The pipeline checks this at its start. A "
+        "query remembers a number for at least twice this time, because a duplicate may wait in its topic. If you set "
+        "more than nine days, set the retention of the topic loyalty-decisions to 2.2 times this time.",
     )
 
     spark_master: str = Field(
@@ -164,8 +164,8 @@ class Settings(BaseSettings):
     trigger_interval: Duration = Field(
         timedelta(milliseconds=200),
         description="Shortest time between the starts of two micro-batches (ISO 8601). The loyalty query asks Kafka "
-        "for the end offsets once in this time. Each other query asks once in half of its interval, or after "
-        "two seconds if that is shorter. With an interval of more than twelve minutes, a query asks 360 times in it.",
+        "for the end offsets once in this time. Each other query asks every two seconds, or once in half of its "
+        "interval if that is shorter. With an interval of over twelve minutes, it asks 360 times in it.",
     )
     timer_interval: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=30),
@@ -205,8 +205,8 @@ class Settings(BaseSettings):
     metrics_key_file: Path | None = Field(
         None,
         description="File with the keys of the metrics of the pipeline, the ledger and the webhooks, one in each line. "
-        "A request for metrics then needs one of them as a bearer token. It must be set if metrics_host is not a "
-        "loopback address.",
+        "A request for metrics then needs one of them as a bearer token. It must be set if `LOYALTY_METRICS_HOST` is "
+        "not a loopback address.",
     )
     metrics_port: Port = Field(9108, description="Port of the pipeline's Prometheus metrics.")
     pipeline_drivers: int = Field(
@@ -223,7 +223,8 @@ class Settings(BaseSettings):
         pattern=r"^((pipeline|background|ledger|webhooks)=https?://\S+( |$))*$",
         description="URLs of the parts that run on other hosts, for `loyalty status`, `GET /v1/status` and the "
         "console, for example `pipeline=http://pipeline:9108 ledger=http://ledger:9109`. The parts are pipeline, "
-        "background (the second driver), ledger and webhooks. Default of a part: metrics_host and the part's port.",
+        "background (the second driver), ledger and webhooks. Default of a part: `LOYALTY_METRICS_HOST` and the part's "
+        "port.",
     )
 
     api_host: str = Field("127.0.0.1", description="Host on which the API listens.")
@@ -297,28 +298,30 @@ class Settings(BaseSettings):
     rate_limit: str = Field(
         "500/second",
         pattern="^[1-9][0-9]{0,8}/(second|minute|hour|day)$",
-        description="Most requests of one caller to one route of one instance, if api_access is authenticated.",
+        description="Limit of requests of one caller to one route of one instance, with "
+        "`LOYALTY_API_ACCESS=authenticated`.",
     )
     failed_login_rate: str = Field(
         "60/minute",
         pattern="^[1-9][0-9]{0,8}/(second|minute|hour|day)$",
-        description="Most requests with wrong credentials from one address to one instance, if api_access is "
-        "authenticated. Further requests get 429, unless their credentials were accepted before. Behind a proxy, set "
-        "FORWARDED_ALLOW_IPS of uvicorn to the address of the proxy. The API then uses X-Forwarded-For.",
+        description="Limit of requests with wrong credentials from one address to one instance, with "
+        "`LOYALTY_API_ACCESS=authenticated`. Further requests get 429, unless their credentials were accepted before. "
+        "Behind a proxy, set FORWARDED_ALLOW_IPS of uvicorn to the address of the proxy. The API then uses "
+        "X-Forwarded-For.",
     )
     most_requests_at_once: PositiveInt = Field(
         200,
-        description="Most concurrent requests of one caller to one instance, including long polls, if api_access is "
-        "authenticated.",
+        description="Limit of concurrent requests of one caller to one instance, including long polls, with "
+        "`LOYALTY_API_ACCESS=authenticated`.",
     )
     most_event_streams: PositiveInt = Field(
-        100, description="Most open event streams of one caller on one API instance."
+        100, description="Limit of open event streams of one caller on one API instance."
     )
     cors_origins: str = Field(
         "",
         pattern=r"^(https?://[^,\s/]+(,https?://[^,\s/]+)*)?$",
-        description="Origins of web pages that may call the API, separated by commas, if api_access is authenticated. "
-        "Unset: none.",
+        description="Origins of web pages that may call the API, separated by commas, with "
+        "`LOYALTY_API_ACCESS=authenticated`. Unset: none.",
     )
     state_dir: Path = Field(
         Path("var/state"), description="Folder of the local state stores of the API. Each process needs its own folder."
@@ -327,8 +330,8 @@ class Settings(BaseSettings):
     application_server: str | None = Field(
         None,
         pattern=r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$",
-        description="URL at which peers reach this instance. Unset: http:// (with api_certificate_file https://) with "
-        "api_host and api_port.",
+        description="URL at which peers reach this instance. Unset: http:// (with `LOYALTY_API_CERTIFICATE_FILE` "
+        "https://) with `LOYALTY_API_HOST` and `LOYALTY_API_PORT`.",
     )
     standby_replicas: NonNegativeInt = Field(1, description="Number of standbys for each partition.")
     session_timeout: Annotated[timedelta, IsIso] = Field(
@@ -341,7 +344,7 @@ class Settings(BaseSettings):
     top_customers_threshold: Decimal = Field(
         TOP_CUSTOMERS_THRESHOLD,
         allow_inf_nan=False,
-        description="Points from which on a customer is in the store top-customers. A new value rebuilds the store.",
+        description="Points that a customer needs to be in the store top-customers. A new value rebuilds the store.",
     )
 
     ledger_url: str = Field(
@@ -349,7 +352,7 @@ class Settings(BaseSettings):
         description="URL of the ledger database: sqlite:///file or postgresql://user@host/name.",
     )
     ledger_metrics_port: Port = Field(
-        9109, description="Port of the metrics and health of `loyalty ledger run`, on metrics_host."
+        9109, description="Port of the metrics and health of `loyalty ledger run`, on `LOYALTY_METRICS_HOST`."
     )
     pseudonym_key_file: Path = Field(
         Path("var/pseudonym.key"),
@@ -364,7 +367,9 @@ class Settings(BaseSettings):
     )
 
     webhooks_file: Path = Field(Path("webhooks.yaml"), description="File with the endpoints of `loyalty webhooks`.")
-    webhooks_metrics_port: Port = Field(9110, description="Port of the metrics of `loyalty webhooks`, on metrics_host.")
+    webhooks_metrics_port: Port = Field(
+        9110, description="Port of the metrics of `loyalty webhooks`, on `LOYALTY_METRICS_HOST`."
+    )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO",
@@ -382,9 +387,9 @@ class Settings(BaseSettings):
         file = info.data.get("kafka_sasl_password_file", "refused")
         has_file = info.field_name == "kafka_sasl_password" and file is not None
         if needs_proof and value is None and not has_file:
-            raise ValueError(
-                f"must be set, because LOYALTY_KAFKA_SECURITY_PROTOCOL is {info.data['kafka_security_protocol']}"
-            )
+            protocol = info.data["kafka_security_protocol"]
+            choice = "LOYALTY_KAFKA_SASL_PASSWORD_FILE or this variable " * (info.field_name == "kafka_sasl_password")
+            raise ValueError(f"{choice}must be set, because LOYALTY_KAFKA_SECURITY_PROTOCOL is {protocol}")
         if value is not None and has_file:
             raise ValueError("cannot be set together with LOYALTY_KAFKA_SASL_PASSWORD_FILE: remove one of them")
         return value

@@ -168,8 +168,8 @@ class MethodNotAllowed(
 
 
 class UnreadableRequest(BadRequest, code="unreadable-request", title="The request cannot be read"):
-    """The request does not follow HTTP/1.1, has an unknown method, or has no header Host or two of them. Or its path
-    and query are not percent-encoded UTF-8, contain a #, or have more than 65,535 characters. Correct the request.
+    """Send an HTTP/1.1 request with a known method and one header Host. Path and query must be percent-encoded UTF-8
+    without a #, and have at most 65,535 characters.
     """
 
 

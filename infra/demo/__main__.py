@@ -213,4 +213,6 @@ def _wait_for_the_user(stack: LocalStack | ContainerStack, result: Result) -> No
 
 if __name__ == "__main__":
     interrupt_on_signals()
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command()(main)
+    app(prog_name="loyalty demo")

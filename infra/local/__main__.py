@@ -25,7 +25,7 @@ app = typer.Typer(
     help="The local stack: Kafka, the pipeline, one API instance, the ledger, and the webhooks if they have a file.",
 )
 
-_KNOWN_ERRORS = (ProcessFailedError, ValueError, JavaNotFoundError, jars.JarsError)
+_KNOWN_ERRORS = (ProcessFailedError, JavaNotFoundError, jars.JarsError)
 
 console = Console(emoji=False)
 
@@ -90,7 +90,8 @@ def _stack(directory: str | None) -> LocalStack:
     settings = read_settings()
     if not folders.IS_CHECKOUT:
         settings = settings.model_copy(update={"spark_jars_dir": jars.folder("spark")})
-    return LocalStack(home / "var", settings)
+    with clear_errors():
+        return LocalStack(home / "var", settings)
 
 
 def _start(directory: str | None, *, as_json: bool, services: Sequence[Service] | None = None) -> LocalStack:

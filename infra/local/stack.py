@@ -20,6 +20,7 @@ from infra.local.ports import HOST, api_url_of, free_port, url_of
 from infra.local.processes import ManagedProcess, ProcessFailedError, locked
 from services.api_keys.keys import Scope, new_key
 from services.api_keys.topic import keep_key
+from services.errors import SettingsError
 from services.messaging.administration import create_topics
 from services.settings import Settings
 from services.start_up import StartUpError, require_port
@@ -293,13 +294,14 @@ def _queries(*names: str) -> tuple[str, ...]:
 
 def _local_port(settings: Settings) -> int:
     if settings.kafka_security_protocol != "PLAINTEXT":
-        raise ValueError(
-            "the local stack starts its own Kafka, which is not secured: unset LOYALTY_KAFKA_SECURITY_PROTOCOL"
+        raise SettingsError(
+            f"LOYALTY_KAFKA_SECURITY_PROTOCOL is {settings.kafka_security_protocol}, but `loyalty up` starts its own "
+            "Kafka without security: unset LOYALTY_KAFKA_SECURITY_PROTOCOL"
         )
     host, _, port = settings.kafka_bootstrap_servers.rpartition(":")
     if host not in (HOST, "localhost") or not port.isdigit():
-        raise ValueError(
-            f"the local stack starts its own Kafka: set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to {HOST}:port instead of "
-            f"{settings.kafka_bootstrap_servers}"
+        raise SettingsError(
+            f"LOYALTY_KAFKA_BOOTSTRAP_SERVERS is {settings.kafka_bootstrap_servers}, but `loyalty up` starts its own "
+            f"Kafka: set {HOST}:PORT"
         )
     return int(port)

@@ -79,8 +79,8 @@ def _explain(checkpoint: str, lost: Mapping[LostRecords, str], replaced: Collect
         )
     reasons = "; ".join(f"{why} {records}" for records, why in lost.items())
     return (
-        f"the query with the checkpoint {checkpoint} would skip records: {reasons}. With "
-        "LOYALTY_ACCEPT_DATA_LOSS=true the query continues without them; see docs/how-to/manage-checkpoints.md"
+        f"the query with the checkpoint {checkpoint} would skip records: {reasons}. First read "
+        "docs/how-to/manage-checkpoints.md. With LOYALTY_ACCEPT_DATA_LOSS=true the query continues without them"
     )
 
 

@@ -22,6 +22,7 @@ from services.messaging.administration import max_record_age
 from services.messaging.schema_ids import SchemaIds
 from services.messaging.topic_reader import Offsets
 from services.settings import Settings
+from services.yaml_files.scalars import in_iso
 
 SHUFFLE_PARTITIONS = "shuffle_partitions"
 """A setting, and the value of the manifest."""
@@ -168,8 +169,9 @@ def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
     age = max_record_age(topic, settings)
     if age is None or age > settings.repeat_horizon:
         raise SettingsError(
-            f"records stay in {settings.name_of(topic)} for {age or 'ever'}, but LOYALTY_REPEAT_HORIZON is "
-            f"{settings.repeat_horizon}: the query would forget old invoices too early and count their duplicates. "
+            f"records stay in {settings.name_of(topic)} for {in_iso(age) if age else 'ever'}, but "
+            f"LOYALTY_REPEAT_HORIZON is {in_iso(settings.repeat_horizon)}: the query would forget old invoices too "
+            "early and count their duplicates. "
             "Set a longer LOYALTY_REPEAT_HORIZON or a shorter retention of the topic"
         )
 

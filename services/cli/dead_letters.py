@@ -94,7 +94,11 @@ def replay(
         letters = DeadLetters(settings, letter_filter, since)
         found, missing, left_out = replaying.topics_of(settings, letters, positions, since)
         if missing:
-            stop(f"there is no dead letter at {', '.join(map(str, missing))}: nothing was published")
+            places = ", ".join(map(str, missing))
+            stop(
+                f"there is no dead letter at {places}: nothing was published. `loyalty dead-letters list` shows the "
+                "positions"
+            )
         published = 0
         if not dry_run:
             with audited(

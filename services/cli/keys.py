@@ -150,7 +150,10 @@ def _readable_keys(settings: Settings) -> Iterator[None]:
         try:
             yield
         except UndecodableError as error:
-            stop(f"the topic {settings.topic_prefix}api-keys has a record that is no API key: {error}")
+            stop(
+                f"the topic {settings.topic_prefix}api-keys has a record that is no API key: {error}. Use the newest "
+                "release, or find out who else writes to the topic"
+            )
 
 
 def _now() -> int:

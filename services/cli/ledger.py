@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True, help="The ledger: all entries of all acc
 
 @app.command("run")
 def run(*, as_json: AsJsonLines = False) -> None:
-    """Append the records of the topic loyalty to the database. If several processes run, only one of them appends."""
+    """Append the records of the topic loyalty to the database. Several processes append each entry once."""
     replace_process("services.ledger", [], log_json=as_json)
 
 
@@ -92,7 +92,7 @@ def _clear_errors() -> Iterator[None]:
             "cannot read the ledger: check LOYALTY_LEDGER_URL, and start `loyalty ledger run` once to create the tables"
         )
     except DBAPIError as error:
-        stop(f"the database of the ledger failed: {error.orig}")
+        stop(f"the database of the ledger failed: {error.orig}; remove the cause, and run the command again")
 
 
 @contextmanager

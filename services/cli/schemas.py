@@ -38,7 +38,8 @@ def check(files: Files = None, *, as_json: AsJson = False) -> None:
     for file, text in drafts:
         name = schemas.record_name(file.name)
         if name not in records:
-            stop(f"{file}: there is no record {name}: name the file after one of {', '.join(records)}", MISUSED)
+            known = ", ".join(records)
+            stop(f"{file}: the name of the file is not RECORD.avsc: RECORD is one of {known}", MISUSED)
         with clear_errors():
             problems += [f"{file} {line}" for line in broken_by(name, text, ids)]
     lines = problems or [

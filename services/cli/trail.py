@@ -28,7 +28,10 @@ def trail(
         try:
             found = heapq.nlargest(limit, filter(is_wanted, read_trail(settings)), key=lambda each: each["ActionTime"])
         except UndecodableError as error:
-            stop(f"the topic {settings.topic_prefix}audit-trail has a record that cannot be decoded: {error}")
+            stop(
+                f"the topic {settings.topic_prefix}audit-trail has a record that cannot be decoded: {error}. Use the "
+                "newest release, or find out who else writes to the topic"
+            )
     records = found[::-1]
     rows = (
         (

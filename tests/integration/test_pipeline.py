@@ -278,7 +278,7 @@ def test_a_horizon_shorter_than_the_retention_is_refused(spark, settings):
     """The query would drop records older than the horizon as late, so retention must be shorter."""
     from datetime import timedelta
 
-    with pytest.raises(SettingsError, match="8 days"):
+    with pytest.raises(SettingsError, match="for P8D, but LOYALTY_REPEAT_HORIZON is P7D"):
         run_to_the_end(spark, settings.model_copy(update={"repeat_horizon": timedelta(days=7)}), FAN_OUT)
 
 

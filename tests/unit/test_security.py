@@ -95,7 +95,10 @@ def test_quotes_in_a_password_are_escaped(till, folder):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"PROTOCOL": "SASL_SSL", "USERNAME": "till"}, "KAFKA_SASL_PASSWORD: .*must be set, because .*SASL_SSL"),
+        (
+            {"PROTOCOL": "SASL_SSL", "USERNAME": "till"},
+            "KAFKA_SASL_PASSWORD: LOYALTY_KAFKA_SASL_PASSWORD_FILE or this variable must be set, because .*SASL_SSL",
+        ),
         ({"PROTOCOL": "SASL_SSL", "PASSWORD": "x"}, "KAFKA_SASL_USERNAME: .*must be set, because .*SASL_SSL"),
         ({"PASSWORD_FILE": "/nowhere", "PROTOCOL": "SASL_SSL", "USERNAME": "till"}, "/nowhere: No such file"),
         ({"PASSWORD_FILE": __file__, "PASSWORD": "x"}, "KAFKA_SASL_PASSWORD: .*cannot be set together"),
@@ -130,7 +133,7 @@ def test_a_password_is_forwarded_and_never_printed(monkeypatch):
 
 def test_the_local_stack_refuses_security_settings(tmp_path, till):
     """The local stack refuses settings for a secured Kafka before it starts."""
-    with pytest.raises(ValueError, match="unset LOYALTY_KAFKA_SECURITY_PROTOCOL"):
+    with pytest.raises(SettingsError, match="unset LOYALTY_KAFKA_SECURITY_PROTOCOL"):
         LocalStack(tmp_path, till)
 
 

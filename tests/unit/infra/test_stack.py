@@ -25,6 +25,7 @@ from infra.local.ports import HOST
 from infra.local.processes import ManagedProcess
 from infra.local.stack import LocalStack, Service, environment_of, private_settings
 from pipelines.runtime.query_table import QUERIES
+from services.errors import SettingsError
 from services.settings import Settings
 from services.start_up import StartUpError
 
@@ -178,8 +179,15 @@ def test_a_stop_gives_the_second_driver_the_time_of_its_batches(tmp_path: Path, 
 @pytest.mark.parametrize("servers", ["kafka.example:9092", "127.0.0.1:9092,127.0.0.1:9093", "127.0.0.1"])
 def test_the_local_stack_refuses_another_kafka(tmp_path: Path, servers: str) -> None:
     """The stack refuses settings of another Kafka instead of ignoring them."""
-    with pytest.raises(ValueError, match=r"set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to 127\.0\.0\.1:port"):
+    with pytest.raises(SettingsError, match=r"LOYALTY_KAFKA_BOOTSTRAP_SERVERS is .*: set 127\.0\.0\.1:PORT"):
         LocalStack(tmp_path, Settings(kafka_bootstrap_servers=servers))
+
+
+def test_wrong_settings_of_the_local_stack_give_status_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the command changes the folder
+    monkeypatch.setenv("LOYALTY_KAFKA_BOOTSTRAP_SERVERS", "kafka.example:9092")
+    result = CliRunner().invoke(app, ["down", "--dir", str(tmp_path)])
+    assert (2, True) == (result.exit_code, result.stderr.startswith("error: LOYALTY_KAFKA_BOOTSTRAP_SERVERS is kafka"))
 
 
 def test_kafka_starts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
