@@ -10,7 +10,6 @@ from schemas.topics import LOYALTY_PROGRAMMES
 from services.boot_clock import boot_seconds
 from services.messaging.clients import consumer, replaced_if_lost
 from services.messaging.publishing import BROKER_TIMEOUT, PublishError, find_topic
-from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.programmes.topic import published_versions
 from services.settings import Settings
 
@@ -23,7 +22,7 @@ _SHORTEST_NOTICE = timedelta(seconds=10)
 
 
 class ProgrammeUnknownError(RuntimeError):
-    """Kafka or the Schema Registry has not answered for so long that an unknown version may be in force."""
+    """Kafka has not answered for so long that an unknown version may be in force."""
 
 
 class ProgrammeWatch:
@@ -47,34 +46,34 @@ class ProgrammeWatch:
         self._end = self._end_offset(BROKER_TIMEOUT)
         self._versions = len(published_versions(settings))
         self._checked = boot_seconds()
-        self._away: str | None = None
+        self._is_away = False
 
     def has_changed(self) -> bool:
         """Whether a version was added since the last call.
 
         Raises ProgrammeUnknownError if the topic could not be read for the time of the notice. Otherwise the queries
-        could use an outdated version. Raises ProgrammeError if a new version cannot be read.
+        could use an outdated version. Raises ProgrammeError if a new version cannot be read, and
+        SchemaRegistryUnavailableError at once: Kafka still delivers events, and the new version may decide soon.
         """
         now = boot_seconds()
         try:
             end = self._end_offset(_TIMEOUT)
             versions = self._versions if end == self._end else len(published_versions(self._settings))
-        except (KafkaException, PublishError, SchemaRegistryUnavailableError) as error:
-            who = "the Schema Registry" if isinstance(error, SchemaRegistryUnavailableError) else "Kafka"
+        except (KafkaException, PublishError) as error:
             if now - self._checked > self._notice:
                 raise ProgrammeUnknownError(
-                    f"{who} has not answered for {now - self._checked:.0f} s. This is longer than "
+                    f"Kafka has not answered for {now - self._checked:.0f} s. This is longer than "
                     "LOYALTY_PROGRAMME_NOTICE, so a version of the programme that is not known here may be in effect. "
-                    "Start the pipeline again when it answers: the queries continue where they were"
+                    "Start the pipeline again when Kafka answers: it continues where it was"
                 ) from error
-            if not self._away:
-                log.warning("%s does not answer", who, reason=str(error))
-                self._away = who
+            if not self._is_away:
+                log.warning("Kafka does not answer", brokers=self._settings.kafka_bootstrap_servers)
+                self._is_away = True
             self._consumer = replaced_if_lost(self._consumer, self._new_consumer, self._settings)
             return False
-        if self._away:
-            log.info("%s answers again", self._away)
-            self._away = None
+        if self._is_away:
+            log.info("Kafka answers again")
+            self._is_away = False
         # This time includes the read of the versions.
         is_new, seconds = versions != self._versions, boot_seconds() - self._checked
         if is_new and seconds > self._notice:

@@ -40,8 +40,8 @@ class OlderRows:
         if not CheckpointReader(spark, checkpoint).batches() and (next_batch := find_next_batch()):
             Files(spark, checkpoint).write(_ADOPTED, json.dumps({"time": time.time(), "next_batch": next_batch}))
         adopted = read_json(spark, checkpoint, _ADOPTED)
-        self._adopted_time: float = adopted.get("time", 0)
-        self.next_batch: int = adopted.get("next_batch", 0)
+        self._adopted_time: float = adopted["time"] if adopted else 0
+        self.next_batch: int = adopted["next_batch"] if adopted else 0
 
     def leave_out(self, rows: DataFrame, read_known: Callable[[], DataFrame]) -> DataFrame:
         """The rows that the folder lacks. ``read_known`` reads the date and the key of all rows that it has."""

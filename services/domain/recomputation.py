@@ -64,7 +64,7 @@ def recompute(
             _apply_due_changes(settled, entry, programmes)
         elif (entry.event_id, entry.time) not in applied:  # an event can have several entries
             applied.add((entry.event_id, entry.time))
-            if event := copies.take(entry):
+            if event := copies.take(entry, memory):
                 if isinstance(event, Absorb) and entry.kind is Kind.MOVED_IN:
                     absorbed += [(number, entry) for number in event.part.returns]
                     unrecorded = [each for each in unrecorded if not _came_with(event.part, each, memory)]
@@ -302,18 +302,25 @@ class _Copies:
             first += sorted(candidates, key=lambda event: event.append_time)[:1]
         return first
 
-    def take(self, entry: Entry) -> Event | None:
+    def take(self, entry: Entry, memory: int) -> Event | None:
         """Removes and returns the event of the entry: the copy with the time of the entry, or else the first copy.
 
-        The event gets the time of the entry, which is the append time of the copy that counted. Only an archive lacks
-        this copy: it drops duplicates by itself, and may have kept an earlier copy. A copy with the time of another
-        entry is the event of that entry: a rebuild has sent a lost command again. A ``Reserve`` says whether the entry
-        shows that it was accepted.
+        The event gets the time of the entry, which is the append time of the copy that counted. An archive can lack
+        this copy: it drops duplicates by itself, and may have kept another one. A copy with the time of another entry
+        is the event of that entry: a rebuild has sent a lost command again. A ``Reserve`` says whether the entry shows
+        that it was accepted.
+
+        Args:
+            memory: how long accounts remember an id, in milliseconds. A copy outside of this time is another event.
         """
         copies = [
             copy
             for copy in self._waiting.get(entry.event_id, ())
-            if copy.append_time == entry.time or (copy.event_id, copy.append_time) not in self._decided
+            if copy.append_time == entry.time
+            or (
+                (copy.event_id, copy.append_time) not in self._decided
+                and entry.time - EVENT_MEMORY <= copy.append_time <= entry.time + memory
+            )
         ]
         if not copies:
             return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from pipelines.runtime import programme_watch
 from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
 from pipelines.runtime.query_table import QUERIES
-from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 
 
@@ -124,30 +123,6 @@ def test_a_slow_read_of_the_versions_counts_as_a_pause(broker: Broker, monkeypat
 def test_queries_that_select_by_customer_type_start_again() -> None:
     """The archive too: with the types of an old version it would skip customers of a new type."""
     assert {"loyalty", "archive"} == {name for name, query in QUERIES.items() if query.reads_programme}
-
-
-def test_an_absent_schema_registry_is_tolerated_for_the_notice(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a new version needs the registry. It may start again just then."""
-    watch = ProgrammeWatch(Settings(programme_notice=timedelta(seconds=60)))
-    broker.end += 1
-    answers: list[Any] = [SchemaRegistryUnavailableError("connection refused")] * 2 + [[None, None]]
-
-    def read(_: Settings) -> Any:
-        if isinstance(answer := answers.pop(0), Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(programme_watch, "published_versions", read)
-    with capture_logs() as lines:
-        assert [False, False, True] == [watch.has_changed() for _ in range(3)]
-    assert ["the Schema Registry does not answer", "the Schema Registry answers again"] == [
-        each["event"] for each in lines
-    ]
-    answers.append(SchemaRegistryUnavailableError("connection refused"))
-    broker.end += 1
-    broker.now += 61
-    with pytest.raises(ProgrammeUnknownError, match="the Schema Registry has not answered for 61 s"):
-        watch.has_changed()
 
 
 def test_an_outage_is_logged_once_at_its_begin_and_at_its_end(broker: Broker) -> None:

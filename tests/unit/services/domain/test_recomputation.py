@@ -15,6 +15,7 @@ from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import (
     Absorb,
+    Adjust,
     Block,
     Erase,
     Forward,
@@ -83,6 +84,29 @@ def test_an_event_counts_at_the_time_of_its_entry():
 
     assert history.entries == recomputed.settled.entries
     assert history.account == recomputed.late.account
+
+
+def test_a_purchase_after_the_memory_is_not_the_event_of_an_old_entry():
+    """Retention has deleted the first purchase. The second one has the same number and no entry yet: it counts once."""
+    history = processed([[bought(1, 0)]], PROGRAMMES)
+
+    recomputed = recompute(CARD, [bought(1, 400 * DAY, 70)], history.entries, PROGRAMMES)
+
+    assert history.entries == recomputed.without_event
+    assert [140] == [entry.points for entry in recomputed.late.entries if entry.event_id]
+
+
+def test_a_copy_of_a_command_does_not_count_for_an_entry_that_is_much_newer():
+    """A forged entry must not count the copy that a caller has sent for safety."""
+    first = Adjust(append_time=START, command_id="C", points=5_000)
+    history = processed([[first]], PROGRAMMES)
+    forged = replace(history.entries[0], sequence=2, time=START + 11 * DAY)
+    copy = replace(first, append_time=START + 5 * 60_000)
+
+    recomputed = recompute(CARD, [first, copy], [*history.entries, forged], PROGRAMMES)
+
+    assert [forged] == recomputed.without_event
+    assert 5_000 == recomputed.late.account.total
 
 
 def test_events_without_record_come_last_and_are_named():
