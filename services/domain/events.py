@@ -1,4 +1,4 @@
-"""Events that change an account: purchases from tills, and commands. Times are milliseconds since the epoch."""
+"""Events that change an account: invoices from tills, and commands. Times are milliseconds since the epoch."""
 
 import hashlib
 from collections.abc import Sequence
@@ -35,7 +35,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """The part of an invoice that points depend on.
+    """The part of an invoice that points depend on. The invoice can be a sale, a return or an exchange.
+
+    Its record is named Purchase too, and the archive keeps records of this name.
 
     Attributes:
         append_time: the time at which the broker appended the record.

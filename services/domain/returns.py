@@ -1,9 +1,11 @@
-"""What a return is. Sales, the history for analysts and the accounts use this one definition.
+"""What a return is. Sales, the history for analysts and the accounts follow this one definition.
 
 An invoice that names its original is a return, whatever sign its amounts have: some tills send returns as positive
 amounts. It is an exchange if some of its lines are returned and others are sold. A negative line is returned. A
 positive line is sold, except if it takes back a discount of the original: then it belongs to the returned lines.
 An invoice without an original is a return if its total is negative. Its negative lines alone are discounts.
+
+``pipelines.columns.returns`` has this definition as Spark columns, and tests/spark/test_parity.py compares both.
 """
 
 from collections.abc import Collection
