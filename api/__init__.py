@@ -1,0 +1,1 @@
+"""The HTTP API. ``python -m api`` runs one instance."""

@@ -1,0 +1,1 @@
+"""Programs that measure the system. ``make bench-…`` runs them."""

@@ -1,0 +1,1 @@
+"""Everything that runs in Spark: the queries (``python -m pipelines``), the audit and the rebuild."""

@@ -1,0 +1,1 @@
+"""The web console: pages that show responses of the API."""

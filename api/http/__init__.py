@@ -1,0 +1,1 @@
+"""HTTP itself: the server, parameters, bodies, responses, problems, metrics and the OpenAPI document."""

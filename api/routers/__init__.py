@@ -1,0 +1,1 @@
+"""The routes. They call the other packages."""

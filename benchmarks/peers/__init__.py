@@ -1,0 +1,1 @@
+"""Compares the pipeline and the API with other systems (``make bench-peers``)."""

@@ -1,1 +1,1 @@
-
+"""The stack in containers, for the demo and the tests."""

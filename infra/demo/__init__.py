@@ -1,0 +1,1 @@
+"""``make demo``: sends a trading day, and compares all outputs with an independent oracle."""

@@ -1,0 +1,1 @@
+"""The images: Dockerfiles, their scripts, and the health check of containers."""

@@ -1,0 +1,1 @@
+"""The stack as processes of one machine: the broker, the pipeline, API instances, the ledger and webhooks."""

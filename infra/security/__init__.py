@@ -1,0 +1,1 @@
+"""Certificates and passwords of a secured Kafka."""

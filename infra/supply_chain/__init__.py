@@ -1,0 +1,1 @@
+"""The dependencies of the project: its components, advisories and SBOMs."""

@@ -1,0 +1,1 @@
+"""Functions that make Spark columns. They call the rules of ``services``."""

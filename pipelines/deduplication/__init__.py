@@ -1,0 +1,1 @@
+"""Remembers identities, and drops repeats."""

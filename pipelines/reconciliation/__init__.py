@@ -1,0 +1,1 @@
+"""``loyalty audit``, ``loyalty rebuild`` and ``loyalty returns``."""

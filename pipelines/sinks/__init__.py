@@ -1,0 +1,1 @@
+"""Where queries write: Kafka, Parquet and Delta."""

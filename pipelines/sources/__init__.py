@@ -1,0 +1,1 @@
+"""What queries read: Kafka, and the clock of the loyalty query."""

@@ -1,0 +1,1 @@
+"""How the API derives the id of a command, and publishes the command after its mark."""

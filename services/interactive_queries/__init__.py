@@ -1,0 +1,1 @@
+"""The group of API instances: which instance owns a partition, and reads of the local copies."""

@@ -1,0 +1,1 @@
+"""The file with points from another system that ``loyalty import`` reads."""

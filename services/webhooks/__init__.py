@@ -1,0 +1,1 @@
+"""The process that delivers notifications to the endpoints of a file."""

@@ -1,0 +1,1 @@
+"""Reads YAML files strictly, and names the line of each problem."""

@@ -1,0 +1,1 @@
+"""The state of one account, and how events and timers change it. ``processor`` is the entry."""

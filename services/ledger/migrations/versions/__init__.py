@@ -1,0 +1,1 @@
+"""The versions of the ledger's schema, one module for each."""
