@@ -15,7 +15,7 @@ from services.messaging.headers import LARGEST_VALUE, TOO_LARGE
 FAULT = "a fault of the pipeline: report it, and replay the record after it is fixed"
 """The reason of a value for which the rules raise an error."""
 
-LONGEST_TEXT = 2 * 2**20
+LARGEST_TEXT_BYTES = 2 * 2**20
 """The largest number of bytes of a text. Spark refuses to read a longer text (pipelines.runtime.session)."""
 
 KnownSchemas = Mapping[int, str]
@@ -150,7 +150,7 @@ def _complete(judge: Judge, name: str) -> Judge:
             return Verdict(TOO_LARGE)
         try:
             verdict = judge(value, key, read)
-            is_long = value is not None and len(value) > LONGEST_TEXT
+            is_long = value is not None and len(value) > LARGEST_TEXT_BYTES
             if is_long and verdict.reason is None and _has_longer_text(verdict.record):
                 return verdict._replace(reason=avro.not_of_its_schema(name))
         except MemoryError:
@@ -164,10 +164,11 @@ def _complete(judge: Judge, name: str) -> Judge:
 
 
 def _has_longer_text(value: Any) -> bool:
-    """Whether a record contains text or bytes longer than LONGEST_TEXT."""
+    """Whether a record contains text or bytes longer than LARGEST_TEXT_BYTES."""
     if isinstance(value, dict | list):
         return any(map(_has_longer_text, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, str | bytes) and len(value.encode() if isinstance(value, str) else value) > LONGEST_TEXT
+    in_bytes = value.encode() if isinstance(value, str) else value
+    return isinstance(in_bytes, bytes) and len(in_bytes) > LARGEST_TEXT_BYTES
 
 
 def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] | None = None) -> Judge:

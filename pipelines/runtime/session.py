@@ -20,7 +20,7 @@ from pipelines.runtime.temporary_folder import TemporaryFolder, temporary_folder
 from pipelines.sinks import delta
 from services.settings import Settings
 from services.start_up import StartUpError, local_folder
-from services.verdicts import LONGEST_TEXT
+from services.verdicts import LARGEST_TEXT_BYTES
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 
@@ -56,8 +56,8 @@ _AVRO_OPTIONS = " ".join(
     f"-Dorg.apache.avro.{name}={value}"
     for name, value in {
         # The length precedes a text or an array. Corrupt bytes could contain a length of gigabytes and end the process.
-        "limits.string.maxLength": LONGEST_TEXT,
-        "limits.bytes.maxLength": LONGEST_TEXT,
+        "limits.string.maxLength": LARGEST_TEXT_BYTES,
+        "limits.bytes.maxLength": LARGEST_TEXT_BYTES,
         "limits.collectionItems.maxLength": 100_000,
         # Avro's fast reader never forgets a schema (AVRO-4253), and Spark parses a schema in every task. At 200
         # invoices/s the heap was full after 40 minutes.

@@ -12,7 +12,7 @@ from pydantic import PlainValidator
 Value = TypeVar("Value")
 Word = TypeVar("Word", bound=StrEnum)
 
-LONGEST_TEXT = 200
+_LONGEST_TEXT = 200
 
 _DECIMAL = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -120,8 +120,8 @@ def member(words: type[Word]) -> Callable[[str], Word]:
 
 def text(value: str) -> str:
     """Checks that the text is printable and not too long."""
-    if len(value) > LONGEST_TEXT or not value.isprintable() or value != value.strip():
-        raise ValueError(f"{_quoted(value)} is not a text of at most {LONGEST_TEXT} printable characters")
+    if len(value) > _LONGEST_TEXT or not value.isprintable() or value != value.strip():
+        raise ValueError(f"{_quoted(value)} is not a text of at most {_LONGEST_TEXT} printable characters")
     return value
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from schemas import topics
 from services.messaging.avro import header, record_decoder, record_encoder
-from services.verdicts import LONGEST_TEXT, judge_of, judge_of_plain, judge_with_body
+from services.verdicts import LARGEST_TEXT_BYTES, judge_of, judge_of_plain, judge_with_body
 from tests.support.builders import IDS
 from tests.support.examples import examples
 from tests.support.mutations import damaged_invoices
@@ -98,8 +98,8 @@ def test_a_worker_without_memory_makes_no_decision(monkeypatch: pytest.MonkeyPat
 
 def test_a_text_that_spark_refuses_has_a_reason() -> None:
     """Queries that read values in Python and in Java must decide alike."""
-    longest = {**INVOICE, "DeliveryAddress": {"AddressLine": "a" * LONGEST_TEXT}}
-    longer = {**INVOICE, "DeliveryAddress": {"AddressLine": "a" * (LONGEST_TEXT + 1)}}
+    longest = {**INVOICE, "DeliveryAddress": {"AddressLine": "a" * LARGEST_TEXT_BYTES}}
+    longer = {**INVOICE, "DeliveryAddress": {"AddressLine": "a" * (LARGEST_TEXT_BYTES + 1)}}
     judge = judge_of(topics.POS_INVOICES, KNOWN)
     assert judge(json.dumps(longest).encode(), None).reason is None
     assert "not an Avro PosInvoice of its schema id" == judge(json.dumps(longer).encode(), None).reason
