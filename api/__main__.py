@@ -42,10 +42,10 @@ from services.settings import Settings, read_settings
 from services.start_up import require_port, require_writable
 from services.state_stores import catalogue
 from services.state_stores.history import read_key
-from services.state_stores.materialiser import Materialiser
+from services.state_stores.materialiser import LocalStores, Materialiser
 from services.state_stores.memory import open_memory
 from services.state_stores.rocksdb import StateDirectory, rocksdb_options
-from services.state_stores.store import LocalStores, StateStore, state_stores
+from services.state_stores.store import StateStore, state_stores
 from services.state_stores.waiters import SequenceWaiters
 from services.tls import Certificate, certificate_of, client_context
 

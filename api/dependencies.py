@@ -26,7 +26,8 @@ from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.reports import PeerReports
 from services.ledger.queries import LedgerQueries
 from services.state_stores import catalogue
-from services.state_stores.store import LocalStores, StateStore
+from services.state_stores.materialiser import LocalStores
+from services.state_stores.store import StateStore
 
 
 class Dependencies:

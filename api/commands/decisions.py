@@ -19,7 +19,8 @@ from services.domain.account.model import EVENT_MEMORY
 from services.domain.formats import from_time_text
 from services.state_stores import catalogue
 from services.state_stores.definition import ReadConsistency
-from services.state_stores.store import LocalStores, StateStore
+from services.state_stores.materialiser import LocalStores
+from services.state_stores.store import StateStore
 
 GRACE_SECONDS = 0.9
 """A client that waits for t seconds gets a response after at most t + 1 seconds. In the last second an instance

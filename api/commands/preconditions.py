@@ -14,7 +14,7 @@ from api.security.permissions import caller_of
 from services.commands.log import PENDING
 from services.domain.events import Adjust, Block, Capture, Command, Merge, Replace, Reserve, Transfer, Unblock, Void
 from services.state_stores import catalogue
-from services.state_stores.store import LocalStores
+from services.state_stores.materialiser import LocalStores
 
 _LOOKUP_SECONDS = 0.6
 """The part of ``decisions.GRACE_SECONDS`` for these lookups, before the command is written. It is enough to ask a

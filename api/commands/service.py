@@ -52,7 +52,7 @@ from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.state_stores import catalogue
 from services.state_stores.definition import ReadConsistency, VersionedValue
-from services.state_stores.store import LocalStores
+from services.state_stores.materialiser import LocalStores
 
 log = structlog.get_logger(__name__)
 

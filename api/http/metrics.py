@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from services.state_stores.contract import StoreError
-from services.state_stores.store import LocalStores
+from services.state_stores.materialiser import LocalStores
 from services.state_stores.task import StoreTask
 
 # A local read takes well under a millisecond, a long poll up to 30 s.

@@ -13,7 +13,7 @@ from api.schemas.health import Liveness, Readiness
 from api.security.permissions import needs
 from services.api_keys.keys import Scope
 from services.state_stores.contract import StoreError
-from services.state_stores.store import LocalStores
+from services.state_stores.materialiser import LocalStores
 from services.state_stores.task import StoreTask
 
 router = APIRouter(tags=["operations"])

@@ -8,7 +8,8 @@ from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.settings import Settings
 from services.state_stores.assignment import ChangelogPartition, Role
-from services.state_stores.store import LocalStores, StateStore
+from services.state_stores.materialiser import LocalStores
+from services.state_stores.store import StateStore
 from services.state_stores.task import StoreTask
 
 

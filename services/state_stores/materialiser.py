@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
@@ -344,3 +345,12 @@ class Materialiser:
             end_offset = self._reader.end_offset(*partition)
             for task in self._tasks(partition):
                 task.progress.end_offset = max(task.progress.end_offset, end_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStores:
+    """The stores of this process by name, the materialiser that updates them, and the requests that wait for them."""
+
+    by_name: Mapping[str, StateStore]
+    materialiser: Materialiser
+    waiters: SequenceWaiters

@@ -3,9 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import structlog
 from confluent_kafka import murmur2
@@ -15,10 +13,6 @@ from services.state_stores.changelog import Changelog
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StoredValues, StorePartition
 from services.state_stores.definition import StoreDefinition, VersionedValue
 from services.state_stores.task import StoreTask, TaskProgress
-from services.state_stores.waiters import SequenceWaiters
-
-if TYPE_CHECKING:
-    from services.state_stores.materialiser import Materialiser  # it imports this module
 
 log = structlog.get_logger(__name__)
 
@@ -167,15 +161,6 @@ def state_stores(definitions: Iterable[StoreDefinition], partitions: int = PARTI
         source = stores[definition.derived.source] if definition.derived else None
         stores[definition.name] = StateStore(definition, source, partitions)
     return stores
-
-
-@dataclass(frozen=True, slots=True)
-class LocalStores:
-    """The stores of this process by name, the materialiser that updates them, and the requests that wait for them."""
-
-    by_name: Mapping[str, StateStore]
-    materialiser: "Materialiser"
-    waiters: SequenceWaiters
 
 
 def why_incomplete(caught_up_time: int, tombstone_retention: timedelta) -> str | None:

@@ -32,8 +32,9 @@ from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.contract import StoreCorruptError
+from services.state_stores.materialiser import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import LocalStores, state_stores
+from services.state_stores.store import state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from services.status import ApiState, Part, Status

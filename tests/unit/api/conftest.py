@@ -13,8 +13,9 @@ from schemas.topics import LOYALTY_BALANCES
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import encoder
 from services.state_stores import catalogue
+from services.state_stores.materialiser import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import LocalStores, StateStore, state_stores
+from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.builders import IDS

@@ -15,8 +15,9 @@ from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import Role
+from services.state_stores.materialiser import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import LocalStores, NotServingError, StateStore, state_stores
+from services.state_stores.store import NotServingError, StateStore, state_stores
 from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.clusters import URL, FakeFeed, FixedMembership, view

@@ -8,8 +8,9 @@ from services.interactive_queries.local import LocalInstance
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import ChangelogPartition, Role
+from services.state_stores.materialiser import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import LocalStores, StateStore
+from services.state_stores.store import StateStore
 from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.builders import IDS

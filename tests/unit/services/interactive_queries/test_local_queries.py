@@ -22,8 +22,9 @@ from services.interactive_queries.local_queries import (
 from services.settings import PARTITIONS, Settings
 from services.state_stores.contract import Checkpoint, StorePartition
 from services.state_stores.definition import StoreDefinition, VersionedValue, View
+from services.state_stores.materialiser import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import LocalStores, StateStore
+from services.state_stores.store import StateStore
 from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.clusters import FakeFeed, FixedMembership
