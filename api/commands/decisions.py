@@ -14,7 +14,7 @@ from api.http.problems import Problem
 from api.routing.lookup import Lookup
 from api.routing.peer_messages import seconds_left
 from api.routing.problems import OwnerTimeout, Rebalancing, SequenceNotReached
-from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, PENDING
+from services.codecs.records import DECISION_SEQUENCE, DONE, ERASE, ERASED, PENDING
 from services.domain.account.model import EVENT_MEMORY
 from services.domain.formats import from_time_text
 from services.state_stores import catalogue

@@ -11,7 +11,7 @@ from api.http.problems import Problem
 from api.routing.lookup import Lookup
 from api.routing.problems import Rebalancing, UnknownCustomer
 from api.security.permissions import caller_of
-from services.commands.log import PENDING
+from services.codecs.records import PENDING
 from services.domain.events import Adjust, Block, Capture, Command, Merge, Replace, Reserve, Transfer, Unblock, Void
 from services.state_stores import catalogue
 from services.state_stores.materialiser import LocalStores

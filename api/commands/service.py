@@ -45,8 +45,9 @@ from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_messages import PeerResponse
 from services.codecs.events import command_record
+from services.codecs.records import DECISION_SEQUENCE, ERASED, MARK_SEQUENCE, PENDING, mark_of
 from services.commands.identity import keyed_hash, possible_hashes
-from services.commands.log import DECISION_SEQUENCE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
+from services.commands.log import CommandLog
 from services.domain.events import Command
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError

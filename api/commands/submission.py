@@ -17,8 +17,8 @@ from api.routing.peer_messages import PeerResponse
 from api.schemas.fields import must_match
 from api.security.caller import Caller
 from api.security.permissions import caller_of
+from services.codecs.records import DONE, PENDING
 from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash, without_actor
-from services.commands.log import DONE, PENDING
 from services.domain import events
 
 _DEFAULT_TIMEOUT_SECONDS = 10.0

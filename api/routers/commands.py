@@ -57,7 +57,7 @@ from api.schemas.commands import (
 )
 from api.security.permissions import FOLLOWS_COMMANDS, caller_of, needs
 from services.api_keys.keys import Scope
-from services.commands.log import PENDING
+from services.codecs.records import PENDING
 from services.domain import events
 
 router = APIRouter(prefix="/v1", tags=["commands"], route_class=JsonRoute)

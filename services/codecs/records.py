@@ -1,4 +1,4 @@
-"""Converts entries and decisions of an account to records, and notifications back to entries."""
+"""Makes the records of entries, balances, marks and decisions, and converts notifications back to entries."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -7,6 +7,15 @@ from services.domain.account.model import ForgottenCommand
 from services.domain.entries import Decision, Entry, Kind
 from services.domain.formats import to_hundredths, to_points
 from services.messaging.avro import Record
+
+PENDING, DONE, REFUSED, ERASED = "pending", "done", "refused", "erased"
+"""The statuses of a record Decision."""
+
+MARK_SEQUENCE, DECISION_SEQUENCE, ERASED_SEQUENCE = 1, 2, 3
+"""The sequence numbers of the records of a command on loyalty-decisions. A store keeps the record with the highest."""
+
+ERASE = "erase"
+"""The kind of an erasure."""
 
 PointsValue = Callable[[int], Decimal | bytes]
 """Converts hundredths to the value of a field with points: a Decimal, or the bytes that Avro stores for it."""
@@ -93,18 +102,14 @@ def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> 
     }
 
 
-def erased_decision_record(command: ForgottenCommand) -> Record:
-    """Returns the record that replaces the decision on a command of an erased account. It contains no personal data.
-
-    A retry of the command finds this record and gets a response. The record replaces the decision in the stores,
-    because its sequence is higher.
-    """
+def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
+    """Returns the mark of a command, a record Decision. It names no customer, so an erasure need not delete it."""
     return {
-        "CommandID": command.command_id,
-        "Sequence": 3,
-        "Status": "erased",
-        "Kind": command.kind,
-        "RequestHash": command.request_hash,
+        "CommandID": command_id,
+        "Sequence": MARK_SEQUENCE,
+        "Status": PENDING,
+        "Kind": kind,
+        "RequestHash": request_hash,
     }
 
 
@@ -112,10 +117,10 @@ def decision_record(card: str, decision: Decision, points: PointsValue = to_poin
     """Returns the record Decision. The decision on an erasure does not contain the card."""
     return {
         "CommandID": decision.command_id,
-        "Sequence": 2,
-        "Status": "refused" if decision.refusal else "done",
+        "Sequence": DECISION_SEQUENCE,
+        "Status": REFUSED if decision.refusal else DONE,
         "Kind": decision.kind,
-        "CustomerCardNo": "" if decision.kind == "erase" else card,
+        "CustomerCardNo": "" if decision.kind == ERASE else card,
         "RequestHash": decision.request_hash,
         "Points": points(decision.points),
         "RedemptionID": decision.redemption_id,
@@ -126,4 +131,19 @@ def decision_record(card: str, decision: Decision, points: PointsValue = to_poin
         "AvailableLoyaltyPoints": points(decision.available),
         "ExpiresTime": decision.expires_time,
         "UpdatedTime": decision.time,
+    }
+
+
+def erased_decision_record(command: ForgottenCommand) -> Record:
+    """Returns the record that replaces the decision on a command of an erased account. It contains no personal data.
+
+    A retry of the command finds this record and gets a response. The record replaces the decision in the stores,
+    because its sequence is higher.
+    """
+    return {
+        "CommandID": command.command_id,
+        "Sequence": ERASED_SEQUENCE,
+        "Status": ERASED,
+        "Kind": command.kind,
+        "RequestHash": command.request_hash,
     }

@@ -28,23 +28,7 @@ log = structlog.get_logger(__name__)
 DELIVERY_SECONDS = 5.0
 """After this number of seconds a record without an acknowledgement counts as not published."""
 
-PENDING, DONE, ERASED = "pending", "done", "erased"
-ERASE = "erase"
-MARK_SEQUENCE, DECISION_SEQUENCE = 1, 2
-"""The sequence numbers of the two records of a command on loyalty-decisions."""
-
 _POLL_SECONDS = 0.1
-
-
-def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
-    """The mark of a command, a record Decision. It names no customer, so an erasure need not delete it."""
-    return {
-        "CommandID": command_id,
-        "Sequence": MARK_SEQUENCE,
-        "Status": PENDING,
-        "Kind": kind,
-        "RequestHash": request_hash,
-    }
 
 
 class CommandLog:

@@ -24,7 +24,7 @@ from api.http.server import server_of
 from infra.local.ports import HOST, free_port
 from schemas.topics import LOYALTY_DECISIONS
 from services.api_keys.keys import Scope
-from services.commands.log import mark_of
+from services.codecs.records import mark_of
 from services.ledger.queries import LedgerQueries
 from services.messaging.avro import Record
 from services.settings import Settings

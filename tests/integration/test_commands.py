@@ -19,8 +19,9 @@ from api.client.errors import ProblemError
 from api.client.models import Balance
 from infra.local.broker import LocalBroker
 from schemas import topics
+from services.codecs.records import mark_of
 from services.commands.identity import command_id, request_hash
-from services.commands.log import CommandLog, mark_of
+from services.commands.log import CommandLog
 from services.domain.events import Purchase
 from services.messaging.administration import create_topics
 from services.settings import Settings

@@ -12,8 +12,9 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from schemas.topics import LOYALTY_DECISIONS, POS_INVOICES
+from services.codecs.records import mark_of
 from services.commands import log as command_log
-from services.commands.log import CommandLog, mark_of
+from services.commands.log import CommandLog
 from services.interactive_queries.membership import GroupMembership
 from services.messaging import clients
 from services.messaging.clients import Client, has_lost_all_brokers

@@ -17,7 +17,7 @@ from api.security.tokens import TokenVerifier
 from schemas.topics import API_KEYS, LOYALTY_DECISIONS, Topic
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
 from services.audit_trail import AuditTrail
-from services.commands.log import mark_of
+from services.codecs.records import mark_of
 from services.messaging.avro import Record, encoder
 from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.state_stores import catalogue

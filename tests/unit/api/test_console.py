@@ -22,7 +22,7 @@ from api.http.server import server_of
 from infra.local.ports import HOST, free_port
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES
 from services.api_keys.keys import Scope
-from services.commands.log import mark_of
+from services.codecs.records import mark_of
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
 from services.settings import Settings

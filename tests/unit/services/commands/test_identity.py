@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.codecs.records import mark_of
 from services.commands.identity import command_id, keyed_hash, possible_hashes, request_hash
-from services.commands.log import mark_of
 
 PATH = "/v1/customers/4711/redemptions"
 

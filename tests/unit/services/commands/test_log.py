@@ -7,7 +7,8 @@ from threading import Event
 
 import pytest
 
-from services.commands.log import CommandLog, mark_of
+from services.codecs.records import mark_of
+from services.commands.log import CommandLog
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import schemas
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES, Topic
-from services.commands.log import mark_of
+from services.codecs.records import mark_of
 from services.messaging.avro import UndecodableError, encoder, header
 from services.state_stores import catalogue
 from services.state_stores.definition import StoreDefinition, View
