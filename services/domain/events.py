@@ -259,7 +259,7 @@ class Unreadable(Command):
     """An ``Absorb`` whose part this version cannot read. The account refuses it.
 
     Replaced cards forward it like an ``Absorb``. If cards have replaced each other in a circle, it ends the circle like
-    an ``Absorb`` (``account.moves.forward``).
+    an ``Absorb`` (``account.moves.pass_on``).
 
     Attributes:
         counterparty: the card that the part comes from; empty if that is not readable either.

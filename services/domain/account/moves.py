@@ -71,7 +71,7 @@ def passes_on(account: Account, event: Event) -> bool:
     return is_forwarded and bool(account.moved_to)
 
 
-def forward(posting: Posting, event: Event) -> bool:
+def pass_on(posting: Posting, event: Event) -> bool:
     """Handles an event of a card whose account has moved: forwards it to the new card, or refuses it.
 
     Returns whether it has handled the event. It does not handle an erasure. It also does not handle content that the

@@ -184,5 +184,5 @@ def _apply(event: Event, outcome: Outcome, programmes: Programmes, card: str) ->
     if not isinstance(event, Purchase) and not moves.passes_on(account, event):
         account.commands[event.decision_id] = PastCommand(now, event.request_hash, event.kind)
     posting = Posting(account, programmes, programme, now, outcome, event, card)
-    if not (account.moved_to and moves.forward(posting, event)):
+    if not (account.moved_to and moves.pass_on(posting, event)):
         _HANDLERS[type(event)](posting, event)
