@@ -235,8 +235,12 @@ class BalanceEvents:
             revisions = _Revisions(store.definition, last, caller)
             try:
                 task = store.serving(read.partition)
-                for event in await self._missed(revisions, task, key, last):
-                    yield event.encode()
+                if last is None:
+                    position = task.progress.position  # before the value, as in _missed
+                    yield revisions.current(task.get(key), position).encode()
+                else:
+                    for event in await self._missed(revisions, task, key, last):
+                        yield event.encode()
                 while store.serving(read.partition) is task and not follower.overflowed:
                     if is_owner and not self._local.owns(store, read.partition):
                         return
@@ -250,15 +254,11 @@ class BalanceEvents:
             except (NotServingError, StoreError, KafkaException, SchemaRegistryUnavailableError, TimeoutError):
                 return  # The client connects again. Then it gets another copy, or this one if it serves again.
 
-    async def _missed(
-        self, revisions: _Revisions, task: StoreTask, key: bytes, last: EventId | None
-    ) -> Sequence[Event]:
-        """The events that the client has not received yet. Raises KafkaException and TimeoutError."""
-        if last is not None:
-            await self._wait_until_known(task, key, last)
+    async def _missed(self, revisions: _Revisions, task: StoreTask, key: bytes, last: EventId) -> Sequence[Event]:
+        """The events after the last one of the client. Raises KafkaException and TimeoutError."""
+        await self._wait_until_known(task, key, last)
+        # The position is read before the value. Otherwise a record that the store applies in between would be skipped.
         position, value, end = task.progress.position, task.get(key), task.progress.end_offset
-        if last is None:
-            return [revisions.current(value, position)]
         gap = Event("gap", orjson.dumps({"after": str(last)}))
         if last.offset is not None and last.offset < end:
             revisions.skip_to(last.offset)
