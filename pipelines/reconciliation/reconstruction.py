@@ -12,7 +12,7 @@ from pipelines.reconciliation.customers import Customer
 from pipelines.reconciliation.forwarding import RETURNABLE, Returnable, returnables
 from schemas import topics
 from schemas.topics import Topic
-from services.audit.comparison import Verdict, latest_version
+from services.audit.comparison import Verdict
 from services.audit.facts import Facts, Source
 from services.codecs.state import encode_account
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState
@@ -165,7 +165,7 @@ def records_of(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, 
 def is_replaced(of_customer: Facts, verdict: Verdict, recomputed: Recomputed) -> bool:
     """Whether the served balance is wrong, and its version is at least as high as that of the recomputed balance."""
     entries = recomputed.late.entries or recomputed.settled.entries
-    served = latest_version(replace(of_customer, recorded={}))
+    served = max((version for version, _ in of_customer.served_versions), default=None)
     is_wrong = any(each.where is Source.BALANCE for each in verdict.differences)
     return is_wrong and served is not None and bool(entries) and served >= entries[-1].version
 

@@ -138,7 +138,7 @@ def compare(
     if Source.STATE in coverage.compared and not missing.at_end:
         account = recomputed.settled.account if complete else None
         differences += _compare_state(facts.state, last, account, programmes, coverage.now)
-    version = latest_version(facts) or AccountVersion(0, 0)
+    version = facts.latest_version or AccountVersion(0, 0)
     return Verdict(len(expected), complete, bool(missing), version, differences), recomputed
 
 
@@ -160,12 +160,6 @@ def _as_sent(events: Iterable[Event], record: Sequence[Entry], pseudonym: Callab
             reason, actor = texts.get(event.event_id, ("", ""))
             event = replace(event, reason=reason, actor=actor)  # noqa: PLW2901
         yield event
-
-
-def latest_version(facts: Facts) -> AccountVersion | None:
-    """The highest version that is recorded or served."""
-    versions = [entry.version for entry in facts.record] + [version for version, _ in facts.served_versions]
-    return max(versions, default=None)
 
 
 def _has_events(recomputed: Recomputed, record: list[Entry], facts: Facts, coverage: Coverage) -> bool:

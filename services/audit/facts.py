@@ -66,6 +66,12 @@ class Facts:
             found.append((AccountVersion(self.state.opened_time, self.state.sequence), self.state.updated_time))
         return found
 
+    @property
+    def latest_version(self) -> AccountVersion | None:
+        """The highest version that is recorded or served."""
+        versions = [entry.version for entry in self.record] + [version for version, _ in self.served_versions]
+        return max(versions, default=None)
+
     def count(self, source: Source) -> int:
         """The number of facts of a compared source."""
         if source is Source.BALANCE:
