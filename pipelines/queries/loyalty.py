@@ -66,16 +66,16 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
     settings, ids = context.settings, context.ids
     start = seed.offsets if seed else {}
     versions = load_programmes(settings)
-    require_versions(context.spark, LOYALTY.checkpoint(settings), versions)
+    require_versions(context.spark, LOYALTY_QUERY.checkpoint(settings), versions)
     invoices = invoice_events(context.read(POS_INVOICES, start.get(POS_INVOICES)), versions, ids)
     commands = command_events(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
     unique = unique_events(invoices, commands, context, seed.remembered if seed else None)
     events = unique.select(*EVENT_TYPE.names)
     address = serve_read_progress(
-        context.spark, LOYALTY.checkpoint(settings), (POS_INVOICES, LOYALTY_COMMANDS), settings
+        context.spark, LOYALTY_QUERY.checkpoint(settings), (POS_INVOICES, LOYALTY_COMMANDS), settings
     )
     clock = clock_rows(context.spark, EVENT_TYPE, address, settings)
-    layout = layout_of(LOYALTY.checkpoint(settings), context.formats)
+    layout = layout_of(LOYALTY_QUERY.checkpoint(settings), context.formats)
     interval = settings.timer_interval // timedelta(milliseconds=1)
     operator = AccountOperator(versions, writer_ids(ids), interval, pseudonyms(settings.pseudonym_key_file), layout)
     rows = process_events(events, clock, operator, settings, seed.state if seed else None)
@@ -108,7 +108,7 @@ def _check_changelog(spark: SparkSession, checkpoint: str, settings: Settings, i
         )
 
 
-LOYALTY = Query(
+LOYALTY_QUERY = Query(
     "loyalty",
     [POS_INVOICES, LOYALTY_COMMANDS],
     _loyalty,
@@ -128,7 +128,7 @@ LOYALTY = Query(
 
 def seeded(seed: Seed) -> Query:
     """The loyalty query that begins with these accounts. It needs a new checkpoint."""
-    return replace(LOYALTY, build=partial(_loyalty, seed=seed), check=_check_is_new)
+    return replace(LOYALTY_QUERY, build=partial(_loyalty, seed=seed), check=_check_is_new)
 
 
 def _check_is_new(_: SparkSession, checkpoint: str, __: Settings, is_new: bool) -> None:  # noqa: FBT001

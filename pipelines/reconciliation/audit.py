@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns.types import struct
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY_QUERY
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.customers import Customer, by_customer
@@ -145,7 +145,7 @@ def of_customers(facts: DataFrame, only: Collection[str]) -> DataFrame:
 
 def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archive: bool) -> Snapshot:
     settings = context.settings
-    checkpoint = LOYALTY.checkpoint(settings)
+    checkpoint = LOYALTY_QUERY.checkpoint(settings)
     # Read the progress first. Every event that is committed now must have its entries.
     reader = CheckpointReader(context.spark, checkpoint)
     # Timers are rounded up to the interval, and a timer that is set for the past fires one batch later.

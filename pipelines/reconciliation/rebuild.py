@@ -20,7 +20,7 @@ from pipelines.accounts.invoice_index import encode_waiting, index_memory
 from pipelines.accounts.records import RECORD_TYPE, forwarded_row, kafka_records, writer_ids
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.reader import CheckpointReader
-from pipelines.queries.loyalty import LOYALTY, Seed, seeded
+from pipelines.queries.loyalty import LOYALTY_QUERY, Seed, seeded
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, one_line, open_context
 from pipelines.reconciliation.customers import by_customer
@@ -78,7 +78,7 @@ def rebuild(
         CheckpointMismatchError: the settings do not fit the loyalty query.
         StartUpError: the checkpoint's folder is read-only.
     """
-    settings, checkpoint = context.settings, LOYALTY.checkpoint(context.settings)
+    settings, checkpoint = context.settings, LOYALTY_QUERY.checkpoint(context.settings)
     if folder := local_folder(checkpoint):
         require_writable(folder, "LOYALTY_CHECKPOINT_DIR")
     with lock.hold(checkpoint):
@@ -184,13 +184,13 @@ def _check_nothing_writes(reader: CheckpointReader, settings: Settings) -> None:
     A running query commits a batch in each timer interval.
     """
     before = reader.batches("offsets"), reader.batches()
-    if local_folder(LOYALTY.checkpoint(settings)) is not None or not before[0]:
+    if local_folder(LOYALTY_QUERY.checkpoint(settings)) is not None or not before[0]:
         return
     deadline = time.monotonic() + 2.5 * settings.timer_interval.total_seconds()
     while time.monotonic() < deadline:
         time.sleep(0.5)
         if (reader.batches("offsets"), reader.batches()) != before:
-            raise UserError(f"a query is running on {LOYALTY.checkpoint(settings)}: stop the pipeline first")
+            raise UserError(f"a query is running on {LOYALTY_QUERY.checkpoint(settings)}: stop the pipeline first")
 
 
 def _snapshot(context: Context, *, archive: bool, without_ledger: bool) -> Snapshot:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from pipelines.checkpoints.reader import Positions
 from pipelines.columns.deduplication import event_id
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY_QUERY
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, one_line
 from pipelines.reconciliation.events import Events, is_before, read_events
@@ -85,7 +85,7 @@ def take_snapshot(
         CheckpointMismatchError: a setting or a schema differs from the checkpoint, so points would differ, too.
     """
     settings = context.settings
-    LOYALTY.check_settings(context.spark, context.ids, settings)
+    LOYALTY_QUERY.check_settings(context.spark, context.ids, settings)
     found: dict[Source, DataFrame] = {}
     unreadable = []
     for source, read in reads.items():

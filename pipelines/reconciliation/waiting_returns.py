@@ -12,7 +12,7 @@ import typer
 from pyspark.sql import functions as F
 
 from pipelines.accounts.invoice_index import INVOICES, decode_waiting
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY_QUERY
 from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.facts import state_variable
 from services.cli.output import AsJson, report, table
@@ -40,7 +40,7 @@ class WaitingReturn:
 
 def waiting_returns(context: Context) -> list[WaitingReturn]:
     """The returns that wait, the oldest first. Raises UnreadableError."""
-    variable = state_variable(context, LOYALTY.checkpoint(context.settings), INVOICES)
+    variable = state_variable(context, LOYALTY_QUERY.checkpoint(context.settings), INVOICES)
     waiting = F.col("user_map_value.value.waiting")
     rows = variable.where(F.length(waiting) > 0).select(
         "user_map_key.number", waiting.alias("waiting"), F.col("user_map_value.ttlExpirationMs").alias("expires")

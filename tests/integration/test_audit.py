@@ -11,7 +11,7 @@ import pytest
 import typer
 from sqlalchemy import delete, func, select
 
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY_QUERY
 from pipelines.reconciliation.audit import audit, main
 from schemas import topics
 from services.codecs.events import forget_record
@@ -54,7 +54,7 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
         (B, Reserve(append_time=0, command_id="too-much", points=30_000)),
         (C, Adjust(append_time=0, command_id="adjust", points=-10, reason="a mistake", actor="alice")),
     )
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
     publish_invoices(settings, invoice("I2", C, 900.0), invoice("I4", A, -500.0, OriginalInvoiceNumber="I1"))
     # This return waits for its purchase, so its card has no account.
     publish_invoices(settings, invoice("I5", "no-member", 20.0, CustomerType="NONPRIME", OriginalInvoiceNumber="I6"))
@@ -64,8 +64,8 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
         (A, Transfer(append_time=0, command_id="gift", points=100, counterparty=B)),
         (C, Erase(append_time=0, command_id="erase")),
     )
-    run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)  # process the credit of the transfer
     publish_invoices(settings, invoice("I9", A, 77.0))  # not processed yet, so no difference
     number = len(records_of(settings, topics.LOYALTY))
     with ApiProcess(settings, tmp_path / "api.log") as api, running_ledger(settings, number, tmp_path / "ledger.log"):
@@ -113,11 +113,11 @@ def lose_a_return(spark, settings):
     """
     forget = encoder(topics.LOYALTY_COMMANDS, IDS)(forget_record(A, "I1"))
     publish(settings, topics.LOYALTY_COMMANDS, [(A.encode(), forget)])
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
     for number, original in (("R1", "I1"), ("R2", "I2")):
         guest = invoice(number, None, -10.0, CustomerType="GUEST", OriginalInvoiceNumber=original)
         publish_invoices(settings, guest)
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
 
 
 def falsify(settings):

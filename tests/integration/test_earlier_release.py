@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY_QUERY
 from schemas import topics
 from services.domain.events import Replace
 from services.ledger.database import reading_engine
@@ -44,10 +44,10 @@ def test_the_data_of_release_0_1_continue(spark, settings, tmp_path):
         # Without a card, so it needs the index of invoices.
         invoice("R6", None, -100.0, CustomerType="GUEST", OriginalInvoiceNumber="I6"),
     )
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
     publish_commands(settings, (B, Replace(append_time=0, command_id="replace", counterparty=D, reason="lost")))
-    run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, LOYALTY)  # D gets the account
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)  # D gets the account
 
     # Release 0.1: 1,000 and 200 bought, 100 returned, 10 given, 3 redeemed, 1 transferred. Now 300 of I1 are returned.
     points = {A: points_of(1000 + 200 - 100 - 300) + 10 - 3 - 1}

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from infra.local.stack import environment_of
 from pipelines.accounts.invoice_index import INVOICES
 from pipelines.accounts.state_calls import SHARED
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY_QUERY
 from schemas import topics
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.settings import Settings
@@ -28,7 +28,7 @@ CARD, FRIEND = "9265846829", "4629185211"
 
 def spark_state_text(spark: SparkSession, settings: Settings) -> list[str]:
     """All rows of the loyalty query's state, of every operator and variable, as text."""
-    checkpoint = LOYALTY.checkpoint(settings)
+    checkpoint = LOYALTY_QUERY.checkpoint(settings)
     _ = spark.streams.active  # starts the coordinator that state readers need
     operators = spark.read.format("state-metadata").load(checkpoint).select("operatorId").collect()
     assert [*STATE_VARIABLES] == sorted(row.operatorId for row in operators)
@@ -70,14 +70,14 @@ def test_no_store_contains_an_erased_card(spark: SparkSession, settings: Setting
         (CARD, Adjust(append_time=0, command_id="sorry", points=50, reason=f"for {CARD}", actor="desk")),
         (FRIEND, Transfer(append_time=0, command_id="gift", points=300, counterparty=CARD)),
     )
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
     publish_commands(settings, (CARD, Capture(append_time=0, command_id="captured", redemption_id="spent")))
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
     assert any(CARD in row for row in spark_state_text(spark, settings)), "it was nowhere, so nothing was proven"
 
     publish_commands(settings, (CARD, Erase(append_time=0, command_id="erase")))
-    run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, LOYALTY)  # the index of invoices forgets the card
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)  # the index of invoices forgets the card
     assert any("I2" in row for row in spark_state_text(spark, settings)), "the index still knows other invoices"
     entries = records_of(settings, topics.LOYALTY)
     assert any(entry["Counterparty"] == CARD for entry in entries)
@@ -97,7 +97,7 @@ def test_no_store_contains_an_erased_card(spark: SparkSession, settings: Setting
         assert 404 == api.balance(CARD).status_code
 
         publish_invoices(settings, invoice("I3", CARD, 50.0))
-        run_to_the_end(spark, settings, LOYALTY)
+        run_to_the_end(spark, settings, LOYALTY_QUERY)
         balance = api.http.get(f"/v1/customers/{CARD}/balance", params={"minSequence": 1, "timeout": 30}).json()
         assert ("1.00", 1) == (balance["TotalLoyaltyPoints"], balance["Sequence"])
 

@@ -8,7 +8,7 @@ from confluent_kafka import TopicPartition
 from infra.demo.comparison import Nature
 from pipelines.queries.export import EXPORT
 from pipelines.queries.fan_out import FAN_OUT
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY_QUERY
 from pipelines.queries.sales import SALES
 from schemas import topics
 from services.domain.events import Adjust, Capture, Reserve, Transfer, Void
@@ -46,8 +46,8 @@ def test_the_auditor_accepts_malformed_input_and_finds_planted_errors(
     publish(settings, topics.POS_INVOICES, ((message.key, message.value) for message in messages))
     publish(settings, topics.POS_INVOICES, poison.messages(SEED))
     publish(settings, topics.POS_INVOICES, poison.fuzzed(SEED, 400))
-    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
-    run_to_the_end(spark, settings, EXPORT, SALES, LOYALTY)  # process the credit of the transfer
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY_QUERY)
+    run_to_the_end(spark, settings, EXPORT, SALES, LOYALTY_QUERY)  # process the credit of the transfer
 
     with ApiProcess(settings, tmp_path / "api.log") as api:
         api.wait_until_ready()
@@ -75,7 +75,7 @@ def test_unread_records_that_retention_deleted_are_reported(spark, settings: Set
         publish_invoices(settings, *(invoice(f"R{number}", f"card-R{number}") for number in numbers))
 
     send(0, 3)
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
     send(3, 4)
     name = settings.name_of(topics.POS_INVOICES)
     partition = read_all(settings, topics.POS_INVOICES)[0].partition()
@@ -84,7 +84,7 @@ def test_unread_records_that_retention_deleted_are_reported(spark, settings: Set
         future.result()
 
     with pytest.raises(UserError, match=rf"pos-invoices {partition} from offset 3 to 4"):
-        LOYALTY.start(spark, IDS, settings, available_now=True)
-    run_to_the_end(spark, settings.model_copy(update={"accept_data_loss": True}), LOYALTY)
+        LOYALTY_QUERY.start(spark, IDS, settings, available_now=True)
+    run_to_the_end(spark, settings.model_copy(update={"accept_data_loss": True}), LOYALTY_QUERY)
     cards = {entry["CustomerCardNo"] for entry in records_of(settings, topics.LOYALTY)}
     assert {f"card-R{number}" for number in (0, 1, 2, 5, 6)} == cards

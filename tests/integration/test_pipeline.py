@@ -22,7 +22,7 @@ from prometheus_client import REGISTRY
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.export import EXPORT
 from pipelines.queries.fan_out import FAN_OUT
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY_QUERY
 from pipelines.queries.sales import SALES
 from pipelines.runtime.query_metrics import report
 from schemas import topics
@@ -121,12 +121,12 @@ def test_every_invoice_reaches_its_outputs_exactly_once(spark, settings):
     first[0]["CreatedTime"], first[1]["CreatedTime"], first[2]["CreatedTime"] = None, LAST_TIME + 1, 1_595_688_900
     publish_invoices(settings, *(first + first[:3]))
     publish(settings, topics.POS_INVOICES, [(b"STR1", b"nonsense"), (None, None)])
-    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY_QUERY)
     run_to_the_end(spark, settings, EXPORT)
-    for query in (FAN_OUT, LOYALTY, EXPORT):
+    for query in (FAN_OUT, LOYALTY_QUERY, EXPORT):
         delete_newest_commit(query.checkpoint(settings))
     publish_invoices(settings, *(second + first[10:20] + second[:5]))
-    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY_QUERY)
     run_to_the_end(spark, settings, EXPORT)
 
     everything = first + second
@@ -164,12 +164,12 @@ def test_a_used_invoice_number_has_no_second_effect(spark, settings, release):
     A checkpoint of release 0.1 continues with Spark's own operator.
     """
     if release == "0.1":
-        for query in (FAN_OUT, LOYALTY):
+        for query in (FAN_OUT, LOYALTY_QUERY):
             start_as_release_0_1(query, settings)
     publish_invoices(settings, till_invoice(1, "A", 100.0), till_invoice(3, "B", 50.0, CustomerType="NONPRIME"))
-    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY_QUERY)
     publish_invoices(settings, till_invoice(1, "C", 900.0), till_invoice(3, "B", 50.0), till_invoice(5, "B", 10.0))
-    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY_QUERY)
 
     assert {"A": Decimal("2.00"), "B": Decimal("0.20")} == served(settings)
     assert {"I1", "I3", "I5"} == set(unique_records_of(settings, topics.SHIPMENT))
@@ -185,7 +185,7 @@ def test_recorded_invoices_give_the_known_totals(spark, settings):
     texts = [line for file in sorted(SAMPLE.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
     publish(settings, topics.POS_INVOICES, ((json.loads(text)["StoreID"].encode(), text) for text in texts))
 
-    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY_QUERY)
 
     recorded = [json.loads(text) for text in texts]
     assert (1000, 998) == (len(recorded), len({each["InvoiceNumber"] for each in recorded}))
@@ -315,7 +315,7 @@ def test_a_micro_batch_needs_no_code_that_was_not_compiled_before(spark, setting
     metrics = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics
     compiled = []
     with contextlib.ExitStack() as running:
-        queries = [query.start(spark, IDS, settings, available_now=False) for query in (FAN_OUT, LOYALTY)]
+        queries = [query.start(spark, IDS, settings, available_now=False) for query in (FAN_OUT, LOYALTY_QUERY)]
         for query in queries:
             running.callback(query.stop)
         for number in range(12):
@@ -335,7 +335,7 @@ def test_the_number_of_open_sockets_does_not_grow_with_the_micro_batches(spark, 
     """Spark 4.2.0 left a socket open after each task of a stateful query (SPARK-58932), until it could open no file."""
     jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid())
     sockets = []
-    query = LOYALTY.start(spark, IDS, settings, available_now=False)
+    query = LOYALTY_QUERY.start(spark, IDS, settings, available_now=False)
     try:
         for number in range(6):
             publish_invoices(settings, *invoices(10 * number + 1, 10))

@@ -26,7 +26,7 @@ from pipelines.checkpoints.learned_ids import LearnedIds
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.fan_out import FAN_OUT
-from pipelines.queries.loyalty import LOYALTY, Seed, seeded
+from pipelines.queries.loyalty import LOYALTY_QUERY, Seed, seeded
 from pipelines.runtime.query_metrics import report
 from schemas import topics
 from services.audit_trail import read_trail
@@ -59,7 +59,7 @@ A, B = CARDS
 IMPORTED = "CARD7003C"
 
 
-def run(spark, settings, query=LOYALTY):
+def run(spark, settings, query=LOYALTY_QUERY):
     wait_for_leaders(settings)
     run_to_the_end(spark, settings, query)
 
@@ -149,7 +149,7 @@ def test_commands_are_decided_exactly_once(spark, settings, tmp_path):
     for each in asked:  # one by one, because the order within a millisecond is not defined
         send(settings, A, each)
     run(spark, settings)
-    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
+    delete_newest_commit_with_records(LOYALTY_QUERY.checkpoint(settings))
     send(settings, A, *asked)
     run(spark, settings)  # the repeated batch, and the credit of the transfer
     run(spark, settings)
@@ -183,7 +183,7 @@ def test_commands_are_decided_exactly_once(spark, settings, tmp_path):
     time.sleep(0.01)  # wait for the next millisecond of the broker
     publish_invoices(settings, invoice("I3", B, 100.0))
     run(spark, settings)
-    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
+    delete_newest_commit_with_records(LOYALTY_QUERY.checkpoint(settings))
     run(spark, settings)
     opened_anew = latest(settings, topics.LOYALTY_BALANCES)[B]
     assert (Decimal("2.00"), 1) == (opened_anew["TotalLoyaltyPoints"], opened_anew["Sequence"])
@@ -192,7 +192,7 @@ def test_commands_are_decided_exactly_once(spark, settings, tmp_path):
 
 def accounts_of(spark, settings):
     """Card or pseudonym and account of every account in Spark's state."""
-    state = spark.read.format("statestore").option("stateVarName", SHARED).load(LOYALTY.checkpoint(settings))
+    state = spark.read.format("statestore").option("stateVarName", SHARED).load(LOYALTY_QUERY.checkpoint(settings))
     rows = state.where(F.col("user_map_key.map") == ACCOUNTS).selectExpr("user_map_key.key", "user_map_value.value")
     found = [(*decode(bytes(row.key)), *decode(bytes(row.value))) for row in rows.collect()]
     return [(card, decode_account(account)) for card, account, _ in found]
@@ -239,7 +239,7 @@ def test_malformed_commands_become_dead_letters(spark, settings):
     publish(settings, topics.LOYALTY_COMMANDS, [(key, value) for _, key, value in bad])
     send(settings, A, Adjust(append_time=0, command_id="good", points=100))
 
-    assert len(bad) == dead_letters_counted(spark, settings, LOYALTY)
+    assert len(bad) == dead_letters_counted(spark, settings, LOYALTY_QUERY)
     letters = sorted(
         (headers_of(letter)["dead_letter_reason"].decode(), letter.key() or b"", letter.value() or b"")
         for letter in read_all(settings, topics.DEAD_LETTERS)
@@ -274,12 +274,12 @@ def test_an_invoice_that_only_the_loyalty_query_has_skipped_can_be_replayed(spar
     publish(settings, topics.LOYALTY_COMMANDS, [(A.encode(), command)])
     run(spark, settings)
     assert Decimal("1.00") == latest(settings, topics.LOYALTY_BALANCES)[A]["TotalLoyaltyPoints"]
-    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
+    delete_newest_commit_with_records(LOYALTY_QUERY.checkpoint(settings))
 
-    failing = replace(LOYALTY, build=build_without_new_ids)
+    failing = replace(LOYALTY_QUERY, build=build_without_new_ids)
     with pytest.raises(CheckpointMismatchError, match="lost"):
         failing.start(spark, LaterIds(), settings, available_now=True)
-    for query in (FAN_OUT, LOYALTY):
+    for query in (FAN_OUT, LOYALTY_QUERY):
         query.start(spark, LaterIds(), settings, available_now=True).awaitTermination()
 
     # Both runs of the micro-batch refuse the command.
@@ -287,21 +287,21 @@ def test_an_invoice_that_only_the_loyalty_query_has_skipped_can_be_replayed(spar
     assert [b"unknown schema id 4711", b"unknown schema id 4712", b"unknown schema id 4712"] == reasons
     earned = ("earned", Decimal("1.00"))
     assert [earned] == entries(settings, A)
-    assert 2 == replay(settings, DeadLetters(settings), map(settings.name_of, LOYALTY.sources), since=0)
-    LOYALTY.start(spark, LaterIds(), settings, available_now=True).awaitTermination()
+    assert 2 == replay(settings, DeadLetters(settings), map(settings.name_of, LOYALTY_QUERY.sources), since=0)
+    LOYALTY_QUERY.start(spark, LaterIds(), settings, available_now=True).awaitTermination()
     assert [("adjusted", Decimal("7.00")), earned, ("earned", Decimal("20.00"))] == sorted(entries(settings, A))
 
     # These ids are those of a Schema Registry that has lost its data. Each further invoice with id 4711 would become a
     # dead letter.
     with pytest.raises(CheckpointMismatchError, match=r"schema ids 4711 of .*pos-invoices are gone"):
-        LOYALTY.start(spark, IDS, settings, available_now=True)
+        LOYALTY_QUERY.start(spark, IDS, settings, available_now=True)
 
 
 def build_without_new_ids(context):
     """Build the loyalty query, but fail as with a lost version of the programme if it knows new ids."""
     if isinstance(context.ids, LaterIds):
         raise CheckpointMismatchError("lost")
-    return LOYALTY.build(context)
+    return LOYALTY_QUERY.build(context)
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -311,7 +311,7 @@ def test_timers_run_without_new_events(spark, settings):
     publish_programme("loyalty-factor: 0.02\npending: PT2S\n", settings, effective_time=1_000)
     publish_invoices(settings, invoice("I0", B, 1.0))
     run(spark, settings)  # the first batch, which the test never repeats
-    query = LOYALTY.start(spark, IDS, settings, available_now=False)
+    query = LOYALTY_QUERY.start(spark, IDS, settings, available_now=False)
     try:
         publish_invoices(settings, invoice("I1", A, 1000.0))
         deadline = time.monotonic() + 300
@@ -326,7 +326,7 @@ def test_timers_run_without_new_events(spark, settings):
     assert done == entries(settings, A)
     assert Decimal("20.00") == latest(settings, topics.LOYALTY_BALANCES)[A]["AvailableLoyaltyPoints"]
     before = len(read_all(settings, topics.LOYALTY))
-    delete_all_batches_but_the_first(LOYALTY.checkpoint(settings))
+    delete_all_batches_but_the_first(LOYALTY_QUERY.checkpoint(settings))
     run(spark, settings)
     assert done == entries(settings, A)
     assert before < len(read_all(settings, topics.LOYALTY)), "no timer fired again, so nothing was proven"
@@ -359,7 +359,7 @@ def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
     """Accounts in an older format cannot continue. The error says what to do."""
     publish_invoices(settings, invoice("I1", A, 1000.0))
     send(settings, A, Erase(append_time=0, command_id="e1"))
-    folder = Path(LOYALTY.checkpoint(settings))
+    folder = Path(LOYALTY_QUERY.checkpoint(settings))
     folder.mkdir(parents=True)
     made_with = {"query": "loyalty", "source": settings.name_of(topics.POS_INVOICES), "shuffle_partitions": "2"}
     (folder / "retail-loyalty.json").write_text(json.dumps(made_with), encoding="utf-8")
@@ -383,12 +383,12 @@ def test_a_new_checkpoint_continues_with_its_initial_accounts(spark, settings):
         [(card, encode_account(account)) for card, account in kept], "CustomerCardNo string, account binary"
     )
     numbers = spark.createDataFrame([("#I3", datetime.now(UTC))], "identity string, timestamp timestamp")
-    ends = {topic: next_offsets(settings, topic) for topic in LOYALTY.sources}
+    ends = {topic: next_offsets(settings, topic) for topic in LOYALTY_QUERY.sources}
     invoices = spark.createDataFrame([], "invoice string, owner string, waiting binary")
 
     seeded(Seed(accounts, numbers, ends, invoices)).start(spark, IDS, elsewhere, available_now=True).awaitTermination()
     timers = spark.read.format("statestore").option("readRegisteredTimers", True)  # noqa: FBT003
-    assert 1 == timers.load(LOYALTY.checkpoint(elsewhere)).count(), "nothing would release the points"
+    assert 1 == timers.load(LOYALTY_QUERY.checkpoint(elsewhere)).count(), "nothing would release the points"
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0), invoice("I3", A, 10.0))
     run(spark, elsewhere)
 

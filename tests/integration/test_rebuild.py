@@ -14,7 +14,7 @@ from pipelines.checkpoints import lock, manifest
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries import loyalty
 from pipelines.queries.archive import ARCHIVE
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY_QUERY
 from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.rebuild import rebuild
 from pipelines.reconciliation.snapshot import CREATED_AGAIN
@@ -86,8 +86,8 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings, m
     with Spark's own operator, and its first micro-batch fails once. The second one finds no checkpoint.
     """
     publish_programme(PROGRAMME, settings, effective_time=1)
-    start_as_release_0_1(LOYALTY, settings)
-    checkpoint = Path(LOYALTY.checkpoint(settings))
+    start_as_release_0_1(LOYALTY_QUERY, settings)
+    checkpoint = Path(LOYALTY_QUERY.checkpoint(settings))
     before = after_the_first_events(spark, settings)
     assert_that_a_return_waits(spark, settings)
     publish_pending_events(settings)
@@ -121,8 +121,8 @@ def after_the_first_events(spark, settings):
         (A, Transfer(append_time=0, command_id="gift", points=100, counterparty=B)),
         (C, Erase(append_time=0, command_id="erase")),
     )
-    run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer, and the return of another card
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)  # process the credit of the transfer, and the return of another card
     balances = last_balances_of(settings)
     assert Decimal("17.00") == balances[A]["TotalLoyaltyPoints"]
     assert C not in balances, "erased"
@@ -151,13 +151,13 @@ def assert_refused_without(checkpoint, spark, settings):
     elsewhere = checkpoint.rename(checkpoint.with_name("elsewhere"))
     expected = r"is new, but .*loyalty-balances continues another checkpoint.*loyalty rebuild"
     with pytest.raises(CheckpointMismatchError, match=expected):
-        run_to_the_end(spark, settings, LOYALTY)
+        run_to_the_end(spark, settings, LOYALTY_QUERY)
     elsewhere.rename(checkpoint)
 
 
 def assert_no_rebuild_beside_the_query(spark, settings):
     with (
-        lock.hold(LOYALTY.checkpoint(settings)),
+        lock.hold(LOYALTY_QUERY.checkpoint(settings)),
         pytest.raises(lock.CheckpointInUseError, match="stop it first"),
     ):
         rebuild(reconciliation_context(spark, settings), archive=False, without_ledger=True)
@@ -168,7 +168,7 @@ def after_a_rebuild_from_the_topics(spark, settings, monkeypatch):
     rebuilt = rebuild_with_a_failure(spark, settings, monkeypatch)
     assert (3, 3, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
     assert Path(rebuilt.aside).is_dir()
-    assert DEDUPLICATION in manifest.read(spark, LOYALTY.checkpoint(settings))
+    assert DEDUPLICATION in manifest.read(spark, LOYALTY_QUERY.checkpoint(settings))
     return last_balances_of(settings)
 
 
@@ -208,8 +208,8 @@ def publish_duplicates_and_a_capture(settings):
 
 def assert_that_no_invoice_counts_twice(spark, settings, before, after):
     """A has three new entries: of I6, of its return and of the capture. B has none. An audit finds no difference."""
-    run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, LOYALTY, ARCHIVE)  # process the return that has waited, also for the rebuild
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY, ARCHIVE)  # process the return that has waited, also for the rebuild
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=False)
     assert ([], []) == (report.differences, report.unreadable)
     balances = last_balances_of(settings)
@@ -231,10 +231,10 @@ def after_replacing_a_card(spark, settings):
     )
     time.sleep(0.01)  # wait for the next millisecond of the broker
     publish_invoices(settings, invoice("I7", A, 100.0, CreatedTime=YESTERDAY), invoice("I8", B, 50.0))
-    run_to_the_end(spark, settings, LOYALTY)
-    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
-    run_to_the_end(spark, settings, LOYALTY)  # the repeated batch
-    run_to_the_end(spark, settings, LOYALTY)  # D gets the account and the late invoice, B gets the account of C
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
+    delete_newest_commit_with_records(LOYALTY_QUERY.checkpoint(settings))
+    run_to_the_end(spark, settings, LOYALTY_QUERY)  # the repeated batch
+    run_to_the_end(spark, settings, LOYALTY_QUERY)  # D gets the account and the late invoice, B gets the account of C
     run_to_the_end(spark, settings, ARCHIVE)
     balances = last_balances_of(settings)
     assert (Decimal("0.00"), D) == (balances[A]["TotalLoyaltyPoints"], balances[A]["MovedTo"])
@@ -262,7 +262,7 @@ def rebuild_from_the_archive(spark, settings):
 def assert_that_events_count_after_the_rebuild(spark, settings):
     """B gets a correction. An audit finds nothing, and the entries of A have the numbers 1, 2, 3 …"""
     publish_commands(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=True)
     assert ([], [], []) == (report.differences, report.unreadable, report.notes)
     assert Decimal("4.35") == last_balances_of(settings)[B]["TotalLoyaltyPoints"]
@@ -283,7 +283,7 @@ def assert_no_query_starts_after_an_interruption(spark, settings, monkeypatch):
             with pytest.raises(KeyboardInterrupt):
                 rebuild(reconciliation_context(spark, settings), archive=True, without_ledger=True)
         with pytest.raises(CheckpointMismatchError, match="interrupted"):
-            run_to_the_end(spark, settings, LOYALTY)
+            run_to_the_end(spark, settings, LOYALTY_QUERY)
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -292,23 +292,23 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
     """After an accepted loss the archive lacks events. A rebuild refuses to make accounts from the remaining events."""
     settings = settings.model_copy(update={"pseudonym_key_file": tmp_path / "monday.key"})
     publish_invoices(settings, invoice("I1", A, 1000.0))
-    run_to_the_end(spark, settings, LOYALTY, ARCHIVE)
+    run_to_the_end(spark, settings, LOYALTY_QUERY, ARCHIVE)
     publish_invoices(settings, invoice("I2", A, 500.0))
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
     delete_records(settings, topics.POS_INVOICES)
     publish_invoices(settings, invoice("I3", A, 100.0))
     with pytest.raises(UserError, match="pos-invoices"):
         run_to_the_end(spark, settings, ARCHIVE)
     create_again(settings, topics.LOYALTY_COMMANDS)
-    run_to_the_end(spark, settings.model_copy(update={"accept_data_loss": True}), LOYALTY, ARCHIVE)
-    run_to_the_end(spark, settings, LOYALTY, ARCHIVE)
+    run_to_the_end(spark, settings.model_copy(update={"accept_data_loss": True}), LOYALTY_QUERY, ARCHIVE)
+    run_to_the_end(spark, settings, LOYALTY_QUERY, ARCHIVE)
     delete_records(settings, topics.POS_INVOICES)
 
     with pytest.raises(
         UserError, match=r"archive .* can lack .*pos-invoices \d from offset 1 to 1, which its query was allowed"
     ):
         rebuild(reconciliation_context(spark, settings), archive=True, without_ledger=True)
-    assert Path(LOYALTY.checkpoint(settings)).exists(), "a refusal changes nothing"
+    assert Path(LOYALTY_QUERY.checkpoint(settings)).exists(), "a refusal changes nothing"
 
     tuesday = settings.model_copy(update={"pseudonym_key_file": tmp_path / "tuesday.key"})
     with pytest.raises(CheckpointMismatchError, match="pseudonyms of another key"):
@@ -321,12 +321,12 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
 def test_a_query_does_not_start_with_a_lost_programme(spark, settings):
     """The new topic has no version. The next purchase would earn by version 0."""
     publish_programme("loyalty-factor: 0.05\n", settings, effective_time=1_000)
-    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY_QUERY)
 
     name = create_again(settings, topics.LOYALTY_PROGRAMMES)
 
     with pytest.raises(UserError, match=f"{name} was created again"):
-        LOYALTY.start(spark, IDS, settings, available_now=True)
+        LOYALTY_QUERY.start(spark, IDS, settings, available_now=True)
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -357,7 +357,7 @@ def with_another_archive_than_the_old_one(spark, settings):
 def test_a_rebuild_from_a_topic_that_was_created_again_is_refused(spark, settings):
     """The new topic begins at offset 0 and looks complete. Accounts would lose all points of the old topic."""
     publish_invoices(settings, invoice("I1", A, 1000.0))
-    run_to_the_end(spark, settings, LOYALTY, ARCHIVE)
+    run_to_the_end(spark, settings, LOYALTY_QUERY, ARCHIVE)
     name = create_again(settings, topics.POS_INVOICES)
     publish_invoices(settings, invoice("I2", A, 100.0))
     settings = with_another_archive_than_the_old_one(spark, settings)
@@ -372,4 +372,4 @@ def test_a_rebuild_from_a_topic_that_was_created_again_is_refused(spark, setting
     assert (1, [CREATED_AGAIN]) == (report.not_recomputed, report.notes)
     assert before == last_balances_of(settings), "a refusal changes nothing"
     with pytest.raises(UserError, match=f"{name} was created again"):
-        LOYALTY.start(spark, IDS, settings, available_now=True)
+        LOYALTY_QUERY.start(spark, IDS, settings, available_now=True)

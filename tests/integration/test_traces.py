@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from infra.local.ports import HOST, free_port
 from infra.local.stack import environment_of
 from pipelines.queries.fan_out import FAN_OUT
-from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.loyalty import LOYALTY_QUERY
 from pipelines.runtime.query_metrics import ProgressMetrics
 from schemas import topics
 from services import tracing
@@ -68,7 +68,7 @@ def pipeline(spark: Any, settings: Settings) -> Iterator[list[Any]]:
     queries = []
     try:
         with capture_logs(processors=[add_ids]) as lines:
-            queries.extend(each.start(spark, IDS, settings, available_now=False) for each in (LOYALTY, FAN_OUT))
+            queries.extend(each.start(spark, IDS, settings, available_now=False) for each in (LOYALTY_QUERY, FAN_OUT))
             yield lines
     finally:
         for query in queries:

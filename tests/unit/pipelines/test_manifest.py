@@ -17,7 +17,7 @@ from pipelines.checkpoints.learned_ids import EarlierIds, LearnedIds
 from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError, claim
 from pipelines.checkpoints.programme_versions import require_versions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses, check
-from pipelines.queries.loyalty import LOYALTY, LOYALTY_FACTOR
+from pipelines.queries.loyalty import LOYALTY_FACTOR, LOYALTY_QUERY
 from pipelines.reconciliation.events import has_gap
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.domain.programme import Programme, Programmes
@@ -91,8 +91,8 @@ def test_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_adopts_it(
     """Another factor would change the points of earlier purchases. The notation of the number does not matter."""
 
     def claim_loyalty(factor: str) -> None:
-        fixed = LOYALTY.fixed(Settings(loyalty_factor=Decimal(factor)))
-        claim(SPARK, "checkpoint", MADE_WITH | fixed, LOYALTY.remedies)  # type: ignore[arg-type]  # no Spark
+        fixed = LOYALTY_QUERY.fixed(Settings(loyalty_factor=Decimal(factor)))
+        claim(SPARK, "checkpoint", MADE_WITH | fixed, LOYALTY_QUERY.remedies)  # type: ignore[arg-type]  # no Spark
 
     files[MANIFEST] = json.dumps(MADE_WITH | {"state": STATE_VERSION})
     claim_loyalty("0.02")
@@ -127,7 +127,7 @@ def test_an_audit_and_a_rebuild_refuse_other_settings_than_the_checkpoint_has(fi
 
     They do not read the logs of Spark, because the rebuild replaces a damaged checkpoint.
     """
-    query = replace(LOYALTY, checkpoint=lambda _: "checkpoint")
+    query = replace(LOYALTY_QUERY, checkpoint=lambda _: "checkpoint")
     registry = Registry({1: INVOICE_SCHEMA})
 
     def check_loyalty(**settings: Any) -> None:
