@@ -22,7 +22,6 @@ KnownSchemas = Mapping[int, str]
 """The schemas that can have written a value, as JSON by their ids."""
 
 _SCHEMA = schemas.current("PosInvoice")
-_NOT_FRAMED = "not in the Confluent framing: no magic byte 0 and schema id"
 
 
 class Verdict(NamedTuple):
@@ -95,7 +94,7 @@ def judge_of_invoices(known: KnownSchemas) -> Judge:
         # A text in UTF-16 or UTF-32 can begin like a JSON object in UTF-8, or like Avro of an unknown schema.
         if encoding := json_rules.other_encoding(value):
             return Verdict(encoding)
-        return Verdict(_other_bytes(value)) if verdict.reason == _NOT_FRAMED else verdict
+        return Verdict(_other_bytes(value)) if verdict.reason == avro.NOT_FRAMED else verdict
 
     return judge
 
@@ -131,7 +130,7 @@ def _judge_of_avro(name: str, known: KnownSchemas) -> Judge:
         if value is None:
             return Verdict(json_rules.NO_VALUE)
         if (schema_id := avro.schema_id_of(value)) is None:
-            return Verdict(_NOT_FRAMED)
+            return Verdict(avro.NOT_FRAMED)
         if schema_id not in known:
             return Verdict(f"unknown schema id {schema_id}")
         try:

@@ -87,7 +87,7 @@ class Query:
     formats: Mapping[str, str] = field(default_factory=lambda: FORMATS)
     fixed: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     remedies: Mapping[str, str] = field(default_factory=dict)
-    check: Callable[[SparkSession, str, Settings, bool], None] = lambda spark, checkpoint, settings, is_new: None
+    check: Callable[[SparkSession, str, Settings, bool], None] = lambda *_: None
     learn: Callable[[QueryContext, str, LearnedIds], None] = lambda *_: None
 
     def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:

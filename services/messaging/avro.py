@@ -85,6 +85,9 @@ LOGICAL_READERS["bytes-misplaced"] = LOGICAL_READERS["fixed-misplaced"] = _refus
 _BOUNDED_INT = {"type": "int", "logicalType": "bounded"}
 """Replaces ``int`` in each schema, so that fastavro calls ``_checked_int``."""
 
+NOT_FRAMED = "not in the Confluent framing: no magic byte 0 and schema id"
+"""The reason of a dead letter without a schema id."""
+
 
 def not_of_its_schema(name: str) -> str:
     """The reason of a dead letter whose bytes do not match the schema of their id."""
@@ -180,7 +183,7 @@ def record_decoder(
 
     def decode(value: bytes) -> Record:
         if (schema_id := schema_id_of(value)) is None:
-            raise UndecodableError("not in the Confluent framing: no magic byte 0 and schema id")
+            raise UndecodableError(NOT_FRAMED)
         writer, resolve_into = writer_and_reader(schema_id)
         body = io.BytesIO(value)
         body.seek(_HEADER.size)
