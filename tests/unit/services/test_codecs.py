@@ -8,12 +8,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import schemas
-from services.codecs.events import command_record, credit_record, decode_event
+from services.codecs.events import _COMMANDS, command_record, credit_record, decode_event
 from services.codecs.records import balance_record, decision_record, notification_record, points_bytes
 from services.codecs.state import decode_account, encode_account
 from services.domain.account.lots import Terms
 from services.domain.account.model import Account, ErasureMarker, PastCommand, PastPurchase, PastReturn, Reservation
 from services.domain.account.processor import process
+from services.domain.command_rules import KINDS
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Erase, Line, Purchase, Receive, Reserve, SentLot, Transfer
 from services.domain.programme import Programme, Programmes
@@ -211,6 +212,11 @@ def test_malformed_command_is_named(record, reason):
     """A command that an account cannot decide raises an error with the reason."""
     with pytest.raises(UndecodableError, match=reason):
         decode_event(1, written("LoyaltyCommand", record))
+
+
+def test_each_valid_kind_of_command_is_an_event():
+    """A redirect is read as a purchase. A command of the kind forget is for the index of invoices, and is no event."""
+    assert {*KINDS} == {*_COMMANDS, "redirect", "forget"}
 
 
 @pytest.mark.parametrize("amount", [float("nan"), float("inf")])
