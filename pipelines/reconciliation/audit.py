@@ -24,7 +24,7 @@ from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.customers import Customer, by_customer
 from pipelines.reconciliation.facts import pseudonymize
 from pipelines.reconciliation.forwarding import RETURNABLE, returnables, with_differences
-from pipelines.reconciliation.report import UNREADABLE, Found, Report, texts_of
+from pipelines.reconciliation.report import UNREADABLE, CustomerDifference, Report, texts_of
 from pipelines.reconciliation.snapshot import CREATED_AGAIN, Progress, Read, Snapshot, take_snapshot
 from services.audit.comparison import Coverage
 from services.audit.facts import COMPARED, Source
@@ -46,7 +46,7 @@ ROUNDS = 6
 _SECONDS_BETWEEN_ROUNDS = 5.0
 
 _DIFFERENCE = struct(where="string", what="string", settles="boolean")
-_VERDICT = struct(
+_RESULT = struct(
     pseudonym="string",
     card="string",
     entries="long",
@@ -59,13 +59,13 @@ _VERDICT = struct(
     returns=T.ArrayType(T.StringType()),
     commands=T.ArrayType(T.StringType()),
 )
-"""The result for one customer (see Verdict), with the number of compared facts by source.
+"""The result for one customer (see CustomerResult), with the number of compared facts by source.
 
 ``purchases`` and ``returns`` are those of the recomputed account, and ``commands`` are the ids of the commands that it
 has sent to other accounts. They are for ``with_differences``.
 """
 
-_Waiting = dict[str, tuple[str, list[Found]]]
+_Waiting = dict[str, tuple[str, list[CustomerDifference]]]
 """By pseudonym, the customers whose sources have not progressed equally far: the version of the account, and the
 differences.
 """
@@ -116,16 +116,16 @@ def _round(
     report.unreadable += [each for each in snapshot.unreadable if each not in report.unreadable]
     selected = snapshot.facts if only is None else of_customers(snapshot.facts, only)
     examination = _examination(context.programmes, snapshot.coverage)
-    verdicts = by_customer(context, selected, snapshot.coverage, examination, _VERDICT).persist()
+    results = by_customer(context, selected, snapshot.coverage, examination, _RESULT).persist()
     try:
         if only is None:
-            _summarize(report, snapshot, verdicts)
-        rows = with_differences(verdicts, snapshot.returns, snapshot.events.records).collect()
+            _summarize(report, snapshot, results)
+        rows = with_differences(results, snapshot.returns, snapshot.events.records).collect()
     finally:
         context.spark.catalog.clearCache()
     waiting: _Waiting = {}
     for row in rows:
-        found = [Found(row.card or row.pseudonym, each["where"], each["what"]) for each in row.differences]
+        found = [CustomerDifference(row.card or row.pseudonym, each["where"], each["what"]) for each in row.differences]
         if any(each["settles"] for each in row.differences):
             waiting[row.pseudonym] = row.version, found
         else:
@@ -163,23 +163,23 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
 
 
 def _examination(programmes: Programmes, coverage: Coverage) -> Callable[[Customer], dict[str, Any]]:
-    """Returns a function for ``by_customer`` that gives a row of _VERDICT."""
+    """Returns a function for ``by_customer`` that gives a row of _RESULT."""
     # The topic can have deleted older commands. Without older entries, the order of the events is a guess.
     since = max(coverage.events_from, coverage.record_from)
 
     def row_of(customer: Customer) -> dict[str, Any]:
-        verdict = customer.verdict
-        settled = customer.recomputed.settled if verdict.recomputed else Outcome(None)
+        result = customer.result
+        settled = customer.recomputed.settled if result.recomputed else Outcome(None)
         account = settled.account
         return {
             "pseudonym": customer.pseudonym,
             "card": customer.card,
-            "entries": verdict.entries,
-            "recomputed": verdict.recomputed,
-            "lacks_entries": verdict.lacks_entries,
-            "version": str(verdict.version),
+            "entries": result.entries,
+            "recomputed": result.recomputed,
+            "lacks_entries": result.lacks_entries,
+            "version": str(result.version),
             **{source.name: customer.facts.count(source) for source in COMPARED},
-            "differences": [each._asdict() for each in verdict.differences],
+            "differences": [each._asdict() for each in result.differences],
             "purchases": [*returnables(account, programmes, account.updated_time)] if account else [],
             "returns": [*account.returns] if account else [],
             "commands": settled.sent if all(entry.time >= since for entry in settled.entries) else [],
@@ -188,13 +188,13 @@ def _examination(programmes: Programmes, coverage: Coverage) -> Callable[[Custom
     return row_of
 
 
-def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
+def _summarize(report: Report, snapshot: Snapshot, results: DataFrame) -> None:
     sums = (F.coalesce(F.sum(source.name), F.lit(0)).alias(source.name) for source in COMPARED)
     # A card has no account if its only events are returns that reached no account.
     has_account = (F.col("entries") > 0) | ~F.col("recomputed")
     for each in COMPARED:
         has_account |= F.col(each.name) > 0
-    (row,) = verdicts.agg(
+    (row,) = results.agg(
         F.count_if(has_account).alias("accounts"),
         F.coalesce(F.sum("entries"), F.lit(0)).alias("entries"),
         F.count_if(~F.col("recomputed")).alias("not_recomputed"),
@@ -211,7 +211,7 @@ def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
         )
     if row.not_recomputed > row.lacking_entries and not snapshot.coverage.events_from:
         report.notes.append(CREATED_AGAIN)
-    report.differences += [Found(*anomaly) for anomaly in snapshot.anomalies.collect()]
+    report.differences += [CustomerDifference(*anomaly) for anomaly in snapshot.anomalies.collect()]
 
 
 def main(

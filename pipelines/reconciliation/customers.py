@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipelines.reconciliation.context import Context
 from pipelines.reconciliation.facts import FACT_TYPE, pseudonymize
-from services.audit.comparison import Coverage, Verdict, compare
+from services.audit.comparison import Coverage, CustomerResult, compare
 from services.audit.facts import Facts, FactsReader
 from services.domain.recomputation import Recomputed
 from services.messaging.schema_ids import schema_ids
@@ -27,7 +27,7 @@ class Customer(NamedTuple):
     pseudonym: str
     card: str | None
     facts: Facts
-    verdict: Verdict
+    result: CustomerResult
     recomputed: Recomputed
 
 
@@ -36,14 +36,14 @@ def by_customer(
     facts: DataFrame,
     coverage: Coverage,
     row_of: Callable[[Customer], dict[str, Any]],
-    result: T.StructType,
+    row_type: T.StructType,
 ) -> DataFrame:
-    """Compare the facts of each customer. Gives one row for each of them, of the type ``result``.
+    """Compare the facts of each customer. Gives one row for each of them, of the type ``row_type``.
 
     ``row_of`` gives the values of a row by the names of its columns.
     """
     settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
-    arrow = to_arrow_schema(result)
+    arrow = to_arrow_schema(row_type)
 
     def results(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         read, pseudonym_of = FactsReader(schema_ids(settings)).read, pseudonymize(pseudonyms)
@@ -52,8 +52,8 @@ def by_customer(
             listed = list(of_customer)
             card = next((card for _, card, *_ in listed if card), None)
             known = read(((source, time, value) for *_, source, time, value in listed), card, pseudonym)
-            verdict, recomputed = compare(card or pseudonym, known, programmes, coverage, pseudonym_of)
-            yield row_of(Customer(pseudonym, card, known, verdict, recomputed))
+            result, recomputed = compare(card or pseudonym, known, programmes, coverage, pseudonym_of)
+            yield row_of(Customer(pseudonym, card, known, result, recomputed))
 
     def compare_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = results(batches)
@@ -62,4 +62,4 @@ def by_customer(
 
     # Sort by source too. Otherwise the result depends on the order in which Spark's tasks end.
     sorted_facts = facts.select(*FACT_TYPE.names).repartition("pseudonym").sortWithinPartitions("pseudonym", "source")
-    return sorted_facts.mapInArrow(compare_all, result)
+    return sorted_facts.mapInArrow(compare_all, row_type)

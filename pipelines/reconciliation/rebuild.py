@@ -33,7 +33,7 @@ from pipelines.reconciliation.refusals import (
     check_receivers,
     sent_ids,
 )
-from pipelines.reconciliation.report import Found, lines_of
+from pipelines.reconciliation.report import CustomerDifference, lines_of
 from pipelines.reconciliation.snapshot import Read, Snapshot, take_snapshot
 from pipelines.sinks.kafka import write_batch
 from schemas import topics
@@ -63,7 +63,7 @@ class Rebuilt:
     late: int
     checkpoint: str
     aside: str | None
-    differences: list[Found]
+    differences: list[CustomerDifference]
     notes: list[str]
 
 
@@ -117,7 +117,7 @@ def _replace(context: Context, checkpoint: str, snapshot: Snapshot, accounts: Da
         _start(context, reader, seed)
     (row,) = accounts.agg(F.count("account").alias("accounts"), F.sum("late").alias("late")).collect()
     differences = accounts.select("whose", F.explode("differences").alias("it")).select("whose", "it.*").collect()
-    found = [Found(*each) for each in [*snapshot.anomalies.collect(), *differences]]
+    found = [CustomerDifference(*each) for each in [*snapshot.anomalies.collect(), *differences]]
     notes = [*snapshot.unreadable, *snapshot.notes]
     return Rebuilt(row.accounts, row.late or 0, checkpoint, aside, found, notes)
 

@@ -12,7 +12,7 @@ from pipelines.reconciliation.customers import Customer
 from pipelines.reconciliation.forwarding import RETURNABLE, Returnable, returnables
 from schemas import topics
 from schemas.topics import Topic
-from services.audit.comparison import Verdict
+from services.audit.comparison import CustomerResult
 from services.audit.facts import Facts, Source
 from services.codecs.state import encode_account
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState
@@ -67,14 +67,14 @@ def reconstruction(
     versions = {each.version for each in programmes.versions}
 
     def row_of(customer: Customer) -> dict[str, Any]:
-        pseudonym, card, facts, verdict, recomputed = customer
+        pseudonym, card, facts, result, recomputed = customer
         state = _with_newest_version(recomputed.late.state, facts)
         is_known = all(entry.programme_version in versions for entry in facts.record)
-        problem = _problem(card, recomputed, verdict) if is_known else VERSIONS_MISSING
+        problem = _problem(card, recomputed, result) if is_known else VERSIONS_MISSING
         if problem is None and recomputed.without_event and not accept_lost_events:
             problem = EVENTS_LOST
         records = [] if problem or not card else [*records_of(card, recomputed, now, ids)]
-        if is_replaced(facts, verdict, recomputed):
+        if is_replaced(facts, result, recomputed):
             records = [*with_tombstone(records)]
         return {
             "pseudonym": pseudonym,
@@ -83,7 +83,7 @@ def reconstruction(
             "account": encode_account(state) if state and card else None,
             "late": len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)}),
             "problem": problem,
-            "differences": [{"where": str(each.where), "what": each.what} for each in verdict.differences],
+            "differences": [{"where": str(each.where), "what": each.what} for each in result.differences],
             "records": records,
             "purchases": [*_returnables(recomputed, programmes, now)] if card else [],
             "returns": [*_known_returns(recomputed)],
@@ -116,9 +116,9 @@ def _known_returns(recomputed: Recomputed) -> set[str]:
     return known.union(*((entry.event_id, entry.invoice_number) for entry in recomputed.late.entries))
 
 
-def _problem(card: str | None, recomputed: Recomputed, verdict: Verdict) -> str | None:
-    if not verdict.recomputed:
-        return ENTRIES_MISSING if verdict.lacks_entries else EVENTS_MISSING
+def _problem(card: str | None, recomputed: Recomputed, result: CustomerResult) -> str | None:
+    if not result.recomputed:
+        return ENTRIES_MISSING if result.lacks_entries else EVENTS_MISSING
     if card is None and recomputed.late.account is not None:
         return "the card of a pseudonym is not known: neither loyalty, loyalty-balances nor the ledger has it"
     late = recomputed.late
@@ -162,11 +162,11 @@ def records_of(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, 
         yield row.asDict()
 
 
-def is_replaced(of_customer: Facts, verdict: Verdict, recomputed: Recomputed) -> bool:
+def is_replaced(of_customer: Facts, result: CustomerResult, recomputed: Recomputed) -> bool:
     """Whether the served balance is wrong, and its version is at least as high as that of the recomputed balance."""
     entries = recomputed.late.entries or recomputed.settled.entries
     served = max((version for version, _ in of_customer.served_versions), default=None)
-    is_wrong = any(each.where is Source.BALANCE for each in verdict.differences)
+    is_wrong = any(each.where is Source.BALANCE for each in result.differences)
     return is_wrong and served is not None and bool(entries) and served >= entries[-1].version
 
 

@@ -21,8 +21,8 @@ _MOST_FINDINGS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A difference. ``whose`` is the card, or the pseudonym if the card is no longer known."""
+class CustomerDifference:
+    """A difference of a customer. ``whose`` is the card, or the pseudonym if the card is no longer known."""
 
     whose: str
     where: str
@@ -45,7 +45,7 @@ class Report:
     entries: int = 0
     not_recomputed: int = 0
     compared: dict[str, int] = field(default_factory=dict)
-    differences: list[Found] = field(default_factory=list)
+    differences: list[CustomerDifference] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     changing: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ def texts_of(report: Report, limit: int) -> list[RenderableType]:
     return [table, *differences, *unreadable, *(f"note: {line}" for line in report.notes)]
 
 
-def lines_of(differences: list[Found], limit: int, option: str) -> Iterator[str]:
+def lines_of(differences: list[CustomerDifference], limit: int, option: str) -> Iterator[str]:
     """A line for each of at most ``limit`` differences, and a line with the option that prints more."""
     for found in differences[:limit]:
         yield f"{found.whose}: {found.where}: {found.what}"

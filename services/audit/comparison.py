@@ -84,7 +84,7 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CustomerResult:
     """The result of the audit of one customer.
 
     Attributes:
@@ -104,7 +104,7 @@ class Verdict:
 
 def compare(
     card: str, facts: Facts, programmes: Programmes, coverage: Coverage, pseudonym: Callable[[str], str]
-) -> tuple[Verdict, Recomputed]:
+) -> tuple[CustomerResult, Recomputed]:
     """Recompute the account of a customer and compare it with all facts. Returns the recomputed account too.
 
     Args:
@@ -139,7 +139,7 @@ def compare(
         account = recomputed.settled.account if complete else None
         differences += _compare_state(facts.state, last, account, programmes, coverage.now)
     version = facts.latest_version or AccountVersion(0, 0)
-    return Verdict(len(expected), complete, bool(missing), version, differences), recomputed
+    return CustomerResult(len(expected), complete, bool(missing), version, differences), recomputed
 
 
 def _as_sent(events: Iterable[Event], record: Sequence[Entry], pseudonym: Callable[[str], str]) -> Iterator[Event]:

@@ -21,7 +21,7 @@ from api.console.own_api import COOKIE
 from api.http import problems
 from api.operations import Operations
 from infra.local.ports import HOST, free_port
-from pipelines.reconciliation.report import Found, Report
+from pipelines.reconciliation.report import CustomerDifference, Report
 from services.api_keys.keys import Scope
 from services.audit_trail import details_of
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError, RecordPosition
@@ -327,7 +327,7 @@ def test_the_audit_trail_says_what_was_replayed_and_published(
 
 def test_the_newest_runs_of_the_audit_are_shown(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The response has the content of the record AuditRun. A card becomes a pseudonym."""
-    found = [Found("CARD", "ledger", "entry 2 (reserved 0.00) is missing")]
+    found = [CustomerDifference("CARD", "ledger", "entry 2 (reserved 0.00) is missing")]
     report = Report(3, 12, 1, {"ledger": 11}, found, ["the ledger does not answer"], ["CARD"], ["before noon"])
     monkeypatch.setattr(operations.runs, "read_runs", lambda _: [report.run(1_000, lambda _: "p1-x"), {}])
     (run,) = client.get("/v1/audits", params={"limit": 1}).json()["runs"]

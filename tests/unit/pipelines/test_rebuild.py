@@ -68,9 +68,9 @@ def rebuilt_balances(served: Entry) -> list[bytes | None]:
         balance=orjson.loads(balance_body(balance_record(CARD, served))),
     )
     compared = frozenset({Source.EVENT, Source.LOYALTY, Source.LEDGER, Source.BALANCE})
-    verdict, recomputed = compare(CARD, facts, Programmes(), Coverage(compared, 0, 0, 0, NOW), lambda card: f"p-{card}")
+    result, recomputed = compare(CARD, facts, Programmes(), Coverage(compared, 0, 0, 0, NOW), lambda card: f"p-{card}")
     records = records_of(CARD, recomputed, NOW, writer_ids(IDS))
-    if is_replaced(facts, verdict, recomputed):
+    if is_replaced(facts, result, recomputed):
         records = with_tombstone(records)
     return [record["value"] for record in records if record["topic"] == LOYALTY_BALANCES.name]  # type: ignore[misc]
 
@@ -256,8 +256,8 @@ def test_a_rebuild_without_a_lost_event_must_be_accepted(recorded: list[Event], 
     events = [event for event in recorded if event.event_id != "lost"] + late
     facts = Facts(events=events, recorded={Source.LOYALTY: entries.entries, Source.LEDGER: entries.entries})
     coverage = Coverage(frozenset({Source.LOYALTY, Source.LEDGER}), 0, 0, 0, NOW)
-    verdict, recomputed = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
-    customer = Customer(f"p-{CARD}", CARD, facts, verdict, recomputed)
+    result, recomputed = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
+    customer = Customer(f"p-{CARD}", CARD, facts, result, recomputed)
 
     def rebuilt(**options: bool) -> dict[str, Any]:
         return reconstruction(IDS, Programmes(), NOW, **options)(customer)

@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from pipelines.reconciliation.audit import _VERDICT, _examination
+from pipelines.reconciliation.audit import _RESULT, _examination
 from pipelines.reconciliation.customers import Customer
 from pipelines.reconciliation.forwarding import Returnable, commands_of, returnables
 from services.audit.comparison import Coverage, compare
@@ -60,7 +60,7 @@ def test_the_audit_looks_for_the_commands_of_an_account_unless_the_topic_can_hav
         coverage = Coverage(frozenset({Source.LOYALTY}), events_from, record_from, record_from, NOW + DAY)
         customer = Customer("p-card", "card", facts, *compare("card", facts, PROGRAMMES, coverage, "p-{}".format))
         row = _examination(PROGRAMMES, coverage)(customer)
-        assert _VERDICT.names == [*row]
+        assert _RESULT.names == [*row]
         return row["recomputed"], row["commands"]
 
     assert (True, ["gift/in", "lost/0/moved", "I2/redirected", "bye/0/card"]) == commands(0)

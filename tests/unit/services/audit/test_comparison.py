@@ -150,8 +150,8 @@ def test_a_waiting_erasure_does_not_show_lost_entries(bought):
 
 
 def judged(facts, programmes, coverage):
-    verdict, _ = compare(CARD, facts, programmes, coverage, pseudonymize)
-    return verdict.recomputed, verdict.lacks_entries, verdict.differences
+    result, _ = compare(CARD, facts, programmes, coverage, pseudonymize)
+    return result.recomputed, result.lacks_entries, result.differences
 
 
 @pytest.mark.parametrize(
@@ -449,10 +449,10 @@ def test_an_archive_and_a_ledger_without_a_card_do_not_hide_that_an_erasure_name
     ]
     coverage = replace(EVERYTHING, topic_from=START + 3)
 
-    verdict, recomputed = compare(CARD, facts, PROGRAMMES, coverage, pseudonymize)
+    result, recomputed = compare(CARD, facts, PROGRAMMES, coverage, pseudonymize)
 
     assert ["C1/0/moved"] == history.sent == recomputed.settled.sent
-    assert [] == verdict.differences
+    assert [] == result.differences
 
 
 def test_an_archive_has_no_card_of_an_unreadable_account():
