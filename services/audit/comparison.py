@@ -1,7 +1,7 @@
 """Recomputes a customer's account from its events, and compares it with the entries, the balance and the state."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ import orjson
 
 from services.audit.facts import Facts, Source
 from services.audit.missing_entries import MissingEntries, find_missing, without_repeated
+from services.audit.wording import wrong_field, wrong_fields, wrong_of
 from services.codecs.events import ARCHIVED
 from services.codecs.records import balance_record
 from services.domain.account.memory import forget, remembers
@@ -24,18 +25,9 @@ from services.domain.recomputation import Recomputed, in_order, is_from_timer, r
 from services.state_stores.catalogue import balance_body
 
 _TEXTS = ("event_id", "invoice_number", "tier", "reason", "actor", "counterparty")
-_POINTS = {"points", "total", "available", "pending", "reserved", "debt", "reserved_debt", "earned_in_period"}
-_PERSONAL = {"reason", "actor", "counterparty", "moved_to", "former_cards", "MovedTo", "CustomerCardNo"}
-"""Differences do not show the values of these fields, because the topic audit-runs keeps their text."""
-
-_LONG = {"purchases", "returns", "commands"}
-"""Differences show only the keys of these maps. The values have the baskets of the customer and hashes of requests."""
 
 _Named = Transfer | Receive | Replace | Absorb | Unreadable | Erase
 """The events that name another card."""
-
-_SHOWN = 3
-"""The largest number of keys that a difference shows, so that a run with many differences fits into its record."""
 
 _DETAILS = ("NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
 """The members of a balance that come from ``Entry.balance_details``."""
@@ -233,7 +225,7 @@ def _compare_entries(
         else:
             is_erased = entry.version <= erased
             pair = _comparable(where, expected_by_version[entry.version], entry, pseudonym, is_erased=is_erased)
-            if wrong := _wrong_fields(*pair):
+            if wrong := wrong_fields(*pair):
                 differences.append(Difference(where, f"entry {entry.sequence}: {wrong}"))
         found.setdefault(entry.version, entry)
     last = max(found, default=AccountVersion(0, 0))
@@ -291,7 +283,7 @@ def _compare_balance(
     lacks_details = None in {body["NextExpiryPoints"], served.get("NextExpiryPoints")}
     left_out = _DETAILS if lacks_details else ()
     wrong = [
-        _wrong_field(name, value, served.get(name))
+        wrong_field(name, value, served.get(name))
         for name, value in body.items()
         if name not in left_out and served.get(name) != value
     ]
@@ -315,10 +307,10 @@ def _compare_state(
         yield Difference(Source.STATE, f"has sequence {state.sequence}, not {last.sequence}", settles=True)
     else:
         if account is None:
-            wrong = _wrong(("total", "available", "pending", "reserved", "tier"), last, state)
+            wrong = wrong_of(("total", "available", "pending", "reserved", "tier"), last, state)
         else:
             recomputed = _as_stored(account, state)
-            wrong = _wrong_fields(_advanced(recomputed, now, programmes), _advanced(state, now, programmes))
+            wrong = wrong_fields(_advanced(recomputed, now, programmes), _advanced(state, now, programmes))
         if wrong:
             yield Difference(Source.STATE, f"at sequence {state.sequence}: {wrong}")
 
@@ -354,27 +346,3 @@ def _advanced(account: Account, now: int, programmes: Programmes) -> Account:
     known = [number for number in later.purchases if remembers(later, number, now, programmes)]
     later.purchases = {number: later.purchases[number] for number in known}
     return later
-
-
-def _wrong_fields(expected: Entry | Account, found: Entry | Account) -> str:
-    """The fields that differ, as text."""
-    if expected == found:
-        return ""
-    return _wrong((each.name for each in fields(expected) if each.compare), expected, found)
-
-
-def _wrong(names: Iterable[str], expected: Entry | Account, found: Entry | Account) -> str:
-    pairs = ((name, getattr(expected, name), getattr(found, name)) for name in names)
-    return ", ".join(_wrong_field(*pair) for pair in pairs if pair[1] != pair[2])
-
-
-def _wrong_field(name: str, expected: Any, found: Any) -> str:
-    if name in _PERSONAL:
-        return f"{name} differs"
-    if name in _LONG:
-        keys = sorted(str(key) for key in expected | found if expected.get(key) != found.get(key))
-        more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-        return f"{name} differs at {', '.join(keys[:_SHOWN])}{more}"
-    if name in _POINTS:
-        expected, found = to_points(expected), to_points(found)
-    return f"{name} is {found} and should be {expected}"
