@@ -31,7 +31,8 @@ from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.programmes.topic import UncertainPublicationError, Version, publish_programme
 from services.settings import Settings
-from services.status import ApiState, Rates, Status, default_urls, rates_between, status_of
+from services.status import ApiState, default_urls, status_of
+from services.status_figures import Rates, Status, rates_between
 
 _FRESH_SECONDS = 2.0
 """All callers within this time get the same status, so many callers cost no more than one."""

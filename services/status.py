@@ -1,13 +1,11 @@
 """Finds which processes run, and how far each has read. Each figure comes from the process itself or from Kafka."""
 
 import json
-import math
 import time
 import urllib.error
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.request import OpenerDirector
@@ -22,18 +20,23 @@ from services.messaging import clients
 from services.messaging.publishing import PublishError
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings, host_in_url
+from services.status_figures import Lag, Part, QueryWork, Status
 from services.tls import client_context
 
 _SECONDS = 3.0
 """The longest time to wait for the answer of one process."""
+
 _POSITIONS = {"loyalty_query_position": "query {query}", "loyalty_ledger_position": "ledger"}
 """The metrics from which the lags of readers are computed, and the names of the readers. The lags in the
 readers' own metrics are as old as their last micro-batch or transaction.
 """
+
 _LAGS = {"loyalty_webhook_lag": "webhook {endpoint}"}
 """The metrics with the lags of other readers, and the names of the readers."""
+
 _Spans = Mapping[str, Mapping[int, tuple[int, int]]]
 """By topic and partition: the first offset, and the end offset."""
+
 _REFUSALS = {
     ("api", 401): "refuses the request: set LOYALTY_API_KEY_FILE to the file of a valid API key with the scope operate",
     ("api", 403): "refuses the request: the API key in LOYALTY_API_KEY_FILE needs the scope operate",
@@ -42,38 +45,15 @@ _REFUSALS = {
         for part in ("pipeline", "background", "ledger", "webhooks")
     },
 }
+
 _FRESHNESS = "loyalty_balance_freshness_seconds_bucket"
+
 _QUERY_COUNTS = {
     "loyalty_query_input_rows_total": "records",
     "loyalty_query_batches_total": "batches",
     "loyalty_query_batch_duration_seconds_sum": "seconds",
 }
 """The metrics that count the work of a query, and their names in ``QueryWork``."""
-_SHARES = (0.5, 0.99)
-
-
-class Part(NamedTuple):
-    """A process of the system. ``problem`` says why it does not work; None if it works."""
-
-    name: str
-    address: str
-    problem: str | None
-
-
-class Lag(NamedTuple):
-    """The records of a topic that a reader has not read yet."""
-
-    reader: str
-    topic: str
-    records: int
-
-
-class QueryWork(NamedTuple):
-    """What a query has done since its process started; ``seconds`` is the total duration of its micro-batches."""
-
-    records: float = 0.0
-    batches: float = 0.0
-    seconds: float = 0.0
 
 
 class ApiState(NamedTuple):
@@ -82,87 +62,6 @@ class ApiState(NamedTuple):
     metrics: str
     problem: str | None
     instances: list[dict[str, Any]]
-
-
-class Freshness(NamedTuple):
-    """The freshness of the balances on the instance that answered, from its histogram since its start.
-
-    Attributes:
-        balances: the number of balances that it has read.
-        within: the quantiles 0.5 and 0.99 of the time from the append of an invoice or a command until its balance was
-            in the store, in seconds. Each value is the upper limit of a bucket; None if it is above the last limit.
-        longest: the last finite limit, in seconds.
-    """
-
-    balances: int
-    within: dict[float, float | None]
-    longest: float
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The state of the system at one moment.
-
-    Attributes:
-        time: in seconds since the epoch.
-        appended: the number of records that each topic has ever had, by topic. Empty if Kafka does not answer.
-        work: the work of each query, by its name. Empty if the pipeline does not answer.
-        balances: the cumulative number of balances by the upper bound of their freshness in seconds, as in Prometheus.
-        records: the number of records that each topic has, by topic. Empty if Kafka does not answer.
-        lags: the lags of all readers that answered. A reader has none if the ends of one of its topics are not known.
-        instances: the instances of the API as ``GET /v1/instances`` shows them.
-    """
-
-    time: float
-    parts: list[Part]
-    appended: dict[str, int]
-    work: dict[str, QueryWork]
-    balances: dict[float, float]
-    records: dict[str, int]
-    lags: list[Lag]
-    instances: list[dict[str, Any]]
-
-    @property
-    def freshness(self) -> Freshness | None:
-        """How fresh the balances are; None without balances."""
-        return _freshness(self.balances)
-
-    @property
-    def dead_letters(self) -> int | None:
-        """The number of records in dead-letters; None if it is not known."""
-        return self.records.get(topics.DEAD_LETTERS.name)
-
-
-class Rates(NamedTuple):
-    """What happened between two moments.
-
-    Attributes:
-        topics: the records per second that were appended to each topic.
-        queries: the records per second that each query has read.
-        batch_seconds: the mean duration of a micro-batch of each query that has completed one.
-        freshness: the freshness of the balances in this time; None without balances.
-    """
-
-    topics: dict[str, float]
-    queries: dict[str, float]
-    batch_seconds: dict[str, float]
-    freshness: Freshness | None
-
-
-def rates_between(before: Status, after: Status) -> Rates:
-    """The rates between two moments. A counter that is lower after a restart of its process counts as 0."""
-    seconds = max(after.time - before.time, 0.001)
-    work = {
-        name: QueryWork(*(max(0.0, new - old) for new, old in zip(done, before.work.get(name, done), strict=True)))
-        for name, done in after.work.items()
-    }
-    counts = {le: max(0.0, count - before.balances.get(le, 0.0)) for le, count in after.balances.items()}
-    return Rates(
-        {name: max(0, count - before.appended.get(name, count)) / seconds for name, count in after.appended.items()},
-        {name: done.records / seconds for name, done in work.items()},
-        {name: done.seconds / done.batches for name, done in work.items() if done.batches},
-        _freshness(counts),
-    )
 
 
 def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None = None) -> Status:
@@ -309,12 +208,3 @@ def _lags(samples: Iterable[Sample], spans: _Spans, own_topics: Mapping[str, str
         if reader := _LAGS.get(sample.name):
             found[reader.format(**sample.labels), topic] += int(sample.value)
     return [Lag(reader, topic, records) for (reader, topic), records in sorted(found.items()) if reader not in unknown]
-
-
-def _freshness(balances: Mapping[float, float]) -> Freshness | None:
-    buckets = sorted(balances.items())
-    if not buckets or not (total := buckets[-1][1]):
-        return None
-    limits = [(le, count) for le, count in buckets if math.isfinite(le)]
-    within = {share: next((le for le, count in limits if count >= share * total), None) for share in _SHARES}
-    return Freshness(int(total), within, limits[-1][0])

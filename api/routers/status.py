@@ -18,7 +18,8 @@ from api.schemas.operations import CallerReport, StatusReport
 from api.security.permissions import caller_of, needs
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text
-from services.status import ApiState, Rates, Status
+from services.status import ApiState
+from services.status_figures import Rates, Status
 
 router = APIRouter(prefix="/v1", tags=["operations"], route_class=JsonRoute)
 

@@ -10,7 +10,8 @@ from rich.table import Table
 from services.cli.output import FAILED, AsJson, clear_errors, read_settings, report, table
 from services.settings import Settings
 from services.state_stores.catalogue import BALANCES
-from services.status import Freshness, Rates, Status, default_urls, status_of
+from services.status import default_urls, status_of
+from services.status_figures import Freshness, Rates, Status
 
 
 def _checked(param: typer.CallbackParam, url: str | None) -> str | None:

@@ -26,7 +26,8 @@ from services.cli.status import (
     topics_table,
     urls_of,
 )
-from services.status import Rates, Status, dead_letter_reasons, rates_between
+from services.status import dead_letter_reasons
+from services.status_figures import Rates, Status, rates_between
 
 _MOST_REASONS = 8
 _REASONS_SECONDS = 30.0

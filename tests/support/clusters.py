@@ -37,7 +37,8 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
-from services.status import ApiState, Part, Status
+from services.status import ApiState
+from services.status_figures import Part, Status
 from tests.support.builders import IDS
 
 URL = "http://127.0.0.1:8080"

@@ -28,7 +28,7 @@ from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLe
 from services.programmes.file import parse_programme
 from services.programmes.topic import UncertainPublicationError, Version
 from services.settings import Settings
-from services.status import Lag, Part, QueryWork, Status
+from services.status_figures import Lag, Part, QueryWork, Status
 from tests.support.builders import problem_type
 from tests.support.clusters import Instance
 from tests.support.secured import SecuredGroup, bearer

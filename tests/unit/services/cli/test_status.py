@@ -1,4 +1,4 @@
-"""`loyalty status`: services.cli.status and services.status."""
+"""`loyalty status`: services.cli.status, services.status and services.status_figures."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,8 @@ from typer.testing import CliRunner, Result
 from services.cli import app
 from services.messaging.publishing import PublishError
 from services.settings import Settings
-from services.status import QueryWork, Status, default_urls, rates_between
+from services.status import default_urls
+from services.status_figures import QueryWork, Status, rates_between
 from tests.support.http_server import QuietHandler, serving
 
 INSTANCE = {
