@@ -38,8 +38,8 @@ from benchmarks.reports import write_report
 from infra.local.folders import ROOT
 from infra.local.stack import LocalStack, environment_of, private_settings
 from pipelines.columns.avro import HEADERS_TYPE
+from pipelines.queries.query_table import QUERIES
 from pipelines.runtime.query import QueryContext
-from pipelines.runtime.query_table import QUERIES
 from pipelines.runtime.session import spark_session
 from schemas import topics
 from schemas.topics import Topic

@@ -18,14 +18,14 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipelines.checkpoints import lock
+from pipelines.driver.programme_watch import ProgrammeUnknownError, ProgrammeWatch
+from pipelines.driver.stop import stop_between_batches
+from pipelines.driver.watch import QueryWatch, is_optional
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.export import EXPORT, forget_progress
-from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
+from pipelines.queries.query_table import QUERIES
 from pipelines.runtime.query_metrics import ARCHIVE_INTERVAL, READY, ProgressMetrics
-from pipelines.runtime.query_table import QUERIES
 from pipelines.runtime.session import spark_session
-from pipelines.runtime.stop import stop_between_batches
-from pipelines.runtime.watch import QueryWatch, is_optional
 from pipelines.sinks.foreach_batch import BatchFailedError, summarize_java_error
 from services import tracing
 from services.errors import SettingsError, UserError

@@ -8,10 +8,10 @@ from collections.abc import Callable, Hashable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.columns.traces import traceparent
 from pipelines.columns.types import struct
 from pipelines.columns.value_functions import call_for_each
+from pipelines.deduplication.stream import deduplicate, record_position
 from pipelines.runtime.query import QueryContext
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.account_events import Find, Found, find_in_commands, find_in_invoices

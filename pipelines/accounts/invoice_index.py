@@ -14,8 +14,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from pipelines.accounts.records import forwarded_row, step_rows
-from pipelines.accounts.state_calls import MapCalls, StateMaps
 from pipelines.columns.types import struct
+from pipelines.runtime.state_calls import MapCalls, StateMaps
 from schemas.topics import Topic
 from services.domain.account.model import EVENT_MEMORY
 from services.domain.invoice_index import Bought, Forgotten, IndexedInvoice, Returned, apply_news

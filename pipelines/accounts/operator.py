@@ -19,11 +19,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from pipelines.accounts.invoice_index import WAITING, InvoiceIndex, News, decode_waiting
 from pipelines.accounts.records import rows_of
-from pipelines.accounts.state_calls import StateMaps
 from pipelines.accounts.state_layout import ACCOUNTS, Layout
 from pipelines.accounts.timers import Timers
+from pipelines.columns.python_workers import freeze_at_second_task
 from pipelines.columns.types import struct
-from pipelines.runtime.python_workers import freeze_at_second_task
+from pipelines.runtime.state_calls import StateMaps
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
 from services.codecs.events import decode_event

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from pipelines.accounts.state_calls import StateMaps
 from pipelines.columns.types import struct
+from pipelines.runtime.state_calls import StateMaps
 
 PART_SIZE = 500
 """Cards in a part, and postponed timers in a list."""

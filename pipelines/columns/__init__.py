@@ -1,1 +1,1 @@
-"""Functions that make Spark columns. They call the rules of ``services``."""
+"""Functions that make Spark columns, and names that all other packages share. They call the rules of ``services``."""

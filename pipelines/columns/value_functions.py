@@ -12,7 +12,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipelines.columns.batch_reader import BatchReader
-from pipelines.runtime.python_workers import freeze_at_second_task
+from pipelines.columns.python_workers import freeze_at_second_task
 
 if TYPE_CHECKING:
     Values: TypeAlias = pa.Array[Any]

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from pipelines.accounts.state_calls import MapCalls
+from pipelines.columns.python_workers import freeze_at_second_task
 from pipelines.columns.types import struct
 from pipelines.deduplication import segments as memory
 from pipelines.deduplication.segment_files import SegmentFiles
-from pipelines.runtime.python_workers import freeze_at_second_task
+from pipelines.runtime.state_calls import MapCalls
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 import schemas
 from pipelines.columns import avro, traces
-from pipelines.columns.deduplication import record_position
 from pipelines.columns.returns import invoice_kind, line_kind, names_original
+from pipelines.deduplication.stream import record_position
 from schemas import topics
 from schemas.topics import Topic
 from services.domain.invoice import HOME_DELIVERY

@@ -12,10 +12,10 @@ from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns.decoding import judge, read_bodies
-from pipelines.columns.deduplication import deduplicate, invalid_identity, record_position
+from pipelines.columns.observations import DEAD_LETTER_ROWS, ROWS
+from pipelines.deduplication.stream import deduplicate, invalid_identity, record_position
 from pipelines.queries.branches import dead_letters
 from pipelines.runtime.query import Query, QueryContext
-from pipelines.runtime.query_metrics import DEAD_LETTERS, ROWS
 from pipelines.sinks import kafka
 from pipelines.sinks.delta import DeltaSink, is_table
 from pipelines.sinks.foreach_batch import write_each_batch
@@ -45,7 +45,7 @@ def _export(context: QueryContext) -> DataStreamWriter:
     )
     unique = deduplicate(rows, context)
     lines = read_bodies(unique, HADOOP, context.ids, into="record")
-    counted = lines.observe(DEAD_LETTERS, F.count("reason").alias(ROWS))
+    counted = lines.observe(DEAD_LETTER_ROWS, F.count("reason").alias(ROWS))
     return write_each_batch(counted, partial(_write, context, sink))
 
 

@@ -5,7 +5,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.columns import traces
 from pipelines.columns.decoding import judge, read_bodies
-from pipelines.columns.deduplication import deduplicate, invoice_identity
+from pipelines.deduplication.stream import deduplicate, invoice_identity
 from pipelines.queries.branches import BRANCHES, branch_records
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.kafka import write_stream

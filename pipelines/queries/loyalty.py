@@ -21,10 +21,10 @@ from pipelines.accounts.state_layout import LAYOUT, STATE_VERSION, layout_of
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.programme_versions import require_versions
 from pipelines.checkpoints.reader import CheckpointReader
+from pipelines.columns.observations import RETURN_STEPS, RETURNS
 from pipelines.queries.branches import dead_letters
 from pipelines.queries.skipped_records import write_skipped_invoices
 from pipelines.runtime.query import FORMATS, Query, QueryContext
-from pipelines.runtime.query_metrics import RETURN_STEPS, RETURNS
 from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sinks.kafka import write_stream
 from pipelines.sources.clock import clock_rows

@@ -7,8 +7,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import schemas
 from pipelines.columns import avro
 from pipelines.columns.decoding import check_invoices
-from pipelines.columns.deduplication import deduplicate, invoice_identity
 from pipelines.columns.returns import net_amount
+from pipelines.deduplication.stream import deduplicate, invoice_identity
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.kafka import write_stream
 from schemas.topics import POS_INVOICES, STORE_SALES

@@ -18,13 +18,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipelines.accounts.state_calls import SHARED, decode
 from pipelines.accounts.state_layout import ACCOUNTS, layout_of
 from pipelines.checkpoints import manifest
 from pipelines.columns.decoding import decode_avro
 from pipelines.columns.types import struct
 from pipelines.reconciliation.context import Context, one_line
 from pipelines.reconciliation.events import pseudonym_of, read_topic
+from pipelines.runtime.state_calls import SHARED, decode
 from schemas.topics import LOYALTY
 from services.audit.extent import TopicExtent
 from services.audit.facts import Source

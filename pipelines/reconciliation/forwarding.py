@@ -10,8 +10,8 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipelines.columns.deduplication import event_id
 from pipelines.columns.types import struct
+from pipelines.deduplication.stream import event_id
 from services.audit.facts import Source
 from services.domain.account.model import EVENT_MEMORY, Account
 from services.domain.events import derived_id

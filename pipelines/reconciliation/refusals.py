@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.columns.deduplication import event_id
+from pipelines.deduplication.stream import event_id
 from pipelines.reconciliation.reconstruction import ENTRIES_MISSING, EVENTS_LOST, EVENTS_MISSING
 from pipelines.reconciliation.snapshot import CREATED_AGAIN, Snapshot
 from services.audit.facts import Source

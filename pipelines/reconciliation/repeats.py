@@ -11,7 +11,7 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipelines.columns.deduplication import event_id, longest_memory
+from pipelines.deduplication.stream import event_id, longest_memory
 from services.settings import Settings
 
 _MILLISECOND = timedelta(milliseconds=1)

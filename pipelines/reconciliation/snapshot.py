@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.checkpoints.reader import Positions
-from pipelines.columns.deduplication import event_id
+from pipelines.deduplication.stream import event_id
 from pipelines.queries.loyalty import LOYALTY_QUERY
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, one_line

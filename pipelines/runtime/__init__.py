@@ -1,1 +1,1 @@
-"""The Spark session, the definition of a query, its metrics, and what keeps queries running."""
+"""The Spark session, the definition of a query and its metrics, Python workers, and calls of Spark's state."""

@@ -10,19 +10,11 @@ from prometheus_client import Counter, Gauge, Histogram
 from pyspark import SparkContext
 
 from pipelines.checkpoints.reader import Positions
+from pipelines.columns.observations import DEAD_LETTER_ROWS, IDENTIFIED, RETURNS, ROWS, UNIQUE
 from pipelines.columns.traces import SAMPLE, SAMPLES
 from services import tracing
 
 log = structlog.get_logger()
-
-IDENTIFIED, UNIQUE = "identified", "unique"
-"""The names of Spark's observations of the rows before and after the deduplication."""
-
-DEAD_LETTERS = "dead letters"
-"""The name of the observation of the invalid records of a query."""
-
-ROWS = "rows"
-"""The name of the number of rows in these observations."""
 
 READY = Gauge("loyalty_pipeline_ready", "1 after all queries have started.")
 ARCHIVE_INTERVAL = Gauge("loyalty_archive_interval_seconds", "The setting LOYALTY_ARCHIVE_INTERVAL. 0: no archive.")
@@ -54,11 +46,6 @@ _RETURN_STEPS = Counter(
     "Returns in the index of invoices, by step: waiting and settled count returns that came before their purchases.",
     ["step"],
 )
-
-RETURNS = "returns"
-"""The name of the observation of the loyalty query that counts these steps."""
-
-RETURN_STEPS = ("waiting", "settled", "forwarded", "dropped")
 
 
 class ProgressMetrics:
@@ -158,7 +145,7 @@ def _report_state(query: str, operator: Mapping[str, Any]) -> None:
 def _report_observations(query: str, observed: Mapping[str, Any]) -> None:
     if UNIQUE in observed:
         _DUPLICATES.labels(query).inc(observed[IDENTIFIED][ROWS] - observed[UNIQUE][ROWS])
-    _DEAD_LETTERS.labels(query).inc(observed.get(DEAD_LETTERS, {}).get(ROWS, 0))
+    _DEAD_LETTERS.labels(query).inc(observed.get(DEAD_LETTER_ROWS, {}).get(ROWS, 0))
     for step, number in (observed.get(RETURNS) or {}).items():
         _RETURN_STEPS.labels(step).inc(number)
 

@@ -4,8 +4,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipelines.runtime.kafka_connection import kafka_connection
-from pipelines.runtime.query_metrics import DEAD_LETTERS, ROWS
+from pipelines.columns.observations import DEAD_LETTER_ROWS, ROWS
+from pipelines.sources.kafka_connection import kafka_connection
 from schemas import topics
 from services.messaging.clients import LARGEST_REQUEST_BYTES
 from services.settings import Settings
@@ -14,7 +14,7 @@ from services.settings import Settings
 def write_stream(records: DataFrame, settings: Settings) -> DataStreamWriter:
     """A stream writer of records (topic, key, value and headers) to their topics. It also counts the dead letters."""
     is_dead_letter = F.col("topic") == settings.name_of(topics.DEAD_LETTERS)
-    counted = records.observe(DEAD_LETTERS, F.count_if(is_dead_letter).alias(ROWS))
+    counted = records.observe(DEAD_LETTER_ROWS, F.count_if(is_dead_letter).alias(ROWS))
     return counted.writeStream.format("kafka").options(**_options(settings))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.runtime.kafka_connection import kafka_connection
+from pipelines.sources.kafka_connection import kafka_connection
 from schemas.topics import Topic
 from services.messaging.topic_reader import Offsets
 from services.settings import Settings

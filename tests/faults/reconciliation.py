@@ -8,7 +8,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from infra.local.ports import free_port
-from pipelines.runtime.query_table import QUERIES
+from pipelines.queries.query_table import QUERIES
 from schemas import topics
 from services.domain.events import Erase
 from services.settings import Settings

@@ -14,7 +14,7 @@ import psutil
 
 from infra.demo.comparison import Nature
 from infra.local.stack import Service
-from pipelines.runtime.watch import WORKER_FAILURES
+from pipelines.driver.watch import WORKER_FAILURES
 from schemas import topics
 from schemas.topics import Topic
 from services.pos_simulator.simulation import Options, Simulation

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from infra.local.stack import environment_of
 from pipelines.accounts.invoice_index import INVOICES
-from pipelines.accounts.state_calls import SHARED
 from pipelines.queries.loyalty import LOYALTY_QUERY
+from pipelines.runtime.state_calls import SHARED
 from schemas import topics
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.settings import Settings

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 import schemas
 from infra.local.stack import variables_of
-from pipelines.accounts.state_calls import SHARED, decode
 from pipelines.accounts.state_layout import ACCOUNTS
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.learned_ids import LearnedIds
@@ -28,6 +27,7 @@ from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.fan_out import FAN_OUT
 from pipelines.queries.loyalty import LOYALTY_QUERY, Seed, seeded
 from pipelines.runtime.query_metrics import report
+from pipelines.runtime.state_calls import SHARED, decode
 from schemas import topics
 from services.audit_trail import read_trail
 from services.cli import app

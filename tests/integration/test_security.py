@@ -116,7 +116,7 @@ def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
 
     This shows that the rights suffice, and that every client gets its password and authority, also in Spark.
     """
-    from pipelines.runtime.query_table import QUERIES
+    from pipelines.queries.query_table import QUERIES
 
     encode = encoder(topics.POS_INVOICES, IDS)
     sent = [

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from pipelines.columns.deduplication import invoice_identity
+from pipelines.deduplication.stream import invoice_identity
 from pipelines.queries.export import _line_identity
 
 POSITIONS = (

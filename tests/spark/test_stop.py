@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipelines.runtime.stop import begin_no_batch, plans_batch, stop, stop_between_batches
+from pipelines.driver.stop import begin_no_batch, plans_batch, stop, stop_between_batches
 from tests.support.waiting import wait_for
 
 _LONG = timedelta(minutes=5)

@@ -224,7 +224,7 @@ def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query")
     """
     from pyspark.errors import StreamingQueryException
 
-    from pipelines.runtime.watch import MAX_RESTARTS, WORKER_FAILURES
+    from pipelines.driver.watch import MAX_RESTARTS, WORKER_FAILURES
 
     def start(query: "Query") -> "StreamingQuery":
         return query.start(spark, IDS, settings, available_now=True)

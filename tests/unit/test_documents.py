@@ -23,8 +23,8 @@ from api.app import create_app
 from api.console.pages import FLOW, FOLLOWERS
 from api.http.problems import Problem
 from infra.site.hooks import on_page_markdown, with_committed_parts
-from pipelines.runtime.query_table import QUERIES
-from pipelines.runtime.watch import MAX_RESTARTS
+from pipelines.driver.watch import MAX_RESTARTS
+from pipelines.queries.query_table import QUERIES
 from schemas import topics
 from schemas.access import SERVICES
 from schemas.topics import Topic

@@ -19,7 +19,7 @@ from api.app import create_app
 from api.http.metrics import Metrics as ApiMetrics
 from api.http.tracing import INTERNAL_PATHS
 from infra.setup import find_promtool
-from pipelines.runtime.query_table import QUERIES
+from pipelines.queries.query_table import QUERIES
 from services.ledger.metrics import Metrics as LedgerMetrics
 from services.state_stores.catalogue import BALANCES
 from services.webhooks.metrics import Metrics as WebhookMetrics

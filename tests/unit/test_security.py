@@ -19,7 +19,7 @@ from infra.security.__main__ import main
 from infra.security.certificates import BROKER, Authority, hosts_of, is_signed
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from infra.site.hooks import on_page_markdown
-from pipelines.runtime.kafka_connection import kafka_connection
+from pipelines.sources.kafka_connection import kafka_connection
 from schemas import topics
 from schemas.access import ADMIN, SERVICES, USERS, Service
 from services.cli import app

@@ -24,7 +24,7 @@ from infra.local.broker import LocalBroker
 from infra.local.ports import HOST
 from infra.local.processes import ManagedProcess
 from infra.local.stack import LocalStack, Service, environment_of, private_settings
-from pipelines.runtime.query_table import QUERIES
+from pipelines.queries.query_table import QUERIES
 from services.errors import SettingsError
 from services.settings import Settings
 from services.start_up import StartUpError

@@ -16,10 +16,10 @@ from pipelines.accounts import operator as operator_module
 from pipelines.accounts import timers as timers_module
 from pipelines.accounts.operator import AccountOperator
 from pipelines.accounts.records import rows_of, writer_ids
-from pipelines.accounts.state_calls import SHARED, decode
 from pipelines.accounts.state_layout import LAYOUT, LAYOUTS, layout_of
 from pipelines.accounts.timers import PART_SIZE
 from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.runtime.state_calls import SHARED, decode
 from pipelines.sources.clock import TIMER_DELAY
 from services.codecs.events import command_record
 from services.codecs.state import decode_account

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.proto.StateMessage_pb2 import StateRequest
 
 from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, InvoiceIndex, News, index_memory
 from pipelines.accounts.records import rows_of, writer_ids
-from pipelines.accounts.state_calls import StateMaps
+from pipelines.runtime.state_calls import StateMaps
 from services.codecs.events import decode_event
 from services.domain.account.processor import process
 from services.domain.events import Erase, Forward, Line, Purchase

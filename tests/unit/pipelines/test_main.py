@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 import pipelines.__main__ as pipeline
 from pipelines.__main__ import _run
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
-from pipelines.runtime import stop as stop_module
-from pipelines.runtime import watch
+from pipelines.driver import stop as stop_module
+from pipelines.driver import watch
+from pipelines.driver.stop import stop_between_batches
+from pipelines.driver.watch import QueryWatch
+from pipelines.queries.query_table import QUERIES
 from pipelines.runtime.query import Query
-from pipelines.runtime.query_table import QUERIES
-from pipelines.runtime.stop import stop_between_batches
-from pipelines.runtime.watch import QueryWatch
 from pipelines.sinks.foreach_batch import BatchFailedError
 from services.errors import UserError
 from services.messaging.publishing import PublishError

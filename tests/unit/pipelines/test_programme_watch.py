@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from structlog.testing import capture_logs
 
-from pipelines.runtime import programme_watch
-from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
-from pipelines.runtime.query_table import QUERIES
+from pipelines.driver import programme_watch
+from pipelines.driver.programme_watch import ProgrammeUnknownError, ProgrammeWatch
+from pipelines.queries.query_table import QUERIES
 from services.settings import Settings
 
 

@@ -4,7 +4,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import types as T
 
-from pipelines.accounts.state_calls import MapCalls
+from pipelines.runtime.state_calls import MapCalls
 from tests.support.state_server import state_server
 
 KEY = T.StructType([T.StructField("card", T.StringType())])

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
-from pipelines.runtime import watch as module
-from pipelines.runtime.watch import MAX_RESTARTS, WORKER_FAILURES, QueryWatch
+from pipelines.driver import watch as module
+from pipelines.driver.watch import MAX_RESTARTS, WORKER_FAILURES, QueryWatch
 from services.errors import UserError
 from services.messaging.publishing import PublishError
 from services.programmes.file import ProgrammeError

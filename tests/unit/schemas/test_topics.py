@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.columns.deduplication import longest_memory
+from pipelines.deduplication.stream import longest_memory
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging.headers import LARGEST_VALUE

@@ -12,11 +12,11 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipelines.runtime.programme_watch import ProgrammeWatch
+from pipelines.driver.programme_watch import ProgrammeWatch
+from pipelines.driver.stop import stop_between_batches
+from pipelines.queries.query_table import QUERIES
 from pipelines.runtime.query import without_plan
 from pipelines.runtime.query_metrics import announce
-from pipelines.runtime.query_table import QUERIES
-from pipelines.runtime.stop import stop_between_batches
 from pipelines.sinks.foreach_batch import summarize_java_error
 from services.boot_clock import boot_seconds
 from services.errors import UserError

@@ -6,11 +6,11 @@ from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
 from pipelines.columns.buckets import bucket_of, partition_keys
+from pipelines.columns.observations import IDENTIFIED, ROWS, UNIQUE
 from pipelines.deduplication import operator
 from pipelines.deduplication.operator import RepeatFilter
 from pipelines.deduplication.segments import SLICES
 from pipelines.runtime.query import DEDUPLICATION, QueryContext
-from pipelines.runtime.query_metrics import IDENTIFIED, ROWS, UNIQUE
 from services.settings import Settings
 
 
