@@ -7,8 +7,12 @@ from services.domain.account.model import PastPurchase, PastReturn
 from services.domain.accrual import base_points, earnings, rounded_amount, spend
 from services.domain.events import Line, Purchase
 from services.domain.programme import Programme, TaxBasis
+from services.domain.validation import LARGEST_AMOUNT
 
 _ZERO = Decimal(0)
+
+_LARGEST = Decimal(LARGEST_AMOUNT)
+"""The amounts of all invoices are smaller. Only the sold half of an exchange can have a larger one."""
 
 _ROUNDING = Decimal("0.01")
 """The till rounds each taxable amount. If two returns bring everything back, this much of the purchase can be left."""
@@ -25,16 +29,20 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
     Args:
         programme: the version that applies to the purchase.
     """
+    if _returns_other_goods(bought, returned):
+        return bought
     items_left = {line.item_code: line.value for line in bought.lines} if bought.items is None else bought.items
     accepted_amount = _accepted_amount(bought, returned, programme)
-    amount_left = bought.amount - accepted_amount
+    # If a return takes back a discount, the rest can be larger than before. The purchase alone decides how large it can
+    # become. So no number of returns makes an amount that the rules cannot round, or that a new card would refuse.
+    amount_left = min(bought.amount - accepted_amount, max(bought.amount, _LARGEST))
     returned_value = _ZERO
     if returned.items:
         accepted = {item: _accepted(value, items_left.get(item, _ZERO)) for item, value in returned.items.items()}
         returned_value = sum(accepted.values(), _ZERO)
         values = ((item, value - accepted.get(item, _ZERO)) for item, value in items_left.items())
         # If a line without a code sold something, later returns must know which codes the purchase had.
-        keeps_codes = _sold_without_code(bought)
+        keeps_codes = bought.items is not None and _sold_without_code(bought.items)
         items_left = {item: value for item, value in values if keeps_codes or rounded_amount(value)}
     # A line can lack a value. So lines show which items are left only if they are worth the money of the return.
     # If one return does not show it, later ones do not show it either. Otherwise the order of the returns would matter.
@@ -66,11 +74,24 @@ def after_return(bought: PastPurchase, returned: PastReturn, programme: Programm
     return bought._replace(amount=amount_left, earned=min(bought.earned, earned))
 
 
+def _returns_other_goods(bought: PastPurchase, returned: PastReturn) -> bool:
+    """Whether the purchase has none of the returned goods, or no longer has them.
+
+    The discounts of such a return are not those of the purchase. If they counted, the purchase would become larger.
+    """
+    goods = [item for item, value in (returned.items or {}).items() if value > 0]
+    left = bought.items
+    if not goods or left is None:
+        return False
+    return not any(_can_be_any(item, left) or rounded_amount(left.get(item, _ZERO)) for item in goods)
+
+
 def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Programme) -> Decimal:
     """Returns the money of the return.
 
-    If both name their items, items that the purchase no longer has do not count. An item whose code the
-    purchase never had counts if the purchase sold something without a code.
+    It is negative if the customer pays more for a discount than the goods are worth. If both name their items, items
+    that the purchase no longer has do not count. An item whose code the purchase never had counts if the purchase sold
+    something without a code.
     """
     amount = abs(spend(returned.amount, returned.taxable_amount, programme))
     if bought.items is None or not returned.items:
@@ -82,14 +103,15 @@ def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Prog
         (
             value - _accepted(value, bought.items.get(item, _ZERO))
             for item, value in returned.items.items()
-            if item and (item in bought.items or not _sold_without_code(bought))
+            if not _can_be_any(item, bought.items)
         ),
         _ZERO,
     )
     if excess == value:
         return _ZERO
-    if programme.tax_basis is TaxBasis.TAXABLE and returned.taxable_amount is not None and value:
-        excess = excess * amount / value  # Items have gross values.
+    if programme.tax_basis is TaxBasis.TAXABLE and returned.taxable_amount is not None and abs(amount) < abs(value):
+        # Items have gross values. The excess never grows here, also if the value is almost 0.
+        excess = excess * amount / value
     return max(amount - excess, min(_ZERO, value - excess))
 
 
@@ -98,13 +120,21 @@ def _accepted(value: Decimal, left: Decimal) -> Decimal:
     return max(_ZERO, min(value, left)) if value > 0 else min(_ZERO, max(value, left))
 
 
-def _sold_without_code(bought: PastPurchase) -> bool:
+def _can_be_any(item: str, left: Mapping[str, Decimal]) -> bool:
+    """Whether the code of a returned item does not show which item of the purchase it is.
+
+    If the purchase sold something without a code, a code that the purchase never had can name this item.
+    """
+    return not item or (item not in left and _sold_without_code(left))
+
+
+def _sold_without_code(left: Mapping[str, Decimal]) -> bool:
     """Whether a line without an item code sold something. A return can then name a code that the purchase lacks.
 
     A discount can also have no code, but its value is negative. After a return of everything without a code, the value
     of the code "" is 0.
     """
-    return bought.items is not None and bought.items.get("", Decimal(-1)) >= 0
+    return left.get("", Decimal(-1)) >= 0
 
 
 def after_return_of_unknown_items(bought: PastPurchase, amount: Decimal, programme: Programme) -> PastPurchase:
