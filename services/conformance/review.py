@@ -98,8 +98,9 @@ class Review:
         if verdict.reason is not None:
             return finding
         warnings += self._duplicate_warnings(invoice, sent)
-        original = _original(invoice) or None
-        if original is not None:
+        if _original(invoice):
+            # The pipeline keeps blanks around the number, so a purchase without them is another invoice.
+            original = str(invoice["OriginalInvoiceNumber"])
             return replace(finding, original=original, sold=_sold(invoice, original))
         goods = _codes(invoice, lambda line: (line.get("TotalValue") or 0) > 0)
         # An exchange can sell the goods once more, for example in another size. So their code does not show a discount.
@@ -206,8 +207,8 @@ def _time_warnings(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
     if created > LAST_TIME:
         yield "CreatedTime is after the year 9999: send milliseconds; microseconds are too large"
         return
-    if created == 0:
-        yield "CreatedTime is 1 January 1970: is the till's clock set?"
+    if created <= 0:
+        yield "CreatedTime is 1 January 1970 or earlier: is the till's clock set?"
         return
     if sent.time is not None and (wrong_by := created - sent.time) and abs(wrong_by) > HOUR:
         side = "ahead of" if wrong_by > 0 else "behind"
