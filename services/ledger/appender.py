@@ -138,7 +138,9 @@ class Appender:
         # A card that this batch erases is never written.
         accounts.open({key: None if key in erasures else storable(each.card) for key, each in keyed})
         # A card gets an account with a later OpenedTime only after an erasure. The ledger can have missed the erasure.
-        older = {key._replace(opened_time=key.opened_time - 1): (each.card, key.opened_time - 1) for key, each in keyed}
+        # It can also learn of the older account only now, from a notification that was sent again.
+        newest = {each.card: accounts.newest(key.pseudonym) for key, each in keyed}
+        older = {AccountKey(pseudonyms[card], opened - 1): (card, opened - 1) for card, opened in newest.items()}
         erased = 0
         for key, (card, time) in (*erasures.items(), *older.items()):
             # Entries after a missed erasure can name the next customer of the card.

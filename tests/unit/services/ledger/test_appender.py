@@ -397,6 +397,26 @@ def test_the_next_account_of_a_card_erases_the_older_one(ledger: Ledger, cut: in
     assert expected(entries) == stored(ledger.engine)
 
 
+@pytest.mark.parametrize("is_erased", [True, False])
+def test_an_older_account_that_arrives_late_is_erased(ledger: Ledger, is_erased: bool) -> None:  # noqa: FBT001
+    """A ledger that started late can learn of an older account from a webhook's dead letter that is sent again. The
+    newer account is erased, or belongs to the next customer of the card.
+    """
+    newer = {"opened_time": OPENED_AGAIN, "time": OPENED_AGAIN}
+    second = {**newer, "kind": Kind.ERASED} if is_erased else newer
+    known = [("4711", entry(1, **newer)), ("4711", entry(2, **second))]
+    ledger.append(*known)
+    late = [("4711", entry(3, kind=Kind.ADJUSTED, reason="for Anna, card 4711")), ("4711", entry(4))]
+
+    assert [1, 0] == [ledger.append(each).erased for each in late]
+
+    assert [None if is_erased else "4711", None] == ledger.cards()
+    found = texts(ledger.engine)
+    assert "Anna" not in found
+    assert (0 if is_erased else 1) == found.count("'4711'")
+    assert expected([*known, *late]) == stored(ledger.engine)
+
+
 def test_an_erasure_that_was_missed_long_ago_hides_nothing_of_the_next_customer(ledger: Ledger) -> None:
     """A database of release 0.1 can have an older account that is not erased, and entries of the next one."""
     received = entry(1, opened_time=OPENED_AGAIN, time=OPENED_AGAIN, actor="4711")
