@@ -17,6 +17,7 @@ from uvicorn._types import HTTPScope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from api.http.problems import HeadersTooLarge, Problem, RequestTimeout, TooManyConnections, UnreadableRequest
+from api.http.upgrade_offers import OfferIgnoringParser
 from api.routing.problems import Stopping
 from services.settings import Settings
 from services.tls import Certificate
@@ -42,7 +43,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     It ends a request that is not complete in time, and one whose headers, trailers, or sizes and extensions of chunks
     are too large. It ends a connection whose client does not read the response, and each connection above the
-    limit of the process. It responds with a problem to bytes that are not a request.
+    limit of the process. It responds with a problem to bytes that are not a request. It ignores offers of an upgrade.
 
     ``LimitedServer`` checks the times once a second. This costs less than a timer for each request.
 
@@ -72,6 +73,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.parser = OfferIgnoringParser(self)
         self._arriving_since = self.loop.time()
         # The kernel and TLS keep up to megabytes. While a client reads those, end_if_unread sees no progress.
         connection = transport.get_extra_info("socket")
@@ -93,14 +95,15 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._arriving_since, self._in_head = self.loop.time(), True
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # Blanks and tabs around a value are no part of it (RFC 9110, section 5.5). httptools removes only those before
-        # the value.
-        super().on_header(name, value.rstrip(b" \t"))
+        if not self._in_head:  # The parser repeats the head of a request with an offer. It arrives only once.
+            self._arriving_since, self._in_head = self.loop.time(), True
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # The parser repeats the head without the offer.
+        # Blanks and tabs around a value are no part of it (RFC 9110, section 5.5). httptools removes only those before
+        # the value. The scope has the same list.
+        self.headers[:] = [(name, value.rstrip(b" \t")) for name, value in self.headers]
         is_small = self._is_counted and self._framing_bytes <= HEADER_BYTES
         self._in_head, self._framing_bytes = False, 0
         if not is_small and _size(self.headers) > HEADER_BYTES:
@@ -125,15 +128,14 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         # All bytes until now belong to this request. The next request may begin in the same bytes.
         self._arriving_since, self._framing_bytes, self._is_counted = None, 0, False
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._problem or UnreadableRequest())
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """The API ignores an upgrade, as HTTP allows. It logs nothing, because any client can ask for an upgrade."""
 
     def shutdown(self) -> None:
         cycle: RequestResponseCycle | None = self.cycle

@@ -1,11 +1,14 @@
 """The targets for HTTP: requests in the process, requests that Schemathesis makes, and bytes over sockets."""
 
 import asyncio
+import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -38,6 +41,9 @@ from tests.support.secured import SecuredGroup
 _TIMEOUT_SECONDS = 10.0
 _QUIET_SECONDS = 0.01
 """A client that has received nothing for this time closes its half of the connection."""
+
+_PAUSE_SECONDS = 0.001
+"""Between two packets, so that the server reads them one after the other. It may read them at once."""
 
 _UNAVAILABLE = (502, 503, 504)
 
@@ -292,11 +298,50 @@ _SOCKET_PIECES = [
 ]
 
 
-def streams(rng: Random) -> Iterator[bytes]:
-    """Bytes of one connection: whole and damaged requests, several requests in a row, and random bytes."""
+class Stream(NamedTuple):
+    """The bytes of one connection.
+
+    Attributes:
+        responses: how many requests it has, if all of them are whole and valid. The server closes such a connection.
+    """
+
+    packets: list[bytes]
+    responses: int | None = None
+
+
+_NOT_A_REQUEST = b"DELETE /v1/customers/B HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k1\r\nContent-Length: 0\r\n\r\n"
+"""A body that looks like a request."""
+
+_OFFERS = (b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n", b"Upgrade: websocket\r\nConnection: upgrade\r\n")
+_LAST = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+"""A valid request, after which the server closes the connection."""
+
+
+def _whole_requests(rng: Random) -> Stream:
+    """Valid requests in a row, also with an offer of another protocol. The packets end anywhere."""
+    count = rng.randrange(1, 5)
+    whole = b""
+    for _ in range(count):
+        body = rng.choice((b"", *_BODIES, _NOT_A_REQUEST, _NOT_A_REQUEST * 2))
+        length, framed = b"Content-Length: %d" % len(body), body
+        if body and rng.random() < 0.4:
+            length, framed = b"Transfer-Encoding: chunked", b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        start = rng.choice((b"GET /livez", b"POST /v1/simulate", b"POST /unknown"))
+        head = start + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" + rng.choice(_OFFERS)
+        whole += head + length + b"\r\n\r\n" + framed
+    whole += _LAST
+    cuts = [0, *sorted(rng.choices(range(len(whole)), k=rng.choice((0, 1, 1, 2, 5)))), len(whole)]
+    return Stream([whole[first:last] for first, last in pairwise(cuts)], count + 1)
+
+
+def streams(rng: Random) -> Iterator[Stream]:
+    """Connections: whole and damaged requests, several requests in a row, and random bytes."""
     for request in requests(rng):
         if rng.random() < 0.05:
-            yield rng.randbytes(rng.randrange(200))
+            yield Stream([rng.randbytes(rng.randrange(200))])
+            continue
+        if rng.random() < 0.2:
+            yield _whole_requests(rng)
             continue
         headers = [*request.headers, (b"content-length", b"%d" % len(request.body))]
         head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
@@ -306,7 +351,7 @@ def streams(rng: Random) -> Iterator[bytes]:
             piece = rng.choice(_SOCKET_PIECES)
             whole = whole[:place] + piece + whole[place + rng.randrange(3) :]
         whole = damaged(whole, ANY_MUTATIONS, rng) if rng.random() < 0.3 else whole
-        yield whole * rng.choice((1, 1, 1, 2)) if not request.target.endswith(b"/events") else whole
+        yield Stream([whole * rng.choice((1, 1, 1, 2)) if not request.target.endswith(b"/events") else whole])
 
 
 @contextmanager
@@ -325,29 +370,38 @@ def prepare_streams() -> Iterator[Feed]:
             thread.join()
 
 
-def exchanged(address: tuple[str, int], stream: bytes) -> Outcome:
-    """Send bytes over a new connection and read to its end. Then the server must answer a valid request."""
+def exchanged(address: tuple[str, int], stream: Stream) -> Outcome:
+    """Send packets over a new connection and read to its end. Then the server must answer a valid request.
+
+    Each whole request must get one response.
+    """
     received = _received(address, stream)
-    alive = _received(address, b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    alive = _received(address, Stream([_LAST], 1))
     if not alive.startswith(b"HTTP/1.1 200 "):
         raise DefectError(f"the server is not alive: {alive[:200]!r}")
-    statuses = [line.split(b" ")[1] for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+    statuses = re.findall(rb"HTTP/1\.1 (\d{3}) ", received)
     if any(status[:1] == b"5" and int(status) not in _UNAVAILABLE for status in statuses):
         raise DefectError(f"a status of {statuses}: {received[:500]!r}")
+    if stream.responses not in {None, len(statuses)}:
+        raise DefectError(f"{len(statuses)} responses to {stream.responses} requests: {received[:500]!r}")
     return Outcome.ACCEPTED if b"200" in statuses or b"201" in statuses else Outcome.REFUSED
 
 
-def _received(address: tuple[str, int], stream: bytes) -> bytes:
+def _received(address: tuple[str, int], stream: Stream) -> bytes:
     received = bytearray()
     with socket.create_connection(address, timeout=_TIMEOUT_SECONDS) as connection, suppress(ConnectionError):
-        connection.sendall(stream)
-        connection.settimeout(_QUIET_SECONDS)
-        with suppress(TimeoutError):
-            while data := connection.recv(65_536):
-                received += data
-        connection.settimeout(_TIMEOUT_SECONDS)
-        with suppress(OSError):  # the server may have closed the connection
-            connection.shutdown(socket.SHUT_WR)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number, packet in enumerate(stream.packets):
+            time.sleep(_PAUSE_SECONDS if number else 0)
+            connection.sendall(packet)
+        if stream.responses is None:
+            connection.settimeout(_QUIET_SECONDS)
+            with suppress(TimeoutError):
+                while data := connection.recv(65_536):
+                    received += data
+            connection.settimeout(_TIMEOUT_SECONDS)
+            with suppress(OSError):  # the server may have closed the connection
+                connection.shutdown(socket.SHUT_WR)
         while data := connection.recv(65_536):
             received += data
     return bytes(received)

@@ -165,18 +165,6 @@ def test_requests_that_wait_at_the_end_get_a_problem(caplog: pytest.LogCaptureFi
     assert not [each for each in caplog.records if each.levelname in {"ERROR", "WARNING"}]
 
 
-def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    """HTTP allows that. uvicorn alone would answer 403 without a problem, and log two lines for each request."""
-    upgrade = (
-        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\n"
-        b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n"
-    )
-    with serving() as settings:
-        assert (200, "") == raw(settings, upgrade)
-
-    assert not [each for each in caplog.records if each.levelname == "WARNING"]
-
-
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
