@@ -79,7 +79,7 @@ def _returns_other_goods(bought: PastPurchase, returned: PastReturn) -> bool:
 
     The discounts of such a return are not those of the purchase. If they counted, the purchase would become larger.
     """
-    goods = [item for item, value in (returned.items or {}).items() if value > 0]
+    goods = [item for item, value in (returned.items or {}).items() if rounded_amount(value) > 0]
     left = bought.items
     if not goods or left is None:
         return False

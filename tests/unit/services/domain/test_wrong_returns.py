@@ -105,6 +105,15 @@ def test_goods_that_have_come_back_do_not_bring_back_a_discount(code, sold):
     assert [2_00, 0, 2_00] == taken(after(bought, first, again, back("100", number="rest", time=4, lines=rest)))
 
 
+def test_the_last_digit_of_a_double_is_no_goods():
+    """A was free, and comes back with the discount of the other goods, for which the customer pays."""
+    price = "0.30000000000000004"
+    bought = buy("150", lines=(*lines(A=price, B=100, C=100, off=-50), *lines(A="-0.3")))
+    free = back("-50", number="free", lines=(*lines(A=f"-{price}"), *cancelled(A="0.3", off=50)))
+
+    assert [0, 1_00] == taken(after(bought, free, back("100", number="goods", time=3, lines=lines(B=-100))))
+
+
 def test_a_return_of_other_goods_does_not_use_the_discount_of_the_purchase():
     """A half of A comes back with a half of the discount, so a half of the points stays."""
     bought = buy("100", lines=lines(A=160, off=-60))
