@@ -88,10 +88,23 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._is_counted = self._is_counted or not self._in_head
         self._framing_bytes += len(data)
+        was_idle = self.timeout_keep_alive_task is not None
         super().data_received(data)
+        if was_idle and self._arriving_since is None:
+            self._wait_for_request()
         limit = HEADER_BYTES + (min(len(self.url), _LONGEST_URL) if self._in_head else 0)
         if (self._in_head or self._arriving_since is not None) and self._framing_bytes > limit:
             self._end(HeadersTooLarge())
+
+    def _wait_for_request(self) -> None:
+        """Let the time of an idle connection run again, if the client has only sent line breaks.
+
+        uvicorn ends this time at each packet, and line breaks begin no request.
+        """
+        cycle: RequestResponseCycle = self.cycle
+        if cycle.response_complete and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            wait = self.timeout_keep_alive_handler
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, wait)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -104,6 +117,9 @@ class LimitedProtocol(HttpToolsProtocol):
         # Blanks and tabs around a value are no part of it (RFC 9110, section 5.5). httptools removes only those before
         # the value. The scope has the same list.
         self.headers[:] = [(name, value.rstrip(b" \t")) for name, value in self.headers]
+        self.expect_100_continue = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
+        )
         is_small = self._is_counted and self._framing_bytes <= HEADER_BYTES
         self._in_head, self._framing_bytes = False, 0
         if not is_small and _size(self.headers) > HEADER_BYTES:
@@ -133,6 +149,12 @@ class LimitedProtocol(HttpToolsProtocol):
         # All bytes until now belong to this request. The next request may begin in the same bytes.
         self._arriving_since, self._framing_bytes, self._is_counted = None, 0, False
         super().on_message_complete()
+        if not self.parser.should_keep_alive():
+            # For example, a trailer says Connection: close. httptools drops all later bytes, and nobody would answer.
+            cycle: RequestResponseCycle = self.cycle
+            cycle.keep_alive = False
+            if cycle.response_complete:
+                self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._problem or UnreadableRequest())

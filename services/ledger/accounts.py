@@ -66,9 +66,9 @@ class Accounts:
     def __getitem__(self, key: AccountKey) -> Account:
         return self._by_key[key]
 
-    def newest(self, pseudonym: str) -> int:
-        """The OpenedTime of the newest account of a customer who has an account."""
-        return max(opened_time for opened_time, _ in self._by_pseudonym[pseudonym])
+    def opened_times(self, pseudonym: str) -> list[int]:
+        """The OpenedTimes of all accounts of a customer, in order."""
+        return sorted(opened_time for opened_time, _ in self._by_pseudonym[pseudonym])
 
     def open(self, cards: Mapping[AccountKey, str | None]) -> None:
         """Insert the accounts that do not exist yet, with their cards."""

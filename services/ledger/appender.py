@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import structlog
@@ -139,10 +140,16 @@ class Appender:
         accounts.open({key: None if key in erasures else storable(each.card) for key, each in keyed})
         # A card gets an account with a later OpenedTime only after an erasure. The ledger can have missed the erasure.
         # It can also learn of the older account only now, from a notification that was sent again.
-        newest = {each.card: accounts.newest(key.pseudonym) for key, each in keyed}
-        older = {AccountKey(pseudonyms[card], opened - 1): (card, opened - 1) for card, opened in newest.items()}
+        older = {}
+        for key, each in keyed:
+            # An entry after the opening of another account proves that its account was not erased before. Release 0.1
+            # could give the next customer of a card an earlier OpenedTime.
+            known = accounts.opened_times(key.pseudonym)
+            times = [opened for opened in known if opened <= key.opened_time or opened > each.entry.time]
+            for opened, next_opened in pairwise(times):
+                older[AccountKey(key.pseudonym, opened)] = each.card, next_opened - 1
         erased = 0
-        for key, (card, time) in (*erasures.items(), *older.items()):
+        for key, (card, time) in (*erasures.items(), *sorted(older.items())):  # each account gets its own time
             # Entries after a missed erasure can name the next customer of the card.
             latest = None if key in erasures else time
             for account in accounts.erase(key, time):

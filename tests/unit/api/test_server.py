@@ -113,6 +113,23 @@ def test_an_idle_connection_outlives_the_pools_of_clients() -> None:
         assert max(load_balancers, peers) < timer.when() - time.monotonic()
 
 
+def test_line_breaks_do_not_keep_an_idle_connection() -> None:
+    """A client could otherwise occupy connections for ever without a request."""
+    settings = Settings(api_port=free_port())
+    server = server_of(app, settings, None, 1)
+    with running(server), socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert client.recv(65_536).startswith(b"HTTP/1.1 200")
+        (connection,) = server.server_state.connections
+        assert isinstance(connection, LimitedProtocol)
+        wait_for("an idle connection", lambda: connection.timeout_keep_alive_task)
+        timer = connection.timeout_keep_alive_task
+        client.sendall(b"\r\n")
+        wait_for("another timer", lambda: connection.timeout_keep_alive_task not in (None, timer))
+        client.sendall(LAST)
+        assert client.recv(65_536).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize(("proxy", "seen"), [(None, [HOST, "http"]), (HOST, ["192.0.2.7", "https"])])
 def test_only_a_named_proxy_names_its_callers(
     proxy: str | None, seen: list[str], monkeypatch: pytest.MonkeyPatch
@@ -260,6 +277,22 @@ def test_trailers_after_the_response_end_the_connection() -> None:
     with serving(request_timeout="PT30S") as settings:
         response = exchange(settings, b"GET /" + CHUNKED, b"0\r\n", *[b"X: y\r\n" * 10_000] * 3, pause=0.05)
     assert [b'"answer"'] == response.split(b"\r\n\r\n")[1:]
+
+
+def test_a_trailer_can_close_the_connection() -> None:
+    """The parser drops all bytes after it, so nobody would answer the next request."""
+    with serving(request_timeout="PT30S") as settings:
+        request = b"POST /" + CHUNKED + b"3\r\nabc\r\n0\r\nConnection: close\r\n\r\n"
+        assert exchange(settings, request, LAST, pause=0.05).endswith(b"\r\n\r\n3")
+
+
+def test_a_client_that_waits_before_its_body_is_told_to_continue() -> None:
+    with serving(request_timeout="PT30S") as settings, socket.create_connection((HOST, settings.api_port)) as client:
+        client.settimeout(PATIENCE_SECONDS)
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-Continue \t\r\n\r\n")
+        assert b"HTTP/1.1 100 Continue\r\n\r\n" == client.recv(65_536)
+        client.sendall(b"abc")
+        assert client.recv(65_536).endswith(b"\r\n\r\n3")
 
 
 def test_a_trailer_is_no_header() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread, current_thread
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, event, update
+from sqlalchemy import Engine, event, select, update
 
 import services.ledger.appender
 from services.domain.entries import Kind
@@ -415,6 +416,30 @@ def test_an_older_account_that_arrives_late_is_erased(ledger: Ledger, is_erased:
     assert "Anna" not in found
     assert (0 if is_erased else 1) == found.count("'4711'")
     assert expected([*known, *late]) == stored(ledger.engine)
+
+
+def test_the_account_of_a_living_customer_is_not_the_older_one(ledger: Ledger) -> None:
+    """Release 0.1 could give the next customer of an erased card an earlier OpenedTime."""
+    erased = [
+        entry(1, opened_time=OPENED_AGAIN, time=OPENED_AGAIN),
+        entry(2, opened_time=OPENED_AGAIN, time=OPENED_AGAIN),
+    ]
+    erased[1] = replace(erased[1], kind=Kind.ERASED)
+    living = entry(1, time=OPENED_AGAIN + 1, kind=Kind.ADJUSTED, reason="goodwill")
+
+    assert [1, 0] == [ledger.append(*(("4711", each) for each in entries)).erased for entries in (erased, [living])]
+
+    assert [None, "4711"] == ledger.cards()
+    assert "goodwill" in texts(ledger.engine)
+
+
+def test_each_older_account_is_erased_at_its_own_time(ledger: Ledger) -> None:
+    """An entry that names the next customer of the card keeps its text."""
+    times = [OPENED_AGAIN + n for n in (0, 100, 200)]
+    assert 2 == ledger.append(*(("4711", entry(1, opened_time=time, time=time)) for time in times)).erased
+    with ledger.engine.connect() as connection:
+        found = connection.execute(select(ACCOUNT.c.erased_time).order_by(ACCOUNT.c.opened_time)).scalars().all()
+    assert [times[1] - 1, times[2] - 1, None] == found
 
 
 def test_an_erasure_that_was_missed_long_ago_hides_nothing_of_the_next_customer(ledger: Ledger) -> None:
