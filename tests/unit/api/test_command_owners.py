@@ -86,7 +86,7 @@ def test_a_standby_does_not_prove_that_the_next_read_shows_a_decision() -> None:
     async def steps(scene: Scene) -> None:
         owner, key = await with_standbys(scene)
         scene.group.mute.add(scene.group.instances[owner].url)
-        answer = await scene.redeem("0.01", key, "?timeout=1", number=1 - owner)
+        answer = await scene.redeem("0.01", key, "?timeout=0.1", number=1 - owner)
         assert (202, "done") == (answer.status_code, answer.json()["Status"])
         scene.group.mute.clear()
         assert 201 == (await scene.redeem("0.01", key, number=1 - owner)).status_code
