@@ -27,7 +27,8 @@ CLIENT_ID = "loyalty-programmes"
 _PUBLICATION_TIME = 5_000
 _SECOND = 1_000
 _PAUSE_SECONDS = 0.05
-_TEN_YEARS = 3_652 * DAY
+# A later time is most probably a typing error, and nobody could change the rules before it.
+_FARTHEST_DAYS = 400
 
 _FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001 - the code has no other name
 
@@ -109,7 +110,7 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
 
     Raises:
         ProgrammeError: the file is not valid, another publisher was faster, or the time is not possible. It must not be
-            before 1970, before the time of the latest version, more than ten years ahead, or nearer than the notice by
+            before 1970, before the time of the latest version, more than 400 days ahead, or nearer than the notice by
             the clock of the broker. If there are no invoices and commands yet, this time needs no notice.
         UncertainPublicationError: the broker did not confirm the commit, or readers do not get the version.
         PublishError: no broker answers, or the topic does not exist. Nothing was published.
@@ -196,10 +197,10 @@ def _next(file: str, rules: Programme, before: Sequence[Version], effective_time
             "effect before it. Nothing was published. Publish with that time or a later one"
         )
     # The latest version of an older release can have any time. The next version must be able to follow it.
-    if effective_time > max(now + _TEN_YEARS, latest):
+    if effective_time > max(now + _FARTHEST_DAYS * DAY, latest):
         raise ProgrammeError(
-            f"{short_time_text(effective_time)} is more than ten years ahead, and no later version could take effect "
-            "before it. Nothing was published. Publish with an earlier time"
+            f"{short_time_text(effective_time)} is more than {_FARTHEST_DAYS} days ahead, and no later version could "
+            "take effect before it. Nothing was published. Publish with an earlier time"
         )
     number = len(before) + 1
     return Version(number, effective_time, now, file, replace(rules, version=number, effective_time=effective_time))

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, Producer
 
 from schemas import topics
 from services.domain.formats import LAST_TIME
-from services.domain.programme import Programme
+from services.domain.programme import DAY, Programme
 from services.messaging.publishing import PublishError
 from services.programmes import topic
 from services.programmes.file import ProgrammeError, parse_programme
@@ -60,12 +60,19 @@ def test_no_version_takes_effect_before_1970() -> None:
     ("time", "text"),
     [(7_453_641_600_000, "2206-03-14T00:00:00Z"), (LAST_TIME + 18_000_000, "9999-12-31T23:59:59.999Z")],
 )
-def test_no_version_takes_effect_after_more_than_ten_years(time: int, text: str) -> None:
+def test_no_version_takes_effect_after_more_than_400_days(time: int, text: str) -> None:
     """A mistyped year would block all later versions. Times without a text have the last one that has a text."""
-    with pytest.raises(ProgrammeError, match=f"^{re.escape(text)} is more than ten years ahead.*Nothing was published"):
+    with pytest.raises(ProgrammeError, match=f"^{re.escape(text)} is more than 400 days ahead.*Nothing was published"):
         _next(FILE, Programme(), [], effective_time=time, notice=0)
-    nine_years = _now() + 9 * 365 * 86_400_000
-    assert nine_years == _next(FILE, Programme(), [], effective_time=nine_years, notice=0).effective_time
+
+
+def test_a_version_can_be_planned_a_year_ahead() -> None:
+    """Beyond 400 days, a time is most probably a typing error."""
+    days = {number: _now() + number * DAY for number in (399, 401)}
+
+    assert days[399] == _next(FILE, Programme(), [], effective_time=days[399], notice=0).effective_time
+    with pytest.raises(ProgrammeError, match="is more than 400 days ahead"):
+        _next(FILE, Programme(), [], effective_time=days[401], notice=0)
 
 
 def test_a_version_can_follow_one_that_takes_effect_too_late() -> None:
@@ -76,7 +83,7 @@ def test_a_version_can_follow_one_that_takes_effect_too_late() -> None:
     assert [far, far] == [_next(FILE, Programme(), before, time, notice=0).effective_time for time in (None, far)]
     with pytest.raises(ProgrammeError, match=r"version 1 takes effect at 9999-12-31T23:59:59\.999Z, and the next"):
         _next(FILE, Programme(), before, far - 1, notice=0)
-    with pytest.raises(ProgrammeError, match="more than ten years ahead"):
+    with pytest.raises(ProgrammeError, match="more than 400 days ahead"):
         _next(FILE, Programme(), before, far + 1, notice=0)
 
 
