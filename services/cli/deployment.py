@@ -15,7 +15,7 @@ topics = typer.Typer(no_args_is_help=True, help="The topics of the system.")
 
 @topics.command("create")
 def create(*, as_json: AsJson = False) -> None:
-    """Create missing topics, and check the number of partitions of existing ones.
+    """Create missing topics. Check the partitions, the cleanup policy and the timestamp type of existing ones.
 
     The command raises `max.message.bytes` and the retention of compacted topics if they are too low.
     """

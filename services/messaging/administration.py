@@ -1,12 +1,13 @@
 """Creates the topics of the catalogue and reads their settings from the broker."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
+import structlog
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -21,6 +22,10 @@ from services.messaging.clients import admin, consumer
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
 
+log = structlog.get_logger(__name__)
+
+_CLEANUP, _TIMES, _IN_SYNC = "cleanup.policy", "message.timestamp.type", "min.insync.replicas"
+
 _LEADER_SECONDS = 30.0
 _LEADER_PAUSE_SECONDS = 0.05
 _ASK_SECONDS = 5.0
@@ -30,10 +35,12 @@ def create_topics(settings: Settings) -> list[str]:
     """Check the existing topics of the catalogue and create the others. Returns the names of all topics.
 
     If an older release has created a topic with lower values, the function raises its ``max.message.bytes``, and the
-    ``retention.ms`` of a compacted topic. It never lowers them.
+    ``retention.ms`` of a compacted topic. It never lowers them. It logs a warning if existing topics have fewer
+    replicas, or a smaller ``min.insync.replicas``, than new ones.
 
     Raises UserError if an existing topic has another number of partitions, because readers would look for keys
-    in wrong partitions. Raises KafkaException if the broker cannot create a topic, or if a partition gets no leader.
+    in wrong partitions, or if its configuration loses records (``require_configs``). Raises KafkaException if the
+    broker cannot create a topic, or if a partition gets no leader.
     """
     client = admin(settings)
     _check_partitions(client, settings)  # first, so that no new topic gets a wrong number
@@ -56,7 +63,7 @@ def create_topics(settings: Settings) -> list[str]:
         ],
     )
     if existing := [topic for topic in topics.ALL if settings.name_of(topic) not in created]:
-        _raise_limits(client, settings, existing)
+        _check_configs(client, settings, existing)
     return [settings.name_of(topic) for topic in topics.ALL]
 
 
@@ -66,27 +73,35 @@ def new_topics(settings: Settings) -> list[NewTopic]:
     With three or more replicas, a broker acknowledges a record when most replicas have it. The default of Kafka is one
     replica, and an acknowledged record could be lost with the disk of this replica.
     """
-    replicas = settings.replication_factor
-    most = replicas // 2 + 1
-    durability = {"min.insync.replicas": str(most)} if most < replicas else {}
+    durability = _durability(settings)
     return [
         NewTopic(
             settings.name_of(topic),
             num_partitions=settings.partitions_of(topic),
-            replication_factor=replicas,
+            replication_factor=settings.replication_factor,
             config=topic.config | durability,
         )
         for topic in topics.ALL
     ]
 
 
+def _durability(settings: Settings) -> dict[str, str]:
+    most = settings.replication_factor // 2 + 1
+    return {_IN_SYNC: str(most)} if most < settings.replication_factor else {}
+
+
 def _check_partitions(client: AdminClient, settings: Settings) -> None:
     found = client.list_topics(timeout=30).topics
+    few = []
     for topic in topics.ALL:
         existing = found.get(settings.name_of(topic))
         # A broker reports zero partitions for a moment after it has created the topic.
         if existing and existing.partitions:
             require_partitions(topic, len(existing.partitions), settings)
+            if any(len(each.replicas) < settings.replication_factor for each in existing.partitions.values()):
+                few.append(settings.name_of(topic))
+    if few:
+        log.warning("these topics have fewer replicas than LOYALTY_REPLICATION_FACTOR says", topics=", ".join(few))
 
 
 def require_partitions(topic: Topic, found: int, settings: Settings) -> None:
@@ -104,23 +119,54 @@ def require_partitions(topic: Topic, found: int, settings: Settings) -> None:
         )
 
 
-def _raise_limits(client: AdminClient, settings: Settings, existing: Collection[Topic]) -> None:
-    """Raise settings that are lower than in the catalogue. The operator sets the retention of topics that are not
-    compacted.
+def require_configs(found: Mapping[Topic, Mapping[str, str]], settings: Settings) -> None:
+    """Raise UserError if topics have a configuration with which records are lost or have wrong times.
+
+    A cleanup policy may lack ``compact`` or ``delete`` of the catalogue: Kafka then keeps more records. It must not add
+    one: ``delete`` loses the records of quiet customers, and ``compact`` loses all but the latest event of each key.
+    """
+    wrong = [
+        (settings.name_of(topic), name, configs[name], topic.config[name])
+        for topic, configs in found.items()
+        for name in (_CLEANUP, _TIMES)
+        if not {*configs[name].split(",")} <= {*topic.config[name].split(",")}
+    ]
+    if wrong:
+        listed = "; ".join(f"topic {each} has {key}={value}, and must have {must}" for each, key, value, must in wrong)
+        topic, name, _, must = wrong[0]
+        raise UserError(
+            f"{listed}. With these settings, Kafka deletes records too early, or takes their times from the clocks of "
+            "producers. Change each setting, for example with `kafka-configs.sh --bootstrap-server "
+            f"{settings.kafka_bootstrap_servers} --alter --topic {topic} --add-config {name}={must}`. Then read "
+            "docs/how-to/back-up-and-restore.md#a-topic-has-wrong-settings"
+        )
+
+
+def _check_configs(client: AdminClient, settings: Settings, existing: Collection[Topic]) -> None:
+    """Refuse settings that lose records, and raise limits that are lower than in the catalogue.
+
+    The operator sets the retention of topics that are not compacted.
     """
     kind, by_name = ConfigResource.Type.TOPIC, {settings.name_of(topic): topic for topic in existing}
+    answers = client.describe_configs([ConfigResource(kind, name) for name in by_name], request_timeout=_LEADER_SECONDS)
+    found = {
+        by_name[resource.name]: {name: entry.value for name, entry in answer.result().items()}
+        for resource, answer in answers.items()
+    }
+    require_configs(found, settings)
+    wanted = int(_durability(settings).get(_IN_SYNC, 1))
+    if low := [settings.name_of(topic) for topic, configs in found.items() if int(configs[_IN_SYNC]) < wanted]:
+        log.warning("these topics should have a larger min.insync.replicas", wanted=wanted, topics=", ".join(low))
     changed = []
-    found = client.describe_configs([ConfigResource(kind, name) for name in by_name], request_timeout=_LEADER_SECONDS)
-    for resource, future in found.items():
-        configs, topic = future.result(), by_name[resource.name]
+    for topic, configs in found.items():
         names = ["max.message.bytes", *(["retention.ms"] if topic.compacted else [])]
         entries = [
             ConfigEntry(name, topic.config[name], incremental_operation=AlterConfigOpType.SET)
             for name in names
-            if 0 <= int(configs[name].value) < int(topic.config[name])
+            if 0 <= int(configs[name]) < int(topic.config[name])
         ]
         if entries:
-            changed.append(ConfigResource(kind, resource.name, incremental_configs=entries))
+            changed.append(ConfigResource(kind, settings.name_of(topic), incremental_configs=entries))
     if changed:
         for altered in client.incremental_alter_configs(changed, request_timeout=_LEADER_SECONDS).values():
             altered.result()
@@ -208,8 +254,8 @@ def max_record_age(topic: Topic, settings: Settings) -> timedelta | None:
     (future,) = client.describe_configs([resource], request_timeout=30).values()
     config = future.result()
     # With the time of one wrong clock, Spark could drop the records of other producers as late.
-    if config["message.timestamp.type"].value != "LogAppendTime":
-        raise SettingsError(f"topic {name} does not have message.timestamp.type=LogAppendTime: set it for the topic")
+    if config[_TIMES].value != "LogAppendTime":
+        raise SettingsError(f"topic {name} does not have {_TIMES}=LogAppendTime: set it for the topic")
     retention, segment = (int(config[setting].value) for setting in ("retention.ms", "segment.ms"))
     return None if retention < 0 else timedelta(milliseconds=retention + segment)
 

@@ -1,5 +1,8 @@
 """The topics of the catalogue on a broker."""
 
+import re
+from contextlib import suppress
+
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
@@ -53,6 +56,35 @@ def test_limits_of_older_topics_are_raised_and_nothing_is_lowered(settings: Sett
         )
     }
     wait_for(f"these limits: {expected}", lambda: limits() == expected)
+
+
+def test_topics_with_the_defaults_of_the_brokers_are_refused_until_they_are_changed(settings: Settings) -> None:
+    """Kafka would delete API keys after a week. The message names the values that the topic needs."""
+    name, client = settings.name_of(topics.API_KEYS), admin(settings)
+    client.create_topics([NewTopic(name, num_partitions=1)])[name].result()
+    with pytest.raises(UserError) as raised:
+        create_topics(settings)
+    named = re.findall(rf"topic {name} has [\w.]+=\w+, and must have \w+", str(raised.value))
+    assert [
+        f"topic {name} has cleanup.policy=delete, and must have compact",
+        f"topic {name} has message.timestamp.type=CreateTime, and must have LogAppendTime",
+    ] == named
+
+    changes = [
+        ConfigEntry(key, topics.API_KEYS.config[key], incremental_operation=AlterConfigOpType.SET)
+        for key in ("cleanup.policy", "message.timestamp.type")
+    ]
+    (changed,) = client.incremental_alter_configs(
+        [ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=changes)], request_timeout=60
+    ).values()
+    changed.result()
+
+    def accepted() -> bool:
+        with suppress(UserError):  # a busy broker shows a change some time after it has accepted it
+            return name in create_topics(settings)
+        return False
+
+    wait_for("the changed settings", accepted)
 
 
 def test_a_topic_with_added_partitions_is_refused(settings: Settings) -> None:

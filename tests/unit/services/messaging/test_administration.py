@@ -1,16 +1,19 @@
 """The requests for new topics, and the wait for leaders before a request for offsets."""
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from structlog.testing import capture_logs
 
 from schemas import topics
+from schemas.topics import Topic
 from services.errors import UserError
 from services.messaging import administration
-from services.messaging.administration import learn_leaders, new_topics, require_partitions
+from services.messaging.administration import learn_leaders, new_topics, require_configs, require_partitions
 from services.settings import Settings
 
 NEW, NO_LEADER, READY = {}, {0: 1, 1: -1}, {0: 1, 1: 2}
@@ -91,3 +94,80 @@ def test_another_number_of_partitions_is_refused(topic, says):
     require_partitions(topic, settings.partitions_of(topic), settings)
     with pytest.raises(UserError, match=f"^topic t-{topic.name} has 3 partitions, {says}"):
         require_partitions(topic, 3, settings)
+
+
+@pytest.mark.parametrize(
+    ("topic", "name", "value"),
+    [
+        (topics.API_KEYS, "cleanup.policy", "delete"),
+        (topics.LOYALTY_BALANCES, "cleanup.policy", "compact,delete"),
+        (topics.POS_INVOICES, "cleanup.policy", "compact"),
+        (topics.LOYALTY_COMMANDS, "cleanup.policy", "delete,compact"),
+        (topics.POS_INVOICES, "message.timestamp.type", "CreateTime"),
+    ],
+)
+def test_a_configuration_that_loses_records_is_refused(topic: Topic, name: str, value: str) -> None:
+    """The message names the topic, the setting, both values and the command that changes it."""
+    settings, right = Settings(topic_prefix="t-", kafka_bootstrap_servers="kafka:1"), topic.config[name]
+
+    with pytest.raises(UserError) as raised:
+        require_configs({topics.STORES: topics.STORES.config, topic: topic.config | {name: value}}, settings)
+
+    message = str(raised.value)
+    assert message.startswith(f"topic t-{topic.name} has {name}={value}, and must have {right}. ")
+    command = f"--bootstrap-server kafka:1 --alter --topic t-{topic.name} --add-config {name}={right}`"
+    assert command in message
+
+
+def test_all_wrong_settings_of_all_topics_are_named_at_once() -> None:
+    """A platform team can have created all topics with the defaults of the brokers."""
+    defaults = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+
+    with pytest.raises(UserError) as raised:
+        require_configs(dict.fromkeys(topics.ALL, defaults), Settings())
+
+    compact = sum(topic.cleanup_policy == "compact" for topic in topics.ALL)
+    assert len(topics.ALL) + compact == str(raised.value).count("and must have")
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete", "delete,compact"])
+def test_a_policy_that_keeps_more_records_is_accepted(policy: str) -> None:
+    """Each topic of the catalogue is accepted, too."""
+    require_configs({topic: topic.config for topic in topics.ALL}, Settings())
+    require_configs({topics.STORE_SALES: topics.STORE_SALES.config | {"cleanup.policy": policy}}, Settings())
+
+
+@pytest.mark.parametrize(("replicas", "in_sync", "warnings"), [(3, "2", 0), (2, "2", 1), (3, "1", 1), (1, "1", 2)])
+def test_topics_with_few_copies_get_a_warning(
+    monkeypatch: pytest.MonkeyPatch, replicas: int, in_sync: str, warnings: int
+) -> None:
+    """Topics of release 0.1 have the ``min.insync.replicas`` of the brokers, and the operator can choose to keep it."""
+
+    class Client:
+        def list_topics(self, **_: Any) -> SimpleNamespace:
+            partitions = {0: SimpleNamespace(replicas=[*range(replicas)])}
+            return SimpleNamespace(topics={"t-stores": SimpleNamespace(partitions=partitions)})
+
+        def create_topics(self, requests: list[Any]) -> dict[str, "Future[None]"]:
+            exists = KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS))
+            return {request.topic: failed(exists) for request in requests}
+
+        def describe_configs(self, resources: list[Any], **_: Any) -> dict[Any, "Future[Any]"]:
+            return {each: done(topics.STORES.config | {"min.insync.replicas": in_sync}) for each in resources}
+
+    def done(configs: dict[str, str]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result({name: SimpleNamespace(value=value) for name, value in configs.items()})
+        return future
+
+    def failed(error: Exception) -> "Future[None]":
+        future: Future[None] = Future()
+        future.set_exception(error)
+        return future
+
+    monkeypatch.setattr(administration, "admin", lambda _: Client())
+    monkeypatch.setattr(topics, "ALL", (topics.STORES,))
+    with capture_logs() as logs:
+        administration.create_topics(Settings(topic_prefix="t-", replication_factor=3))
+
+    assert [("warning", "t-stores")] * warnings == [(line["log_level"], line["topics"]) for line in logs]
