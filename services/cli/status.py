@@ -41,7 +41,7 @@ def status(
 ) -> None:
     """Show the parts, the records and the lag of the topics, the API instances, the dead letters and the freshness.
 
-    The exit status is 1 if a part does not run or is not ready.
+    The exit status is 1 if a part or an API instance does not run, or if a part is not ready.
     """
     settings = read_settings()
     given = {"api": api, "pipeline": pipeline, "ledger": ledger, "background": background, "webhooks": webhooks}
@@ -50,7 +50,7 @@ def status(
     if found.freshness:
         lines.append(_freshness(found.freshness))
     report(status_json(found), parts_table(found), topics_table(found), instances_table(found), *lines, as_json=as_json)
-    if any(part.problem for part in found.parts):
+    if any(part.problem for part in found.parts) or not all(each["reachable"] for each in found.instances):
         raise typer.Exit(FAILED)
 
 

@@ -111,6 +111,17 @@ def test_the_status_has_parts_topics_instances_dead_letters_and_freshness(answer
     assert ({"0.5": 1.0, "0.99": 2.5}, 100) == (found["freshness_seconds"], found["freshness_balances"])
 
 
+def test_an_instance_that_does_not_answer_gives_status_1(answers: dict[str, tuple[int, str]]) -> None:
+    """A script sees it, although the instance that was asked works."""
+    lost = INSTANCE | {"url": "http://127.0.0.1:8081", "self": False, "reachable": False, "partitions": []}
+    answers["/v1/instances"] = (200, json.dumps({"instances": [INSTANCE, lost]}))
+
+    result = status(answers, "--json")
+
+    assert 1 == result.exit_code
+    assert {None} == {part["problem"] for part in json.loads(result.stdout)["parts"]}
+
+
 def test_a_slow_balance_is_beyond_the_last_limit(answers: dict[str, tuple[int, str]]) -> None:
     """Its age is null in JSON, which has no infinity. Without balances there is no freshness."""
     slow = METRICS.replace('{le="+Inf"} 100.0', '{le="+Inf"} 200.0')
