@@ -71,7 +71,7 @@ class Dependencies:
         is_upgrade = security is not None and security.accepts_unsigned_forwards
         self.commands = CommandService(self.stores, self.lookup, owner_only, command_log, is_keyed=not is_upgrade)
         self.programme = CurrentProgramme(self.stores.by_name[catalogue.PROGRAMMES], version_0)
-        metrics.watch(self.stores)
+        metrics.watch(self.stores, *([security.keys.earliest_expiry] if security else []))
 
 
 class Part:

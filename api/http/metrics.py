@@ -49,9 +49,9 @@ class Metrics:
             registry=self.registry,
         )
 
-    def watch(self, stores: LocalStores) -> None:
-        """Report the progress of these stores at each scrape."""
-        self.registry.register(_StoresCollector(stores))
+    def watch(self, stores: LocalStores, earliest_expiry: Callable[[], float | None] = lambda: None) -> None:
+        """Report the progress of these stores, and the earliest expiry of an API key (seconds), at each scrape."""
+        self.registry.register(_StoresCollector(stores, earliest_expiry))
 
     def exposition(self) -> bytes:
         return generate_latest(self.registry)
@@ -129,10 +129,11 @@ _STORE_COUNTERS: _StoreMetrics = (
 
 
 class _StoresCollector(Collector):
-    """Reads the progress of the stores at each scrape."""
+    """Reads the progress of the stores and the expiry of API keys at each scrape."""
 
-    def __init__(self, stores: LocalStores) -> None:
+    def __init__(self, stores: LocalStores, earliest_expiry: Callable[[], float | None]) -> None:
         self._stores = stores
+        self._earliest_expiry = earliest_expiry
 
     def collect(self) -> Iterator[Metric]:
         for metrics, family_of in ((_STORE_GAUGES, GaugeMetricFamily), (_STORE_COUNTERS, CounterMetricFamily)):
@@ -152,4 +153,9 @@ class _StoresCollector(Collector):
             "loyalty_changelogs_followed",
             "0 while the stores cannot follow their changelogs: Kafka does not answer, or the disk is full.",
             float(self._stores.materialiser.kafka_error is None),
+        )
+        yield GaugeMetricFamily(
+            "loyalty_api_key_expiry_time_seconds",
+            "When the first of the valid API keys expires, since the epoch. No sample without a valid key.",
+            self._earliest_expiry(),
         )

@@ -9,6 +9,7 @@ from api.security.problems import KeysUnavailable, Unauthenticated
 from services.api_keys.keys import ApiKey, hash_of, key_id_of
 from services.domain.entries import KEY_ACTOR
 from services.state_stores.contract import StoreError
+from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 
 
@@ -38,15 +39,36 @@ class KnownKeys:
         except (NotServingError, StoreError) as error:
             raise KeysUnavailable from error
         if stored is not None:
-            key, caller = self._parsed.get(stored.body) or self._parse(stored.body)
-            if key.matches(text) and key.is_valid_at(time.time_ns() // 1_000_000):
+            key, caller = self._key_of(stored.body)
+            if key.matches(text) and key.is_valid_at(_now()):
                 self._accepted[key_id] = key.hash
                 return caller
         # The reason does not tell whether the key exists.
         raise Unauthenticated("The API key is unknown, expired or revoked")
+
+    def earliest_expiry(self) -> float | None:
+        """When the first of the valid keys expires, in seconds since the epoch.
+
+        None if no key is valid, or if this instance cannot read the keys now.
+        """
+        try:
+            keys = self._store.serving(0).store  # a global store has one partition
+            rows = keys.scan(b"", None, keys.count())
+        except (NotServingError, StoreError):
+            return None
+        now, found = _now(), [self._key_of(VersionedValue.unpack(stored).body)[0] for _, stored in rows]
+        expiry = min((key.expires_time for key in found if key.is_valid_at(now)), default=None)
+        return None if expiry is None else expiry / 1000
+
+    def _key_of(self, body: bytes) -> tuple[ApiKey, Caller]:
+        return self._parsed.get(body) or self._parse(body)
 
     def _parse(self, body: bytes) -> tuple[ApiKey, Caller]:
         key = ApiKey.from_record(orjson.loads(body))
         parsed = key, Caller(KEY_ACTOR + key.key_id, key.scopes, key.store_ids or None)
         self._parsed[body] = parsed
         return parsed
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

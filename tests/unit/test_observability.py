@@ -72,7 +72,7 @@ def known_values() -> dict[str, set[str]]:
         "outcome": {"delivered", "dead"},
         "store": {BALANCES},
         "route": {*create_app(MagicMock()).openapi()["paths"]},
-        "status": {"5.."},
+        "status": {"5..", "401", "429"},
     }
 
 

@@ -1,8 +1,10 @@
 """How the API treats a caller: credentials, tricks with paths and headers, web pages, and the audit."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from decimal import Decimal
 from itertools import permutations
 from typing import Any
@@ -61,6 +63,27 @@ def test_a_revocation_counts_at_once(instance: Instance, secured: SecuredGroup) 
         assert 200 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
         secured.publish(key.revoked(1))
         assert 401 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
+
+
+def test_the_metrics_have_the_earliest_expiry_of_the_valid_keys(secured: SecuredGroup) -> None:
+    """Expired and revoked keys do not count. Without a valid key there is no sample."""
+    instance, valid, later, revoked = secured.instance(), *(secured.key(Scope.OPERATE) for _ in range(3))
+    secured.publish(replace(later.key, expires_time=valid.key.expires_time + 1_000))
+    secured.publish(replace(revoked.key, expires_time=valid.key.expires_time - 1_000, revoked_time=1))
+    secured.expired_key()
+
+    def expiry(credentials: str) -> list[float]:
+        answer = client.get("/metrics", headers=bearer(credentials))
+        assert 200 == answer.status_code
+        found = re.findall(r"^loyalty_api_key_expiry_time_seconds (.*)$", answer.text, re.MULTILINE)
+        return [float(value) for value in found]
+
+    with TestClient(instance.app) as client:
+        assert [valid.key.expires_time / 1000] == expiry(valid.text)
+        secured.publish(valid.key.revoked(1))
+        assert [(valid.key.expires_time + 1_000) / 1000] == expiry(later.text)
+        secured.publish(later.key.revoked(1))
+        assert [] == expiry(secured.issuer.token(scope="operate"))
 
 
 def test_two_headers_with_credentials_are_refused(secured: SecuredGroup, instance: Instance) -> None:
