@@ -1,6 +1,7 @@
 """Client authentication, access rights and certificates, checked without a broker."""
 
 import re
+import ssl
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -291,13 +292,46 @@ def test_a_second_run_keeps_existing_files(folder):
     assert len(USERS) == len({folder.password(user).read_text() for user in USERS})
 
 
-def test_a_new_authority_replaces_the_old_one(folder):
-    """Clients trust the new and the old CA certificate. The new CA signs the next broker certificate."""
-    old, new = folder.authority.read_bytes(), Authority.new()
-    folder.authority_key.write_bytes(new.key_pem())
-    folder.authority.write_bytes(new.certificate_pem() + old)
-    assert [folder.broker] == folder.complete(["127.0.0.1"])
-    assert is_signed(folder.broker.read_bytes(), new.certificate, ["127.0.0.1"])
+def test_a_new_authority_replaces_the_old_one(folder, tmp_path):
+    """After each step of the guide, the clients trust the certificate of the broker, and `ca.key` signs its renewal."""
+    guide = (ROOT / "docs" / "how-to" / "secure-kafka.md").read_text(encoding="utf-8")
+    steps = guide.partition("\n### Replace the authority\n")[2].partition("\n## ")[0]
+    runs, position = r"\.venv/bin/python -m infra\.security( var/new-authority)?", re.search(r"Only then delete", steps)
+    assert position
+    assert [" var/new-authority", ""] == re.findall(runs, steps[: position.start()])
+    old, another = folder.authority.read_bytes(), SecurityFolder(tmp_path / "new-authority")
+    another.complete()
+    new = another.authority.read_bytes()
+    folder.authority_key.write_bytes(another.authority_key.read_bytes())
+
+    folder.authority.write_bytes(new + old)
+    assert is_trusted(folder)
+    assert [folder.broker] == folder.complete()
+    assert is_trusted(folder)
+    folder.authority.write_bytes(new)
+    assert is_trusted(folder)
+    assert [] == folder.complete()
+    assert ["127.0.0.1"] == hosts_of(folder.broker.read_bytes())
+
+
+def is_trusted(folder: SecurityFolder) -> bool:
+    """Whether a client with the `ca.pem` of the folder accepts a broker with its `broker.pem`."""
+    client = ssl.create_default_context(cafile=folder.authority)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder.broker)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for side in sides * 3:
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError:
+            return False
+    return True
 
 
 def test_the_certificate_is_renewed_for_another_host_or_before_it_ends(folder):
