@@ -153,7 +153,8 @@ class ManagedProcess:
             if time.monotonic() > deadline:
                 raise ProcessFailedError(
                     f"{self.name} was not ready after {timeout:.0f} s and was stopped. If the machine is busy, end "
-                    f"other programs and start again. {self.last_lines()}"
+                    "other programs and start again. If its log says `do not restart`, docs/how-to/change-a-schema.md "
+                    f"says how it gets more time. {self.last_lines()}"
                 )
             time.sleep(0.1)
 

@@ -7,6 +7,7 @@ points of the record, or its event in the archive, would be lost.
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
+import structlog
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -21,6 +22,8 @@ from services.messaging.avro import header
 from services.messaging.clients import consumer
 from services.messaging.schema_ids import UnknownSchemaIdError
 from services.messaging.topic_reader import watermarks_of
+
+log = structlog.get_logger()
 
 
 def write_skipped_invoices(context: QueryContext, checkpoint: str, learned: LearnedIds) -> None:
@@ -44,6 +47,12 @@ def read_again(context: QueryContext, checkpoint: str, topic: Topic) -> DataFram
     read = CheckpointReader(context.spark, checkpoint).positions().get(name, {})
     begins = {each: begin for each, (begin, _) in watermarks.items()}
     ends = {each: min(end, max(begin, read.get(each, 0))) for each, (begin, end) in watermarks.items()}
+    log.info(
+        "learns a schema id and reads records again: do not restart, because a restart begins again",
+        query=context.name,
+        topic=name,
+        records=sum(ends.values()) - sum(begins.values()),
+    )
     return read_batch(context.spark, topic, context.settings, begins, ends)
 
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 
+import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.sinks.older_rows import OlderRows
+
+log = structlog.get_logger()
 
 ROWS_PER_FILE = 5_000_000
 """With this number of rows a file has about 128 MiB of zstd Parquet. Readers split their work by this size."""
@@ -71,6 +74,7 @@ def require_keys(spark: SparkSession, directory: str, key: Mapping[str, str]) ->
     """Raise CheckpointMismatchError if the directory has a row without a key."""
     if not has_rows(spark, directory):
         return
+    log.info("reads the keys of all files: do not restart, because a restart begins again", folder=directory)
     if _read(spark, directory, key).where(" OR ".join(f"{column} IS NULL" for column in key)).head(1):
         raise CheckpointMismatchError(
             f"{directory} has files without the column {', '.join(key)}, which an older release wrote: the export "

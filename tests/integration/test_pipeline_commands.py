@@ -15,6 +15,7 @@ import pyarrow.dataset
 import pytest
 from confluent_kafka import KafkaException
 from pyspark.sql import functions as F
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 import schemas
@@ -452,8 +453,10 @@ def test_the_archive_adds_the_events_that_it_has_skipped_when_it_learns_their_sc
 
     with monkeypatch.context() as crash:
         crash.setattr(LearnedIds, "save", MagicMock(side_effect=OSError("disk full")))
-        with pytest.raises(OSError, match="disk full"):
+        with capture_logs() as lines, pytest.raises(OSError, match="disk full"):
             ARCHIVE.start(spark, LaterIds(), settings, available_now=True)
+    told = [(line["query"], line["records"]) for line in lines if "do not restart" in line["event"]]
+    assert [("archive", 3), ("archive", 1)] == told
     publish_invoices(settings, invoice("I3", A, 25.0))
     for _ in range(2):
         ARCHIVE.start(spark, LaterIds(), settings, available_now=True).awaitTermination()

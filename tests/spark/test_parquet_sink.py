@@ -7,6 +7,7 @@ import pytest
 from pyarrow import ArrowInvalid
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from structlog.testing import capture_logs
 
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
@@ -37,9 +38,13 @@ def test_a_new_checkpoint_writes_beside_the_older_rows_and_refuses_a_damaged_not
 ) -> None:
     """With the number of the micro-batch alone, it would replace older rows. A disk can lose the end of a file."""
     rows = spark.sql("SELECT 1 AS value, DATE '2026-11-22' AS date, TIMESTAMP '2026-11-22 10:00:00' AS timestamp")
+    told = []
     for checkpoint in ("first", "second"):
-        sink = ParquetSink(spark, str(tmp_path / "export"), str(tmp_path / checkpoint), {"value": "INT"})
+        with capture_logs() as lines:
+            sink = ParquetSink(spark, str(tmp_path / "export"), str(tmp_path / checkpoint), {"value": "INT"})
+        told.append(any("do not restart" in line["event"] for line in lines))
         sink.append(rows.withColumn("value", F.lit(len(checkpoint))), 0, "value")
+    assert [False, True] == told
     written = spark.read.parquet(str(tmp_path / "export")).select("value", "batch").collect()
     assert {(5, 0), (6, 1)} == {tuple(row) for row in written}
 

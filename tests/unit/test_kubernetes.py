@@ -119,10 +119,18 @@ def test_a_pipeline_in_maintenance_runs_no_query() -> None:
     (usual,) = [each for each in documents(MANIFESTS / "stack" / "pipeline.yaml") if each["kind"] == "StatefulSet"]
     (waiting,), (running,) = (each["spec"]["template"]["spec"]["containers"] for each in (found, usual))
     assert usual["spec"]["volumeClaimTemplates"] == found["spec"]["volumeClaimTemplates"]
-    assert {"startupProbe", "livenessProbe"} == running.keys() - waiting.keys()
+    assert {"readinessProbe", "livenessProbe"} == running.keys() - waiting.keys()
     assert running["volumeMounts"] == waiting["volumeMounts"]
     (added,) = [each for each in waiting["env"] if each not in running["env"]]
     assert ("LOYALTY_LEDGER_URL", "ledger") == (added["name"], added["valueFrom"]["secretKeyRef"]["name"])
+
+
+def test_no_probe_ends_a_pipeline_that_starts_for_hours() -> None:
+    """A start that learns a schema id reads whole topics, and answers /livez meanwhile. A restart would begin again."""
+    (pod,) = pods(documents(MANIFESTS / "stack" / "pipeline.yaml"))
+    (container,) = pod["spec"]["containers"]
+    paths = {name: probe["httpGet"]["path"] for name, probe in container.items() if name.endswith("Probe")}
+    assert {"readinessProbe": "/readyz", "livenessProbe": "/livez"} == paths
 
 
 def test_the_pipeline_needs_no_text_of_its_init_containers() -> None:

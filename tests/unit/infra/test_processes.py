@@ -177,7 +177,8 @@ def test_a_failed_start_shows_no_lines_of_earlier_runs(process: ManagedProcess, 
 
 def test_a_part_that_is_not_ready_in_time_is_stopped(process: ManagedProcess, tmp_path: Path) -> None:
     """The start fails and leaves no process."""
-    with pytest.raises(ProcessFailedError, match="was not ready after 0 s and was stopped"):
+    message = r"was not ready after 0 s and was stopped.* `do not restart`, docs/how-to/change-a-schema\.md "
+    with pytest.raises(ProcessFailedError, match=message):
         start(process, tmp_path, "import signal; signal.pause()", timeout=0.3)
     assert process.pid is None
 
