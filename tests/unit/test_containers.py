@@ -91,6 +91,64 @@ def test_settings_of_containers_exist() -> None:
     assert set() == {name for text in texts for name in re.findall(r"LOYALTY_[A-Z_]+", text)} - VARIABLES
 
 
+NOT_IN_X_SETTINGS = {
+    "the compose file has the address": {"KAFKA_BOOTSTRAP_SERVERS", "LEDGER_URL", "METRICS_HOST"},
+    "one service runs all queries": {"PIPELINE_DRIVERS", "BACKGROUND_METRICS_PORT"},
+    "the file with a secured Kafka has them": {
+        "KAFKA_SECURITY_PROTOCOL",
+        "KAFKA_SSL_CA_LOCATION",
+        "KAFKA_SASL_MECHANISM",
+        "KAFKA_SASL_PASSWORD_FILE",
+        "KAFKA_SASL_PASSWORD",
+        "KAFKA_SASL_USERNAME",
+    },
+    "volumes are mounted at these paths": {
+        "CHECKPOINT_DIR",
+        "EXPORT_DIR",
+        "ARCHIVE_DIR",
+        "STATE_DIR",
+        "METRICS_KEY_FILE",
+        "API_KEY_FILE",
+        "INSTANCE_SECRET_FILE",
+        "PSEUDONYM_KEY_FILE",
+        "WEBHOOKS_FILE",
+    },
+    "the images have the file, the host or the port": {
+        "SPARK_JARS_DIR",
+        "API_HOST",
+        "API_PORT",
+        "APPLICATION_SERVER",
+        "METRICS_PORT",  # in the compose file, it is the port on this machine
+        "LEDGER_METRICS_PORT",
+        "WEBHOOKS_METRICS_PORT",
+    },
+    "the files need a mount, so the guide uses an override": {
+        "API_CERTIFICATE_FILE",
+        "API_CERTIFICATE_KEY_FILE",
+        "API_CA_FILE",
+        "API_CLIENT_CA_FILE",
+    },
+    "the images have no packages for analysts": {"TABLES_DIR", "CUSTOMER_KEY_FILE"},
+    "only some services get them": {"SPARK_MASTER", "STATUS_URLS", "API_ACCESS"},
+}
+"""By reason, the settings that not every container gets from a variable of the same name."""
+
+
+def test_an_operator_can_set_every_setting_of_the_containers(compose: dict[str, Any]) -> None:
+    """Compose ignores a variable that the file does not name. Each service gets all settings but the exceptions."""
+    exceptions = [f"LOYALTY_{name}" for names in NOT_IN_X_SETTINGS.values() for name in names]
+    assert len(exceptions) == len({*exceptions} & VARIABLES), "each exception is a setting and has one reason"
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^x-settings: &settings\n((?:  .*\n)+)", text, re.MULTILINE)
+    passed = re.findall(r"^  (LOYALTY_\w+): \$\{\1:-\w*\}$", block, re.MULTILINE)
+    assert sorted(VARIABLES - {*exceptions}) == sorted(passed)
+    own = {name for name, service in compose["services"].items() if "LOYALTY_" in str(service.get("environment"))}
+    spark = {"spark-master", "spark-worker"}
+    assert {*passed} <= set.intersection(*({*compose["services"][name]["environment"]} for name in own - spark))
+    for name in ("LOYALTY_SPARK_MASTER", "LOYALTY_STATUS_URLS", "LOYALTY_API_ACCESS", "FORWARDED_ALLOW_IPS"):
+        assert f"${{{name}:-" in text
+
+
 def test_empty_values_of_the_compose_file_are_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unset variable reaches a container as an empty string, which must mean the default."""
     for name in VARIABLES:
@@ -154,13 +212,6 @@ def test_maintenance_has_the_folders_and_settings_of_the_pipeline(compose: dict[
     assert variables <= pipeline["environment"].keys()
 
 
-def test_all_services_count_with_the_values_of_the_pipeline(compose: dict[str, Any]) -> None:
-    """The API simulates with the pipeline's factor. The API and `loyalty dead-letters` replay within its horizon."""
-    shared = {"LOYALTY_LOYALTY_FACTOR", "LOYALTY_REPEAT_HORIZON"}
-    for name in ("pipeline", "api", "keys", "audit", "maintenance"):
-        assert shared <= compose["services"][name]["environment"].keys(), name
-
-
 def test_the_guide_adds_the_webhooks_to_the_status(compose: dict[str, Any]) -> None:
     """A profile cannot change the other services. So a variable adds the part, with the port of its health check."""
     guide = (ROOT / "docs" / "how-to" / "run-webhooks.md").read_text(encoding="utf-8")
@@ -172,9 +223,10 @@ def test_the_guide_adds_the_webhooks_to_the_status(compose: dict[str, Any]) -> N
 
 def test_no_variable_of_another_program_is_empty(compose: dict[str, Any]) -> None:
     """The settings ignore empty variables. Spark does not: its driver ends if SPARK_EXECUTOR_MEMORY is empty."""
+    ignored = {"OTEL_EXPORTER_OTLP_ENDPOINT", "FORWARDED_ALLOW_IPS"}  # tests of the traces and of the server
     for name, service in compose["services"].items():
-        empty = {key for key, value in service.get("environment", {}).items() if str(value).endswith(":-}")}
-        assert all(key.startswith("LOYALTY_") for key in empty), name
+        empty = {key for key, value in service.get("environment", {}).items() if value in (None, "")}
+        assert all(key.startswith("LOYALTY_") for key in empty - ignored), name
 
 
 def test_the_api_can_be_scaled(compose: dict[str, Any]) -> None:

@@ -130,13 +130,15 @@ def test_line_breaks_do_not_keep_an_idle_connection() -> None:
         assert client.recv(65_536).startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.parametrize(("proxy", "seen"), [(None, [HOST, "http"]), (HOST, ["192.0.2.7", "https"])])
+@pytest.mark.parametrize(
+    ("proxy", "seen"), [(None, [HOST, "http"]), ("", [HOST, "http"]), (HOST, ["192.0.2.7", "https"])]
+)
 def test_only_a_named_proxy_names_its_callers(
     proxy: str | None, seen: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a program of this machine could use another address for each wrong key."""
     monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
-    if proxy:
+    if proxy is not None:
         monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxy)
     with serving() as settings:
         headers = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
