@@ -67,7 +67,7 @@ screenshots: test-tools ## make the pictures of the console in docs/pictures aga
 	SCREENSHOTS=docs/pictures $(BIN)/pytest tests/integration/test_console.py
 
 images: ## build the images of docker-compose.yml (BASE_IMAGE=, BUILD_NETWORK=host)
-	$(COMPOSE) --profile simulate --profile cluster build
+	IMAGE_TAG=latest $(COMPOSE) --profile simulate --profile cluster build
 
 sbom: setup ## write the SBOM of each image into var/sbom (CycloneDX)
 	$(BIN)/python -m infra.supply_chain sbom

@@ -30,7 +30,10 @@ def images() -> dict[str, tuple[Path, str | None]]:
     """The images that docker-compose.yml builds, by name: the Dockerfile, and the target (None: the last stage)."""
     services: Mapping[str, Any] = yaml.safe_load(_COMPOSE.read_text(encoding="utf-8"))["services"]
     built = (service for service in services.values() if "build" in service)
-    return {each["image"]: (ROOT / each["build"]["dockerfile"], each["build"].get("target")) for each in built}
+    return {
+        each["image"].partition(":")[0]: (ROOT / each["build"]["dockerfile"], each["build"].get("target"))
+        for each in built
+    }
 
 
 def sbom(image: str, version: str) -> str:

@@ -60,6 +60,7 @@ def test_images_are_built_by_the_project_or_pinned(compose: dict[str, Any], buil
         by_image.setdefault(service["image"], set()).add((dockerfile_of(service), service["build"].get("target")))
     assert set(DOCKERFILES) == {file for made in by_image.values() for file, _ in made}
     assert all(1 == len(made) for made in by_image.values())
+    assert all(image.endswith(":latest") for image in by_image), "IMAGE_TAG keeps the images of the old version"
     others = [service["image"] for name, service in compose["services"].items() if name not in built]
     assert others
     assert all(re.search(r":v?\d+\.\d+\.\d+$", image) for image in others)

@@ -174,7 +174,7 @@ def test_no_second_driver_starts_beside_the_first() -> None:
 def test_pods_run_the_images_of_the_compose_file(kustomization: Path) -> None:
     """Pods run the images of the compose file, and the kustomization sets the tag of each."""
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-    built = {service["image"] for service in compose["services"].values() if "build" in service}
+    built = {service["image"].partition(":")[0] for service in compose["services"].values() if "build" in service}
     run = {container["image"] for pod in pods(manifests(kustomization)) for container in containers(pod)}
     assert run <= built
     tagged = {each["name"] for path in KUSTOMIZATIONS for each in documents(path)[0].get("images", ())}
@@ -206,7 +206,7 @@ def test_every_service_of_the_compose_file_has_a_manifest() -> None:
     """Each service has a manifest with the same image and command, except jobs and Spark's own cluster."""
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     running = {
-        (name, service["image"], *service.get("command", ()))
+        (name, service["image"].partition(":")[0], *service.get("command", ()))
         for name, service in compose["services"].items()
         if "build" in service and service.get("restart") == "unless-stopped" and not name.startswith("spark-")
     }
