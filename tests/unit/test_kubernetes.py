@@ -10,13 +10,16 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from services.settings import Settings
+from services.messaging.schema_ids import FolderSchemaIds
+from services.settings import PARTITIONS, Settings
+from services.state_stores.catalogue import stores
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "infra" / "kubernetes"
 KUSTOMIZATIONS = sorted(MANIFESTS.glob("*/kustomization.yaml"))
 EVERY_KUSTOMIZATION = pytest.mark.parametrize("kustomization", KUSTOMIZATIONS, ids=lambda path: path.parent.name)
 VARIABLES = {f"LOYALTY_{name.upper()}" for name in Settings.model_fields}
+KUBERNETES_GUIDES = ("deploy-on-kubernetes", "run-executors-as-pods")
 WORKLOADS = ("StatefulSet", "Deployment", "Job")
 KUSTOMIZE = next(
     (words for words in (["kubectl", "kustomize"], ["kustomize", "build"]) if shutil.which(words[0])), None
@@ -157,9 +160,9 @@ def test_the_driver_of_executors_gets_no_other_secret() -> None:
     """Spark mounts a whole secret. The stack's secrets also have the secret of instances and the URL of the ledger."""
     guide = (ROOT / "docs" / "how-to" / "run-executors-as-pods.md").read_text(encoding="utf-8")
     ((name, folder),) = re.findall(r"spark\.kubernetes\.driver\.secrets\.(\S+)=(\S+)", guide)
-    (created,) = re.findall(rf"create secret generic {name} (.*)", guide)
+    (created,) = re.findall(rf"create secret generic {name} ((?:.*\\\n)*.*)", guide)
     files = re.findall(rf"LOYALTY_\w+_KEY_FILE={folder}/(\S+)", guide)
-    assert ["metrics.key", "pseudonym.key"] == files == re.findall(r"--from-file=(\S+)", created)
+    assert ["metrics.key", "pseudonym.key"] == files == re.findall(r"--from-file=secrets/kubernetes/(\S+)", created)
 
 
 def test_no_second_driver_starts_beside_the_first() -> None:
@@ -280,6 +283,48 @@ def test_settings_of_pods_exist(kustomization: Path) -> None:
     """Every LOYALTY_ variable of a pod is a setting."""
     texts = [path.read_text(encoding="utf-8") for path in kustomization.parent.iterdir()]
     assert set() == {name for text in texts for name in re.findall(r"LOYALTY_[A-Z_]*[A-Z]", text)} - VARIABLES
+
+
+@pytest.mark.parametrize("path", sorted(MANIFESTS.rglob("*.yaml")), ids=lambda path: str(path.relative_to(MANIFESTS)))
+def test_no_other_service_adds_variables_to_a_pod(path: Path) -> None:
+    """For a Service `loyalty-api`, Kubernetes adds LOYALTY_API_PORT, and no process would start."""
+    found = documents(path)
+    templates = [*pods(found), *(each for each in found if each["kind"] == "Pod")]
+    assert all(pod["spec"]["enableServiceLinks"] is False for pod in templates)
+
+
+def test_one_api_pod_can_hold_all_stores() -> None:
+    """The limit is enough for the default number of partitions, and the guide has the formula."""
+    ids = FolderSchemaIds()
+    held = [store.changelog.partitions or PARTITIONS for store in stores(ids)]
+    (api,) = pods(documents(MANIFESTS / "stack" / "api.yaml"))
+    (container,) = api["spec"]["containers"]
+    assert 4 * PARTITIONS + 2 == sum(held)
+    needed = 150 + 32 * sum(held)
+    assert 214 + 128 * PARTITIONS == needed
+    assert "1Gi" == container["resources"]["limits"]["memory"]
+    assert needed <= 1024
+    guide = (ROOT / "docs" / "how-to" / "scale.md").read_text(encoding="utf-8")
+    assert f"`LOYALTY_PARTITIONS`: {needed} MiB for {PARTITIONS} partitions" in guide
+
+
+def test_the_pipeline_reserves_the_disk_of_its_node() -> None:
+    """Spark keeps a copy of its state in /tmp. Without a request, the node can have no space for it."""
+    (pod,) = pods(documents(MANIFESTS / "stack" / "pipeline.yaml"))
+    (container,) = pod["spec"]["containers"]
+    assert "10Gi" == container["resources"]["requests"]["ephemeral-storage"]
+    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    assert "`ephemeral-storage` in `pipeline.yaml` (10 GiB)" in guide
+
+
+def test_the_guides_write_secrets_only_into_an_ignored_folder() -> None:
+    """A file in the checkout could be committed, and others could read it."""
+    assert {"/secrets/", ".env", "var/"} <= {*(ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()}
+    guides = [(ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8") for name in KUBERNETES_GUIDES]
+    files = [file for guide in guides for file in re.findall(r"(?: > |--from-file=)(\w[\w./]+\.(?:key|secret))", guide)]
+    assert 10 == len(files)
+    assert all(file.startswith("secrets/kubernetes/") for file in files)
+    assert guides[0].index("(umask 077; mkdir -p secrets/kubernetes)") < guides[0].index(" > secrets/kubernetes/")
 
 
 @EVERY_KUSTOMIZATION
