@@ -62,7 +62,8 @@ SERVICES = (
     Service("till", writes=(POS_INVOICES,)),
     Service(
         "pipeline",
-        # It reads loyalty and loyalty-balances in `loyalty rebuild` only, and dead letters to send notifications again.
+        # It reads loyalty in `loyalty rebuild` only, loyalty-balances also at its start, and dead letters to send
+        # notifications again.
         reads=(POS_INVOICES, LOYALTY_COMMANDS, LOYALTY_PROGRAMMES, HADOOP, LOYALTY, LOYALTY_BALANCES, DEAD_LETTERS),
         writes=(
             SHIPMENT,

@@ -49,6 +49,10 @@ class CheckpointReader:
         """The time of the clock in the last committed micro-batch, milliseconds since the epoch. 0 if there is none."""
         return max((line.get(READ_UNTIL, 0) for line in self._last("commits")), default=0)
 
+    def planned_time(self) -> int:
+        """When Spark planned the newest micro-batch, milliseconds since the epoch. 0 if there is none."""
+        return max((line.get("batchTimestampMs", 0) for line in self._last("offsets")), default=0)
+
     def first_positions(self) -> Positions:
         """The positions at which the query began."""
         sources = (self._lines(f"sources/{name}/0") for name in self._files.names("sources"))

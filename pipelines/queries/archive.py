@@ -201,6 +201,6 @@ ARCHIVE = Query(
     ),
     # Under another key the same card would get another pseudonym.
     fixed=lambda settings: {PSEUDONYM_KEY: _key_id(settings)},
-    check=lambda spark, _checkpoint, settings, is_new: check_origin(spark, settings, is_new=is_new),
+    check=lambda spark, _ids, _checkpoint, settings, is_new: check_origin(spark, settings, is_new=is_new),
     learn=_archive_skipped,
 )

@@ -18,6 +18,7 @@ from pipelines.accounts.operator import AccountOperator
 from pipelines.accounts.records import kafka_records, writer_ids
 from pipelines.accounts.routing import process_events
 from pipelines.accounts.state_layout import LAYOUT, STATE_VERSION, layout_of
+from pipelines.checkpoints.later_balances import has_later_balance
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.programme_versions import require_versions
 from pipelines.checkpoints.reader import CheckpointReader
@@ -30,6 +31,7 @@ from pipelines.sinks.kafka import write_stream
 from pipelines.sources.clock import clock_rows
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.messaging.administration import is_empty
+from services.messaging.schema_ids import SchemaIds
 from services.messaging.topic_reader import Offsets
 from services.programmes.topic import load_programmes
 from services.pseudonyms import pseudonyms
@@ -90,21 +92,30 @@ def _with_steps_counted(rows: DataFrame) -> DataFrame:
     return rows.observe(RETURNS, *counts).where(~is_step)
 
 
-def _check_changelog(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
-    """Refuse to start after an interrupted rebuild, and refuse a new checkpoint beside an old changelog.
+def _check_changelog(spark: SparkSession, ids: SchemaIds, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
+    """Refuse to start after an interrupted rebuild, and refuse a new or older checkpoint beside a later changelog.
 
-    A rebuild writes records that the old checkpoint lacks. In a new one, sequence numbers begin at 1 again.
+    A rebuild writes records that the old checkpoint lacks. In a new or older checkpoint, accounts get sequence numbers
+    that readers know already.
     """
-    if CheckpointReader(spark, checkpoint).is_unfinished:
+    reader, changelog = CheckpointReader(spark, checkpoint), settings.name_of(LOYALTY_BALANCES)
+    if reader.is_unfinished:
         raise CheckpointMismatchError(
             f"a rebuild of {checkpoint} was interrupted, so the checkpoint can lack records that the rebuild has "
             "written: run `loyalty rebuild` again"
         )
     if is_new and not is_empty(LOYALTY_BALANCES, settings):
         raise CheckpointMismatchError(
-            f"{checkpoint} is new, but {settings.name_of(LOYALTY_BALANCES)} continues another checkpoint: its readers "
+            f"{checkpoint} is new, but {changelog} continues another checkpoint: its readers "
             "would ignore every balance of the new one. Let LOYALTY_CHECKPOINT_DIR name the folder of that checkpoint, "
             "or make a new one with `loyalty rebuild` (docs/how-to/rebuild.md)"
+        )
+    if not is_new and has_later_balance(reader.planned_time(), ids, settings):
+        raise CheckpointMismatchError(
+            f"{checkpoint} is older than {changelog}, for example because somebody has restored a copy of it: the "
+            "topic has balances of later events. The accounts of this checkpoint lack these events, and would use "
+            "their sequence numbers again, so readers would ignore new balances. Let LOYALTY_CHECKPOINT_DIR name the "
+            "folder of the newest checkpoint, or make a new one with `loyalty rebuild` (docs/how-to/rebuild.md)"
         )
 
 
@@ -131,6 +142,6 @@ def seeded(seed: Seed) -> Query:
     return replace(LOYALTY_QUERY, build=partial(_loyalty, seed=seed), check=_check_is_new)
 
 
-def _check_is_new(_: SparkSession, checkpoint: str, __: Settings, is_new: bool) -> None:  # noqa: FBT001
+def _check_is_new(_: SparkSession, __: SchemaIds, checkpoint: str, ___: Settings, is_new: bool) -> None:  # noqa: FBT001
     if not is_new:
         raise CheckpointMismatchError(f"{checkpoint} is not new: only a new checkpoint can begin with given accounts")

@@ -71,8 +71,8 @@ class Query:
         formats: by name, the formats of a new checkpoint. An older one keeps the formats that it has.
         fixed: takes the settings, and returns further names and values that are fixed for the life of a checkpoint.
         remedies: by the name of a fixed value, what to do if it differs and no setting can restore it.
-        check: takes the session, the checkpoint, the settings, and whether the checkpoint is new. Raises
-            CheckpointMismatchError if the query must not start.
+        check: takes the session, the schema ids, the checkpoint, the settings, and whether the checkpoint is new.
+            Raises CheckpointMismatchError if the query must not start.
         learn: takes the context of the query, its checkpoint, and the schema ids that the query did not know. It must
             repair what the query has skipped. If the start then fails, it can run again.
     """
@@ -87,7 +87,7 @@ class Query:
     formats: Mapping[str, str] = field(default_factory=lambda: FORMATS)
     fixed: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     remedies: Mapping[str, str] = field(default_factory=dict)
-    check: Callable[[SparkSession, str, Settings, bool], None] = lambda *_: None
+    check: Callable[[SparkSession, SchemaIds, str, Settings, bool], None] = lambda *_: None
     learn: Callable[[QueryContext, str, LearnedIds], None] = lambda *_: None
 
     def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
@@ -105,7 +105,7 @@ class Query:
             _check_repeat_horizon(source, settings)
         checkpoint = self.checkpoint(settings)
         before = manifest.read(spark, checkpoint)
-        self.check(spark, checkpoint, settings, not before)
+        self.check(spark, ids, checkpoint, settings, not before)
         if SHUFFLE_PARTITIONS in before and SHUFFLE_PARTITIONS not in settings.model_fields_set:
             settings = settings.model_copy(update={SHUFFLE_PARTITIONS: int(before[SHUFFLE_PARTITIONS])})
         spark.conf.set("spark.sql.shuffle.partitions", settings.shuffle_partitions)

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import schemas
 from infra.local.stack import variables_of
 from pipelines.accounts.state_layout import ACCOUNTS
+from pipelines.checkpoints import later_balances
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.learned_ids import LearnedIds
 from pipelines.checkpoints.manifest import CheckpointMismatchError
@@ -132,13 +133,20 @@ def entries(settings, card):
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_commands_are_decided_exactly_once(spark, settings, tmp_path):
-    """Each kind of command writes its records exactly once, despite duplicates and repeated batches."""
+def test_commands_are_decided_exactly_once(spark, settings, tmp_path, monkeypatch):
+    """Each kind of command writes its records exactly once, despite duplicates and repeated batches.
+
+    At the end, the query refuses a copy of its checkpoint from before these commands. It refuses no other checkpoint,
+    also if nothing allows for different clocks.
+    """
+    monkeypatch.setattr(later_balances, "CLOCK_DIFFERENCE", timedelta(0))
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
     opening = tmp_path / "opening.csv"
     opening.write_text(f"card,points,expires\n{IMPORTED},12.50,2099-12-31\n{IMPORTED},0.50,\n", encoding="utf-8")
     import_file(settings, opening)
     run(spark, settings)
+    checkpoint = Path(LOYALTY_QUERY.checkpoint(settings))
+    shutil.copytree(checkpoint, tmp_path / "copy")
     import_file(settings, opening)
     asked = [
         Reserve(append_time=0, command_id="r1", points=500),
@@ -189,6 +197,11 @@ def test_commands_are_decided_exactly_once(spark, settings, tmp_path):
     opened_anew = latest(settings, topics.LOYALTY_BALANCES)[B]
     assert (Decimal("2.00"), 1) == (opened_anew["TotalLoyaltyPoints"], opened_anew["Sequence"])
     assert ("erased", Decimal("-5.00")) in entries(settings, B)
+
+    checkpoint.rename(tmp_path / "newest")
+    (tmp_path / "copy").rename(checkpoint)
+    with pytest.raises(CheckpointMismatchError, match=rf"{checkpoint} is older than .*-balances.*`loyalty rebuild`"):
+        run(spark, settings)
 
 
 def accounts_of(spark, settings):

@@ -332,10 +332,10 @@ def test_a_query_that_fails_replays_the_batch_that_it_has_planned(monkeypatch: p
     """
     checkpoint, are_new = Checkpoint(), []
 
-    def start(query: Query, spark: Any, _: Any, settings: Settings, **__: bool) -> Any:
+    def start(query: Query, spark: Any, ids: Any, settings: Settings, **__: bool) -> Any:
         attempt = len(are_new)
         are_new.append(attempt == checkpoint.discarded)
-        query.check(spark, "checkpoint", settings, are_new[-1])
+        query.check(spark, ids, "checkpoint", settings, are_new[-1])
         checkpoint.planned = [0] if attempt else []
         error = StreamingQueryException("Python worker failed to connect back") if attempt < 2 else None
         return MagicMock(awaitTermination=MagicMock(side_effect=error))
