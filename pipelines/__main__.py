@@ -189,6 +189,9 @@ def _run(
         spark.streams.addListener(listener)
         ids = schema_ids(settings)
         locked = {name for name in names if not is_optional(name, names)}
+        # Before the first start: another query could write many records before this one refuses to start.
+        for name in locked:
+            QUERIES[name].check_start(spark, ids, settings)
 
         def start(name: str) -> StreamingQuery:
             query = QUERIES[name]

@@ -1,8 +1,11 @@
 """The fan-out query: reads pos-invoices once and writes every branch through one Kafka sink."""
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.columns import traces
 from pipelines.columns.decoding import judge, read_bodies
 from pipelines.deduplication.stream import deduplicate, invoice_identity
@@ -11,6 +14,9 @@ from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.kafka import write_stream
 from schemas.topics import POS_INVOICES
 from services.domain.validation import LARGEST_INVOICE
+from services.messaging.administration import is_empty
+from services.messaging.schema_ids import SchemaIds
+from services.settings import Settings
 
 
 def _fan_out(context: QueryContext) -> DataStreamWriter:
@@ -31,10 +37,30 @@ def _fan_out(context: QueryContext) -> DataStreamWriter:
     return write_stream(outputs, context.settings)
 
 
+def _check_outputs(spark: SparkSession, _: SchemaIds, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
+    """Refuse to write all records again after the loss of a disk, or with a wrong setting.
+
+    Then there is no folder. An operator who accepts duplicates makes an empty one.
+    """
+    if not is_new or Files(spark, checkpoint).exists():
+        return
+    # Other queries write dead letters, too.
+    topics = (branch.topic for branch in BRANCHES if branch.topic.value)
+    if filled := [settings.name_of(topic) for topic in topics if not is_empty(topic, settings)]:
+        raise CheckpointMismatchError(
+            f"the query fan-out has no checkpoint {checkpoint}, but {' and '.join(filled)} already contain records: "
+            "the query would read pos-invoices from its beginning, and write these records again. Let "
+            "LOYALTY_CHECKPOINT_DIR name the folder that has the checkpoint. If the checkpoint is lost and all readers "
+            f"ignore duplicates, make an empty folder {checkpoint}, and start the pipeline again "
+            "(docs/how-to/manage-checkpoints.md)"
+        )
+
+
 FAN_OUT = Query(
     "fan-out",
     [POS_INVOICES],
     _fan_out,
     lambda settings: f"{settings.checkpoint_dir}/fan-out",
     longest_wait=lambda settings: settings.fan_out_interval,
+    check=_check_outputs,
 )

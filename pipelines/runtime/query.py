@@ -90,6 +90,18 @@ class Query:
     check: Callable[[SparkSession, SchemaIds, str, Settings, bool], None] = lambda *_: None
     learn: Callable[[QueryContext, str, LearnedIds], None] = lambda *_: None
 
+    def check_start(self, spark: SparkSession, ids: SchemaIds, settings: Settings) -> None:
+        """Do the checks that need no change of the checkpoint.
+
+        Raises:
+            CheckpointMismatchError: the query must not start on its checkpoint.
+            SettingsError: the query would forget repeats too early.
+        """
+        for source in self.sources:
+            _check_repeat_horizon(source, settings)
+        checkpoint = self.checkpoint(settings)
+        self.check(spark, ids, checkpoint, settings, not manifest.read(spark, checkpoint))
+
     def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
         """Start the query where its checkpoint ends. With ``available_now`` it ends after the records that exist now.
 
@@ -101,11 +113,9 @@ class Query:
             SettingsError: the query would forget repeats too early.
             UserError: retention has deleted records that the query had not read, or a topic was created again.
         """
-        for source in self.sources:
-            _check_repeat_horizon(source, settings)
+        self.check_start(spark, ids, settings)
         checkpoint = self.checkpoint(settings)
         before = manifest.read(spark, checkpoint)
-        self.check(spark, ids, checkpoint, settings, not before)
         if SHUFFLE_PARTITIONS in before and SHUFFLE_PARTITIONS not in settings.model_fields_set:
             settings = settings.model_copy(update={SHUFFLE_PARTITIONS: int(before[SHUFFLE_PARTITIONS])})
         spark.conf.set("spark.sql.shuffle.partitions", settings.shuffle_partitions)

@@ -174,12 +174,14 @@ class Process:
 
     Attributes:
         queries: by name, the queries that can start, or the errors of their starts.
+        refusals: by name, the errors of the checks before the first start.
         started: the names of those that have started.
         ids: the schema ids of each start.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, queries: dict[str, Any]) -> None:
         self.queries = queries
+        self.refusals: dict[str, UserError] = {}
         self.started: list[str] = []
         self.ids: list[object] = []
         self._handlers: dict[int, Any] = {}
@@ -192,6 +194,7 @@ class Process:
             return spark
 
         made = {name: replace(QUERIES[name], reads_programme=False) for name in queries}
+        monkeypatch.setattr(Query, "check_start", lambda query, *_: self._check(query.name))
         monkeypatch.setattr(Query, "start", lambda query, _, ids, *__, **___: self._start(query.name, ids))
         signals = SimpleNamespace(SIGTERM=1, SIGINT=2, signal=self._handlers.__setitem__)
         for module in (pipeline, watch):
@@ -200,6 +203,10 @@ class Process:
         monkeypatch.setattr(pipeline, "require_broker", lambda _: None)
         monkeypatch.setattr(pipeline, "serve_health", lambda *_: nullcontext())
         monkeypatch.setattr(pipeline, "signal", signals)
+
+    def _check(self, name: str) -> None:
+        if name in self.refusals:
+            raise self.refusals[name]
 
     def _start(self, name: str, ids: object) -> Any:
         self.started.append(name)
@@ -233,6 +240,28 @@ def test_the_status_says_whether_a_query_has_failed(
     process = Process(monkeypatch, {"sales": ended, "fan-out": other})
     assert status == process.run(settings, without_wait(), available_now=True)
     assert "between batches" == other.stopped
+
+
+def test_no_query_starts_before_all_have_been_checked(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the loss of all checkpoints, each attempt of the supervisor would let the fan-out write older records."""
+    process = Process(monkeypatch, {"fan-out": Running(clock, 0.0), "loyalty": Running(clock, 0.0)})
+    process.refusals["loyalty"] = UserError("the checkpoint is new")
+    with pytest.raises(UserError, match="the checkpoint is new"):
+        process.run(settings, threading.Event(), available_now=False)
+    assert [] == process.started
+
+
+def test_the_check_of_an_optional_query_stops_no_other_query(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start reports the error."""
+    process = Process(monkeypatch, {"sales": Running(clock, 0.0, is_active=False), "archive": Running(clock, 0.0)})
+    process.refusals["archive"] = UserError("another key")
+    process.watch(lambda _: None)
+    process.run(settings, threading.Event(), available_now=False)
+    assert ["sales", "archive"] == process.started
 
 
 @pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
