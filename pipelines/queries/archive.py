@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
+import structlog
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -25,15 +26,18 @@ from pipelines.checkpoints.programme_versions import require_versions
 from pipelines.queries.skipped_records import by_schema_id, read_again
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.foreach_batch import write_each_batch
-from pipelines.sinks.parquet import ParquetSink, overwrite_folders, remove_staging_folders
+from pipelines.sinks.parquet import ParquetSink, has_rows, overwrite_folders, remove_staging_folders
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
 from services.codecs.events import ARCHIVED
-from services.messaging.administration import topic_ids
+from services.messaging.administration import has_deleted, topic_ids
 from services.messaging.avro import header, record_decoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.programmes.topic import load_programmes
 from services.pseudonyms import Pseudonyms, pseudonyms
 from services.settings import Settings
+from services.start_up import local_folder
+
+log = structlog.get_logger()
 
 PSEUDONYM_KEY = "pseudonym_key"
 """The value of the manifest with the id of the key."""
@@ -58,6 +62,8 @@ def _archive(context: QueryContext) -> DataStreamWriter:
     sink = ParquetSink(context.spark, settings.archive_dir, ARCHIVE.checkpoint(settings), _POSITION)
     remove_staging_folders(context.spark, settings.archive_dir)
     files = Files(context.spark, settings.archive_dir)
+    if not files.exists(_KEY_ID) and not has_rows(context.spark, settings.archive_dir):
+        _report_first_start(settings)
     for name, value in _origin(settings).items():
         # A checkpoint that continues has accepted that a topic was created again, and lists the lost records.
         if settings.accept_data_loss or not files.exists(name):
@@ -69,6 +75,18 @@ def _archive(context: QueryContext) -> DataStreamWriter:
     events = unique_events(invoices, commands, context)
     rows = _pseudonymize(events, pseudonyms(settings.pseudonym_key_file))
     return write_each_batch(rows, partial(_write, context, sink))
+
+
+def _report_first_start(settings: Settings) -> None:
+    """Warn if a new archive lacks records. It is a mistake if somebody has only changed the folder of the archive."""
+    if incomplete := [settings.name_of(topic) for topic in ARCHIVE.sources if has_deleted(topic, settings)]:
+        folder = local_folder(settings.archive_dir)
+        log.warning(
+            "a new archive begins without the older records, because Kafka has deleted them. If you have an archive in "
+            "another folder, stop the pipeline, let LOYALTY_ARCHIVE_DIR name that folder, and delete the new archive",
+            folder=str(folder.absolute() if folder else settings.archive_dir),
+            topics=incomplete,
+        )
 
 
 def _archive_skipped(context: QueryContext, checkpoint: str, learned: LearnedIds) -> None:

@@ -260,6 +260,12 @@ def max_record_age(topic: Topic, settings: Settings) -> timedelta | None:
     return None if retention < 0 else timedelta(milliseconds=retention + segment)
 
 
+def has_deleted(topic: Topic, settings: Settings) -> bool:
+    """Whether the broker has deleted the oldest records of the topic."""
+    with closing(consumer(settings, "loyalty-admin")) as client:
+        return any(low > 0 for low, _ in watermarks_of(client, settings.name_of(topic)).values())
+
+
 def is_empty(topic: Topic, settings: Settings) -> bool:
     """Whether the topic has no records now."""
     with closing(consumer(settings, "loyalty-admin")) as client:

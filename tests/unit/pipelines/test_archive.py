@@ -1,16 +1,21 @@
 """What the archive keeps of an event."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from pipelines.queries import archive
 from pipelines.queries.archive import _without_cards
 from pipelines.sinks import parquet
 from pipelines.sinks.parquet import ParquetSink
+from schemas.topics import POS_INVOICES, Topic
 from services.codecs.events import ARCHIVED, command_record
 from services.domain.events import Transfer
 from services.messaging.avro import record_decoder, record_encoder
+from services.settings import Settings
 from tests.support.builders import CARD, IDS
 from tests.support.ledger import PSEUDONYMS
 
@@ -26,6 +31,26 @@ def test_an_archived_command_has_pseudonyms_and_no_free_texts() -> None:
     assert (PSEUDONYMS.of(CARD), PSEUDONYMS.of("4712")) == (archived["CustomerCardNo"], archived["Counterparty"])
     assert ("", ARCHIVED) == (archived["Reason"], archived["Actor"])
     assert archived["Points"] == command_record(CARD, gift)["Points"]
+
+
+@pytest.mark.parametrize(
+    ("archive_dir", "named"), [("var/archive", str(Path.cwd() / "var/archive")), ("s3a://bucket/a", "s3a://bucket/a")]
+)
+def test_a_new_archive_says_which_older_records_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, archive_dir: str, named: str
+) -> None:
+    """With a relative folder, a pipeline in another working directory begins a second archive."""
+    settings = Settings(archive_dir=archive_dir)
+    deleted: set[Topic] = set()
+    monkeypatch.setattr(archive, "has_deleted", lambda topic, _: topic in deleted)
+    with capture_logs() as logs:
+        archive._report_first_start(settings)
+        assert [] == logs, "a new system has all records"
+        deleted.add(POS_INVOICES)
+        archive._report_first_start(settings)
+    assert [("warning", named, ["pos-invoices"])] == [
+        (each["log_level"], each["folder"], each["topics"]) for each in logs
+    ]
 
 
 @pytest.mark.parametrize(
