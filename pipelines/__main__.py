@@ -24,7 +24,7 @@ from pipelines.driver.watch import QueryWatch, is_optional
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.export import EXPORT, forget_progress
 from pipelines.queries.query_table import QUERIES
-from pipelines.runtime.query_metrics import ARCHIVE_INTERVAL, READY, ProgressMetrics
+from pipelines.runtime.query_metrics import ACCEPTS_DATA_LOSS, ARCHIVE_INTERVAL, READY, ProgressMetrics
 from pipelines.runtime.session import spark_session
 from pipelines.sinks.foreach_batch import BatchFailedError, summarize_java_error
 from services import tracing
@@ -45,6 +45,11 @@ _STOP_IT = "stop it first"
 _PIPELINE_ARCHIVES = (
     "a running pipeline archives by itself within LOYALTY_ARCHIVE_INTERVAL. For a complete archive, stop the pipeline "
     "first"
+)
+
+_ACCEPTS_DATA_LOSS = (
+    "LOYALTY_ACCEPT_DATA_LOSS is true, so the queries skip lost records without an error: after the first "
+    "micro-batches, start the pipeline again without this setting (docs/how-to/manage-checkpoints.md)"
 )
 
 _WHY_THE_JVM_ENDS = (
@@ -78,6 +83,8 @@ def main(
     names = _queries(settings, query or [], available_now=available_now)
     if backfill and names != [EXPORT.name]:
         raise typer.BadParameter("--backfill needs --query export alone")
+    if settings.accept_data_loss:
+        log.warning(_ACCEPTS_DATA_LOSS)
     sys.exit(run(settings, names, available_now=available_now, backfill=backfill))
 
 
@@ -179,6 +186,7 @@ def _run(
     with ExitStack() as stack:
         if not available_now:
             ARCHIVE_INTERVAL.set(settings.archive_interval.total_seconds())
+            ACCEPTS_DATA_LOSS.set(settings.accept_data_loss)
             stack.enter_context(serve_health(settings, settings.metrics_port, REGISTRY, _find_problem))
         spark = spark_session(settings)
         stack.callback(spark.stop)

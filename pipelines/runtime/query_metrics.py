@@ -18,6 +18,7 @@ log = structlog.get_logger()
 
 READY = Gauge("loyalty_pipeline_ready", "1 after all queries have started.")
 ARCHIVE_INTERVAL = Gauge("loyalty_archive_interval_seconds", "The setting LOYALTY_ARCHIVE_INTERVAL. 0: no archive.")
+ACCEPTS_DATA_LOSS = Gauge("loyalty_pipeline_accepts_data_loss", "1 with the setting LOYALTY_ACCEPT_DATA_LOSS.")
 _ROWS = Counter("loyalty_query_input_rows_total", "Records read.", ["query"])
 _BATCHES = Counter("loyalty_query_batches_total", "Micro-batches completed.", ["query"])
 _BATCH_SECONDS = Histogram(

@@ -487,6 +487,30 @@ def test_the_metrics_say_whether_the_archive_is_switched_off(
         assert interval.total_seconds() == REGISTRY.get_sample_value("loyalty_archive_interval_seconds")
 
 
+def test_the_metrics_say_whether_lost_records_are_skipped(
+    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alert DataLossAccepted reminds the operator to remove the setting."""
+    process = Process(monkeypatch, {"sales": Running(clock, 0.0)})
+    process.watch(lambda _: process.stop())
+    for accepts in (True, False):
+        changed = settings.model_copy(update={"accept_data_loss": accepts})
+        process.run(changed, threading.Event(), available_now=False)
+        assert accepts == REGISTRY.get_sample_value("loyalty_pipeline_accepts_data_loss")
+
+
+@pytest.mark.parametrize(("value", "warnings"), [("true", 1), ("false", 0)])
+def test_a_start_that_skips_lost_records_says_so(monkeypatch: pytest.MonkeyPatch, value: str, warnings: int) -> None:
+    """The setting can stay in a file of settings, and then hides later losses."""
+    monkeypatch.setenv("LOYALTY_ACCEPT_DATA_LOSS", value)
+    monkeypatch.setattr(pipeline, "run", lambda *_, **__: 0)
+    monkeypatch.setattr(pipeline, "_quieten_py4j", lambda: None)
+    monkeypatch.setattr(pipeline, "configure_logging", lambda _: None)
+    with capture_logs() as logs, pytest.raises(SystemExit):
+        pipeline.main(available_now=True)
+    assert warnings == sum("LOYALTY_ACCEPT_DATA_LOSS is true" in each["event"] for each in logs)
+
+
 def test_the_process_holds_the_checkpoints_of_all_its_queries(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
