@@ -248,6 +248,7 @@ def test_no_query_starts_before_all_have_been_checked(
     """After the loss of all checkpoints, each attempt of the supervisor would let the fan-out write older records."""
     process = Process(monkeypatch, {"fan-out": Running(clock, 0.0), "loyalty": Running(clock, 0.0)})
     process.refusals["loyalty"] = UserError("the checkpoint is new")
+    process.watch(lambda _: None)
     with pytest.raises(UserError, match="the checkpoint is new"):
         process.run(settings, threading.Event(), available_now=False)
     assert [] == process.started
