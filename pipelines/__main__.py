@@ -83,7 +83,7 @@ def main(
     names = _queries(settings, query or [], available_now=available_now)
     if backfill and names != [EXPORT.name]:
         raise typer.BadParameter("--backfill needs --query export alone")
-    if settings.accept_data_loss:
+    if settings.accept_data_loss and not available_now:
         log.warning(_ACCEPTS_DATA_LOSS)
     sys.exit(run(settings, names, available_now=available_now, backfill=backfill))
 
@@ -198,7 +198,7 @@ def _run(
         ids = schema_ids(settings)
         locked = {name for name in names if not is_optional(name, names)}
         # Before the first start: another query could write many records before this one refuses to start.
-        for name in locked:
+        for name in [each for each in names if each in locked]:
             QUERIES[name].check_start(spark, ids, settings)
 
         def start(name: str) -> StreamingQuery:

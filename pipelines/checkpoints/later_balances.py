@@ -1,14 +1,17 @@
 """Finds out whether a later checkpoint has written balances, so that nobody continues from a restored older copy."""
 
 import time
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from datetime import timedelta
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from pipelines.checkpoints.reader import Positions
 from schemas.topics import LOYALTY_BALANCES
-from services.messaging.avro import UndecodableError, decoder
+from services.messaging.avro import Record, UndecodableError, decoder
 from services.messaging.clients import bounded_consumer
+from services.messaging.dead_letters import RecordPosition
 from services.messaging.publishing import BROKER_TIMEOUT
 from services.messaging.schema_ids import SchemaIds
 from services.messaging.topic_reader import read_range, watermarks_of
@@ -18,14 +21,20 @@ CLOCK_DIFFERENCE = timedelta(minutes=5)
 """How much the clocks of brokers and drivers may differ. A checkpoint that is older by less is not noticed."""
 
 
-def has_later_balance(planned: int, ids: SchemaIds, settings: Settings) -> bool:
-    """Whether the changelog has the balance of an event that no micro-batch until then can have read.
+def find_later_balance(
+    planned: int, positions: Positions, ids: SchemaIds, settings: Settings
+) -> tuple[RecordPosition, int] | None:
+    """Find the balance of an event that the micro-batches of a checkpoint cannot have read.
 
     A replay can write balances at any time. But they have the times of their events, and Spark plans a micro-batch
     after the brokers have appended its events. So a later event belongs to a later micro-batch.
 
     Args:
-        planned: when Spark planned the newest micro-batch of a checkpoint, milliseconds since the epoch.
+        planned: when Spark planned the newest micro-batch of the checkpoint, milliseconds since the epoch.
+        positions: where this micro-batch ends.
+
+    Returns the position of the balance, and the time of the event in milliseconds since the epoch. None if there is no
+    such balance.
 
     Raises KafkaException, PublishError.
     """
@@ -36,13 +45,38 @@ def has_later_balance(planned: int, ids: SchemaIds, settings: Settings) -> bool:
     with closing(bounded_consumer(settings, "loyalty-pipeline")) as client:
         spans = watermarks_of(client, name)
         # A balance is never older than its event. So there is usually nothing to read after a stop.
-        firsts = client.offsets_for_times([TopicPartition(name, each, latest) for each in spans], BROKER_TIMEOUT)
-        later = {each.partition: (each.offset, spans[each.partition][1]) for each in firsts if each.offset >= 0}
+        firsts = _first_offsets(client, name, spans, latest)
+        later = {each: (offset, spans[each][1]) for each, offset in firsts.items() if offset >= 0}
         for message in read_range(client, name, later):
-            try:
-                updated = decode(message.value() or b"")["UpdatedTime"]
-            except UndecodableError:  # a tombstone, or a record of another program
-                continue
+            updated = _event_time(message, decode)
             if latest < updated <= now:
-                return True
+                if not _has_read(client, positions, updated):
+                    return RecordPosition.of(message), updated
+                latest = updated
+    return None
+
+
+def _event_time(message: Message, decode: Callable[[bytes], Record]) -> int:
+    try:
+        updated: int = decode(message.value() or b"")["UpdatedTime"]
+    except UndecodableError:  # a tombstone, or a record of another program
+        return 0
+    return updated
+
+
+def _has_read(client: Consumer, positions: Positions, event_time: int) -> bool:
+    """Whether the checkpoint has read this event or a later one. Then a clock was wrong, and it proves nothing."""
+    for topic, ends in positions.items():
+        firsts = _first_offsets(client, topic, ends, event_time)
+        if any(0 <= offset < ends[partition] for partition, offset in firsts.items()):
+            return True
     return False
+
+
+def _first_offsets(client: Consumer, topic: str, partitions: Iterable[int], since: int) -> dict[int, int]:
+    """By partition, the offset of the first record that was appended then or later. Negative if there is none."""
+    asked = [TopicPartition(topic, partition, since) for partition in partitions]
+    found = client.offsets_for_times(asked, BROKER_TIMEOUT)
+    if error := next((each.error for each in found if each.error), None):
+        raise KafkaException(error)
+    return {each.partition: each.offset for each in found}

@@ -50,7 +50,10 @@ class CheckpointReader:
         return max((line.get(READ_UNTIL, 0) for line in self._last("commits")), default=0)
 
     def planned_time(self) -> int:
-        """When Spark planned the newest micro-batch, milliseconds since the epoch. 0 if there is none."""
+        """When Spark planned the newest micro-batch, milliseconds since the epoch.
+
+        0 if there is none, or if the file is empty. Spark refuses an empty file.
+        """
         return max((line.get("batchTimestampMs", 0) for line in self._last("offsets")), default=0)
 
     def first_positions(self) -> Positions:

@@ -18,7 +18,7 @@ from pipelines.accounts.operator import AccountOperator
 from pipelines.accounts.records import kafka_records, writer_ids
 from pipelines.accounts.routing import process_events
 from pipelines.accounts.state_layout import LAYOUT, STATE_VERSION, layout_of
-from pipelines.checkpoints.later_balances import has_later_balance
+from pipelines.checkpoints.later_balances import find_later_balance
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.programme_versions import require_versions
 from pipelines.checkpoints.reader import CheckpointReader
@@ -30,6 +30,7 @@ from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sinks.kafka import write_stream
 from pipelines.sources.clock import clock_rows
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
+from services.domain.formats import time_text
 from services.messaging.administration import is_empty
 from services.messaging.schema_ids import SchemaIds
 from services.messaging.topic_reader import Offsets
@@ -110,12 +111,16 @@ def _check_changelog(spark: SparkSession, ids: SchemaIds, checkpoint: str, setti
             "would ignore every balance of the new one. Let LOYALTY_CHECKPOINT_DIR name the folder of that checkpoint, "
             "or make a new one with `loyalty rebuild` (docs/how-to/rebuild.md)"
         )
-    if not is_new and has_later_balance(reader.planned_time(), ids, settings):
+    planned = reader.planned_time()
+    if planned and (found := find_later_balance(planned, reader.positions("offsets"), ids, settings)):
+        position, event_time = found
         raise CheckpointMismatchError(
-            f"{checkpoint} is older than {changelog}, for example because somebody has restored a copy of it: the "
-            "topic has balances of later events. The accounts of this checkpoint lack these events, and would use "
-            "their sequence numbers again, so readers would ignore new balances. Let LOYALTY_CHECKPOINT_DIR name the "
-            "folder of the newest checkpoint, or make a new one with `loyalty rebuild` (docs/how-to/rebuild.md)"
+            f"{checkpoint} is older than {changelog}, for example because somebody has restored a copy of it. Spark "
+            f"planned its newest micro-batch at {time_text(planned)}, but partition {position.partition}, offset "
+            f"{position.offset} of the topic is the balance of an event of {time_text(event_time)}. The accounts of "
+            "this checkpoint lack this event, and would use sequence numbers again, so readers would ignore new "
+            "balances. Let LOYALTY_CHECKPOINT_DIR name the folder of the newest checkpoint, or make a new one with "
+            "`loyalty rebuild` (docs/how-to/manage-checkpoints.md#an-older-checkpoint-is-refused)"
         )
 
 

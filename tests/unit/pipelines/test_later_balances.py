@@ -1,17 +1,18 @@
 """An older checkpoint of the loyalty query is recognised by the balances that a later one has written."""
 
 import time
+from collections.abc import Sequence
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from pipelines.checkpoints import later_balances
-from pipelines.checkpoints.later_balances import has_later_balance
+from pipelines.checkpoints.later_balances import find_later_balance
 from schemas.topics import LOYALTY_BALANCES
-from services.messaging.avro import encoder
+from services.messaging.avro import decoder, encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 
@@ -20,6 +21,7 @@ SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 NOW = time.time_ns() // 1_000_000
 PLANNED = NOW - 10 * HOUR
 """When Spark planned the newest micro-batch of the checkpoint."""
+POSITIONS = {"pos-invoices": {0: 1}}
 
 
 def balance(updated: int) -> bytes:
@@ -30,15 +32,23 @@ def balance(updated: int) -> bytes:
     )
 
 
+def decoded_time(record: tuple[int, bytes | None]) -> int:
+    return int(decoder(LOYALTY_BALANCES, IDS)(record[1] or b"")["UpdatedTime"])
+
+
 class Changelog:
-    """Stands for a consumer. ``partitions`` has the append time and the value of each record.
+    """Stands for a consumer. ``partitions`` has the append time and the value of each record of the changelog.
 
     Attributes:
+        events: the append times of the records of pos-invoices, which has one partition.
         polled: the number of records that were read.
     """
 
-    def __init__(self, *partitions: list[tuple[int, bytes | None]]) -> None:
+    def __init__(
+        self, *partitions: list[tuple[int, bytes | None]], events: Sequence[int] = (PLANNED - SECOND,)
+    ) -> None:
         self._partitions = partitions
+        self.events = events
         self._left: list[Any] = []
         self.polled = 0
 
@@ -53,7 +63,8 @@ class Changelog:
         """The first record of each partition that was appended at this time or later; -1 if there is none."""
         found = []
         for each in asked:
-            appended = [append_time for append_time, _ in self._partitions[each.partition]]
+            is_changelog = each.topic == LOYALTY_BALANCES.name
+            appended = [time for time, _ in self._partitions[each.partition]] if is_changelog else self.events
             first = next((offset for offset, at in enumerate(appended) if at >= each.offset), -1)
             found.append(TopicPartition(each.topic, each.partition, first))
         return found
@@ -104,7 +115,31 @@ def test_only_an_event_that_no_planned_micro_batch_has_read_proves_a_later_check
     partitions: list[list[tuple[int, bytes | None]]] = [[], []]
     partitions[partition] = records
     monkeypatch.setattr(later_balances, "bounded_consumer", lambda *_: Changelog(*partitions))
-    assert is_later == has_later_balance(PLANNED, IDS, Settings())
+    expected = ((partition, len(records) - 1), decoded_time(records[-1])) if is_later else None
+    assert expected == find_later_balance(PLANNED, POSITIONS, IDS, Settings())
+
+
+@pytest.mark.parametrize(("position", "is_later"), [(1, True), (2, False)], ids=["unread", "read"])
+def test_a_wrong_clock_of_a_broker_or_driver_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, position: int, is_later: bool
+) -> None:
+    """The checkpoint has read the event, or one with a later time, although Spark planned its micro-batch before."""
+    own = [(PLANNED + 2 * HOUR, balance(PLANNED + HOUR)), (PLANNED + 2 * HOUR, balance(PLANNED + 2 * HOUR))]
+    changelog = Changelog(own, events=[PLANNED - SECOND, PLANNED + 2 * HOUR])
+    monkeypatch.setattr(later_balances, "bounded_consumer", lambda *_: changelog)
+    found = find_later_balance(PLANNED, {"pos-invoices": {0: position}}, IDS, Settings())
+    assert is_later == (found is not None)
+
+
+def test_an_error_of_one_partition_is_not_an_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Changelog):
+        def offsets_for_times(self, asked: list[TopicPartition], _: float) -> Any:
+            error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+            return [SimpleNamespace(partition=each.partition, offset=-1, error=error) for each in asked]
+
+    monkeypatch.setattr(later_balances, "bounded_consumer", lambda *_: Failing([]))
+    with pytest.raises(KafkaException):
+        find_later_balance(PLANNED, POSITIONS, IDS, Settings())
 
 
 @pytest.mark.parametrize("replayed", [0, 1])
@@ -112,5 +147,5 @@ def test_a_start_reads_only_what_was_written_later(monkeypatch: pytest.MonkeyPat
     """The changelog has the balances of all customers. After a stop, usually nothing is later."""
     changelog = Changelog([(PLANNED + SECOND, balance(PLANNED - SECOND))] * 1_000 + [REPLAYED] * replayed)
     monkeypatch.setattr(later_balances, "bounded_consumer", lambda *_: changelog)
-    assert not has_later_balance(PLANNED, IDS, Settings())
+    assert find_later_balance(PLANNED, POSITIONS, IDS, Settings()) is None
     assert replayed == changelog.polled

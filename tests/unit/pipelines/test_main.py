@@ -508,7 +508,7 @@ def test_a_start_that_skips_lost_records_says_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pipeline, "_quieten_py4j", lambda: None)
     monkeypatch.setattr(pipeline, "configure_logging", lambda _: None)
     with capture_logs() as logs, pytest.raises(SystemExit):
-        pipeline.main(available_now=True)
+        pipeline.main()
     assert warnings == sum("LOYALTY_ACCEPT_DATA_LOSS is true" in each["event"] for each in logs)
 
 
