@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import httpx
 
-from .flows import Call, Flow, Flows, Pause, T
+from .flows import Call, Flow, Flows, Outcome, Pause, T
 from .models import Balance, Command, EntryPage, Redemption
 
 _GRACE_SECONDS = 5
@@ -89,22 +89,23 @@ class LoyaltyClient:
         return self._run(self._flows.erase(card, idempotency_key))
 
     def _run(self, flow: Flow[T]) -> T:
-        step: Any = next(flow)
+        outcome: Outcome | None = None
         while True:
             try:
-                if isinstance(step, Pause):
-                    time.sleep(step.seconds)
-                    step = next(flow)
-                    continue
-                try:
-                    response = self._http.request(**_arguments(step))
-                except httpx.RequestError as error:
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(response)
+                step = flow.send(outcome)
             except StopIteration as end:
                 result: T = end.value
                 return result
+            outcome = self._outcome(step)
+
+    def _outcome(self, step: Call | Pause) -> Outcome | None:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return None
+        try:
+            return self._http.request(**_arguments(step))
+        except httpx.RequestError as error:
+            return error
 
 
 class AsyncLoyaltyClient:
@@ -170,22 +171,23 @@ class AsyncLoyaltyClient:
         return await self._run(self._flows.erase(card, idempotency_key))
 
     async def _run(self, flow: Flow[T]) -> T:
-        step: Any = next(flow)
+        outcome: Outcome | None = None
         while True:
             try:
-                if isinstance(step, Pause):
-                    await asyncio.sleep(step.seconds)
-                    step = next(flow)
-                    continue
-                try:
-                    response = await self._http.request(**_arguments(step))
-                except httpx.RequestError as error:
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(response)
+                step = flow.send(outcome)
             except StopIteration as end:
                 result: T = end.value
                 return result
+            outcome = await self._outcome(step)
+
+    async def _outcome(self, step: Call | Pause) -> Outcome | None:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return None
+        try:
+            return await self._http.request(**_arguments(step))
+        except httpx.RequestError as error:
+            return error
 
 
 def _checked(base_url: str) -> str:

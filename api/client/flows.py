@@ -64,8 +64,10 @@ class Pause(NamedTuple):
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Command)
-Flow = Generator[Call | Pause, httpx.Response, T]
-"""Yields calls and pauses, receives the response of each call (or httpx.RequestError), and returns a result."""
+Outcome = httpx.Response | httpx.RequestError
+"""What a call gives: its response, or why there is none."""
+Flow = Generator[Call | Pause, Any, T]
+"""Yields calls and pauses, receives the outcome of each call, and returns a result."""
 
 
 class Flows:
@@ -178,10 +180,12 @@ class Flows:
             timeout = {"timeout": round(wait, 3)} if key or call.params.get("minSequence") else {}
             timed = call._replace(params={**call.params, **timeout}, wait_seconds=wait)
             retry_after, cause = 0.0, ""
+            outcome: Outcome = yield timed
             try:
-                response = yield timed
-                if response.is_success and response.status_code != HTTPStatus.ACCEPTED:
-                    return read(response.content)
+                if isinstance(outcome, httpx.RequestError):
+                    raise outcome
+                if outcome.is_success and outcome.status_code != HTTPStatus.ACCEPTED:
+                    return read(outcome.content)
             except httpx.LocalProtocolError:
                 # The text of the error can contain the credentials.
                 raise ValueError(
@@ -191,7 +195,7 @@ class Flows:
             except (httpx.RequestError, ValueError) as error:
                 cause = f"{type(error).__name__}: {error}"
             else:
-                problem = ProblemError.of(response)
+                problem = ProblemError.of(outcome)
                 if not problem.is_temporary:
                     raise problem
                 retry_after, cause = problem.retry_after, str(problem)
