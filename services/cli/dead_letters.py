@@ -2,6 +2,9 @@
 
 import base64
 import re
+from collections import Counter
+from collections.abc import Iterable
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
@@ -81,51 +84,61 @@ def replay(
 
     The dead letters stay in the list. Without --older, a record that was already processed is not counted again.
     """
-    positions = [_position(text) for text in offset or ()]
-    if select_all == bool(reason is not None or positions):
-        stop("select dead letters with --reason or --offset or both, or use --all alone", MISUSED)
-    if reason is not None and not reason.strip():
-        # Every reason contains the empty text, which an unset variable in a script gives.
-        stop("--reason is blank, which would select every dead letter: use --all to select all", MISUSED)
+    letter_filter = _selection(reason, offset or (), select_all=select_all)
     settings = read_settings()
-    letter_filter = DeadLetterFilter(reason, frozenset(positions))
     with clear_errors():
         since = replaying.replayed_since(settings, older=older)
         letters = DeadLetters(settings, letter_filter, since)
-        found, missing, left_out = replaying.topics_of(settings, letters, positions, since)
+        found, missing, left_out = replaying.topics_of(settings, letters, letter_filter.positions, since)
         if missing:
             places = ", ".join(map(str, missing))
             stop(
                 f"there is no dead letter at {places}: nothing was published. `loyalty dead-letters list` shows the "
                 "positions"
             )
-        published = 0
+        published = None
         if not dry_run:
             with audited(
                 "loyalty dead-letters replay", settings, selected=f"{found.total()}", older=str(older).lower()
             ):
                 published = replaying.replay(settings, letters, found, since)
-    to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
-    text = f"{'would publish' if dry_run else 'published'} {to}"
-    if not dry_run and published < found.total():
-        text = f"published {published:,} of {to}: the others are duplicates, or the topic no longer has them"
-    if left_out:
-        text += (
-            f"\nleft out {left_out:,} that became dead letters more than {in_iso(settings.repeat_horizon)} ago "
-            "(LOYALTY_REPEAT_HORIZON), because the pipeline may have forgotten whether it has processed them. Check "
-            "that nobody has replayed them or sent them again. Then use --older"
-        )
     report(
         {
             "selected": found.total(),
-            "published": published,
+            "published": published or 0,
             "left_out": left_out,
             "topics": dict(found),
             "dry_run": dry_run,
         },
-        text,
+        _outcome_text(found, published, left_out, settings.repeat_horizon),
         as_json=as_json,
     )
+
+
+def _selection(reason: str | None, offsets: Iterable[str], *, select_all: bool) -> DeadLetterFilter:
+    """The dead letters that the options select. Stops if the options select none, or all in an unclear way."""
+    positions = frozenset(map(_position, offsets))
+    if select_all == bool(reason is not None or positions):
+        stop("select dead letters with --reason or --offset or both, or use --all alone", MISUSED)
+    if reason is not None and not reason.strip():
+        # Every reason contains the empty text, which an unset variable in a script gives.
+        stop("--reason is blank, which would select every dead letter: use --all to select all", MISUSED)
+    return DeadLetterFilter(reason, positions)
+
+
+def _outcome_text(found: Counter[str], published: int | None, left_out: int, horizon: timedelta) -> str:
+    """What a replay has done with the dead letters that it found. A dry run has published None."""
+    to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
+    text = f"{'would publish' if published is None else 'published'} {to}"
+    if published is not None and published < found.total():
+        text = f"published {published:,} of {to}: the others are duplicates, or the topic no longer has them"
+    if left_out:
+        text += (
+            f"\nleft out {left_out:,} that became dead letters more than {in_iso(horizon)} ago "
+            "(LOYALTY_REPEAT_HORIZON), because the pipeline may have forgotten whether it has processed them. Check "
+            "that nobody has replayed them or sent them again. Then use --older"
+        )
+    return text
 
 
 def _position(text: str) -> RecordPosition:
