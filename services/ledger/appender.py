@@ -138,18 +138,9 @@ class Appender:
         accounts = Accounts(connection, pseudonyms.values())
         # A card that this batch erases is never written.
         accounts.open({key: None if key in erasures else storable(each.card) for key, each in keyed})
-        # A card gets an account with a later OpenedTime only after an erasure. The ledger can have missed the erasure.
-        # It can also learn of the older account only now, from a notification that was sent again.
-        older = {}
-        for key, each in keyed:
-            # An entry after the opening of another account proves that its account was not erased before. Release 0.1
-            # could give the next customer of a card an earlier OpenedTime.
-            known = accounts.opened_times(key.pseudonym)
-            times = [opened for opened in known if opened <= key.opened_time or opened > each.entry.time]
-            for opened, next_opened in pairwise(times):
-                older[AccountKey(key.pseudonym, opened)] = each.card, next_opened - 1
+        missed = _missed_erasures(keyed, accounts)
         erased = 0
-        for key, (card, time) in (*erasures.items(), *sorted(older.items())):  # each account gets its own time
+        for key, (card, time) in (*erasures.items(), *sorted(missed.items())):  # each account gets its own time
             # Entries after a missed erasure can name the next customer of the card.
             latest = None if key in erasures else time
             for account in accounts.erase(key, time):
@@ -177,6 +168,25 @@ class Appender:
         ]
         if rows:
             connection.execute(self._insert(UNDECODABLE).on_conflict_do_nothing(), rows)
+
+
+def _missed_erasures(
+    keyed: Sequence[tuple[AccountKey, CardEntry]], accounts: Accounts
+) -> dict[AccountKey, tuple[str, int]]:
+    """The card and the latest possible time of the erasure of each account that has a later account.
+
+    A card gets an account with a later OpenedTime only after an erasure. The ledger can have missed the erasure. It can
+    also learn of the older account only now, from a notification that was sent again.
+    """
+    opened = {pseudonym: accounts.opened_times(pseudonym) for pseudonym in {key.pseudonym for key, _ in keyed}}
+    missed = {}
+    for key, each in keyed:
+        # An entry after the opening of another account proves that its account was not erased before. Release 0.1
+        # could give the next customer of a card an earlier OpenedTime.
+        times = [time for time in opened[key.pseudonym] if time <= key.opened_time or time > each.entry.time]
+        for first, following in pairwise(times):
+            missed[AccountKey(key.pseudonym, first)] = each.card, following - 1
+    return missed
 
 
 def _row(key: AccountKey, each: CardEntry, accounts: Accounts, pseudonyms: Mapping[str, str]) -> dict[str, Any]:
