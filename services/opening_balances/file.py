@@ -57,6 +57,11 @@ class _RowError(ValueError):
     """A row is not valid. The message says what is wrong."""
 
 
+_Row = Mapping[str, Any] | _RowError
+"""A row, or why it cannot be read."""
+_NO_OBJECT = 'is not a JSON object, such as {"card":"9265846829","points":"12.50","expires":"2027-12-31"}'
+
+
 def read_files(files: Iterable[Path], zone: str, now: int) -> OpeningBalances:
     """Reads all rows, and each file once. Raises OSError if a file cannot be opened.
 
@@ -70,14 +75,16 @@ def read_files(files: Iterable[Path], zone: str, now: int) -> OpeningBalances:
         for number, row in _rows(file):
             found.rows += 1
             try:
-                _add(found, _object(row), zone, now)
+                if isinstance(row, _RowError):
+                    raise row
+                _add(found, row, zone, now)
             except _RowError as error:
                 found.errors.append(f"{file}, line {number}: {error}")
     return found
 
 
-def _rows(file: Path) -> Iterator[tuple[int, Any]]:
-    """The rows of a file with the numbers of their lines, or the error of a row that cannot be read."""
+def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
+    """The rows of a file with the numbers of their lines."""
     number = 0
     for number, row in _read_rows(file):
         yield number, row
@@ -85,41 +92,42 @@ def _rows(file: Path) -> Iterator[tuple[int, Any]]:
         yield 1, _RowError("has no rows")
 
 
-def _read_rows(file: Path) -> Iterator[tuple[int, Any]]:
+def _read_rows(file: Path) -> Iterator[tuple[int, _Row]]:
     # "replace", because bytes that are not UTF-8 must be an error of their row only.
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         yield from _csv_rows(lines) if file.suffix.lower() == ".csv" else _json_rows(lines)
 
 
-def _csv_rows(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
+def _csv_rows(lines: Iterable[str]) -> Iterator[tuple[int, _Row]]:
     reader = csv.DictReader(_whole_lines(lines), strict=True)
     try:
         columns = [name.strip(BLANKS) for name in reader.fieldnames or ()]
     except (csv.Error, _RowError) as error:
         # Without a header, no row of the file has a meaning.
-        yield 1, error
+        yield 1, _not_csv(error)
         return
     # No message repeats a text of the file, because it can be a card: a file can lack its header or mix up its columns.
     if len({*columns}) < len(columns):
-        yield 1, csv.Error("the header names a column more than once")
+        yield 1, _RowError("is not CSV: the header names a column more than once")
         return
     if missing := [name for name in ("card", "points") if name not in columns]:
-        yield 1, csv.Error(f"the header does not name {', '.join(missing)}: write {','.join(COLUMNS)}")
+        names = ", ".join(missing)
+        yield 1, _RowError(f"is not CSV: the header does not name {names}: write {','.join(COLUMNS)}")
         return
     reader.fieldnames = columns
     yield from _rows_of(reader)
 
 
-def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
+def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, _Row]]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                yield (
-                    number,
-                    json.loads(line, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_without_repeats),
-                )
-            except (ValueError, RecursionError) as error:
+                row = json.loads(line, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_without_repeats)
+                yield number, row if isinstance(row, Mapping) else _RowError(_NO_OBJECT)
+            except _RowError as error:
                 yield number, error
+            except (ValueError, RecursionError):
+                yield number, _RowError(_NO_OBJECT)
             except InvalidOperation:
                 yield number, _RowError("has a number whose exponent is too large")
 
@@ -132,14 +140,14 @@ def _whole_lines(lines: Iterable[str]) -> Iterator[str]:
         yield line
 
 
-def _rows_of(reader: "csv.DictReader[str]") -> Iterator[tuple[int, Any]]:
+def _rows_of(reader: "csv.DictReader[str]") -> Iterator[tuple[int, _Row]]:
     while True:
         try:
             row = next(reader)
         except StopIteration:
             return
         except (csv.Error, _RowError) as error:
-            yield reader.line_num + 1, error
+            yield reader.line_num + 1, _not_csv(error)
             # DictReader counts only the lines of the rows that it returns.
             reader.line_num = reader.reader.line_num
             continue
@@ -161,14 +169,8 @@ def _without_repeats(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _object(row: Any) -> Mapping[str, Any]:
-    if isinstance(row, csv.Error):
-        raise _RowError(f"is not CSV: {row}")
-    if isinstance(row, _RowError):
-        raise row
-    if not isinstance(row, Mapping):
-        raise _RowError('is not a JSON object, such as {"card":"9265846829","points":"12.50","expires":"2027-12-31"}')
-    return row
+def _not_csv(error: csv.Error | _RowError) -> _RowError:
+    return error if isinstance(error, _RowError) else _RowError(f"is not CSV: {error}")
 
 
 def _add(found: OpeningBalances, row: Mapping[str, Any], zone: str, now: int) -> None:
