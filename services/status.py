@@ -78,21 +78,10 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
     to_api = opener(settings.api_key_file, client_context(settings))
     openers = dict.fromkeys(urls, opener(settings.metrics_key_file)) | {"api": to_api}
     for name, url in urls.items():
-        try:
-            if name == "api" and api:
-                found, problem = _samples(api.metrics), api.problem
-            else:
-                found = _samples(_read(openers[name], f"{url}/metrics"))
-                problem = _problem(openers[name], url)
-            samples += found
-            if any(each.labels["topic"] not in own_topics for each in found if "topic" in each.labels):
-                problem = "reads topics of another deployment: compare LOYALTY_TOPIC_PREFIX and the ports of both"
-        except urllib.error.HTTPError as error:
-            problem = _REFUSALS.get((name, error.code), f"answers with status {error.code}")
-            error.close()
-        except (OSError, HTTPException, ValueError, KeyError) as error:
-            cause = getattr(error, "reason", error)  # URLError wraps the error of the connection
-            problem = f"no answer: {getattr(cause, 'strerror', None) or cause}"
+        found, problem = _read_part(name, url, openers[name], api if name == "api" else None)
+        if any(each.labels["topic"] not in own_topics for each in found if "topic" in each.labels):
+            problem = "reads topics of another deployment: compare LOYALTY_TOPIC_PREFIX and the ports of both"
+        samples += found
         parts.append(Part(name, url, problem))
     if not api:
         with suppress(OSError, HTTPException, ValueError, KeyError):
@@ -158,6 +147,20 @@ def _spans(settings: Settings) -> tuple[_Spans, str | None]:
             consumer.poll(0)
             problem = diagnosis.explain(settings)
     return spans, problem
+
+
+def _read_part(name: str, url: str, part: OpenerDirector, state: ApiState | None) -> tuple[list[Sample], str | None]:
+    """The metrics of a part, and why it does not work. If ``state`` is given, the part is not asked."""
+    try:
+        if state:
+            return _samples(state.metrics), state.problem
+        return _samples(_read(part, f"{url}/metrics")), _problem(part, url)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return [], _REFUSALS.get((name, error.code), f"answers with status {error.code}")
+    except (OSError, HTTPException, ValueError, KeyError) as error:
+        cause = getattr(error, "reason", error)  # URLError wraps the error of the connection
+        return [], f"no answer: {getattr(cause, 'strerror', None) or cause}"
 
 
 def _get(part: OpenerDirector, url: str) -> Any:
