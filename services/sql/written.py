@@ -77,7 +77,8 @@ def write(name: str, database: Database, settings: Settings) -> Written:
     that ended early, so that no erased customer remains in them. A row whose records have expired stays in the files
     (``Table.key``).
 
-    The files belong to one deployment. Files without its topic, from an earlier release, get the topic of the settings.
+    The files belong to one deployment. A Delta table has no topic if the run that made it ended before its last step.
+    It gets the topic of the settings.
 
     Raises UserError if the folder has files of another format, SettingsError if it has those of another deployment,
     SqlError, and the error of a source that cannot be read.
@@ -133,7 +134,7 @@ def _read(folder: str, export_format: ExportFormat) -> pa.Table | None:
 
 
 def _topic_of(rows: pa.Table) -> str | None:
-    """The topic of the deployment that wrote these rows, or None if an earlier release wrote them."""
+    """The topic of the deployment that wrote these rows. None if it ended before it set the topic."""
     topic = (rows.schema.metadata or {}).get(_TOPIC.encode())
     return topic.decode() if topic else None
 
