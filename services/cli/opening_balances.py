@@ -10,7 +10,7 @@ import typer
 
 from schemas import topics
 from services.audit_trail import audited, user_name
-from services.cli.output import MISUSED, AsJson, clear_errors, progress, read_settings, report, stop, table
+from services.cli.output import MISUSED, AsJson, clear_errors, figures, progress, read_settings, report, stop
 from services.codecs.events import command_record
 from services.domain.events import Import
 from services.domain.formats import points_text
@@ -67,12 +67,8 @@ def import_balances(
                 sent = _send(commands, len(found.cards), settings, quiet=as_json)
     seconds = round(time.monotonic() - started, 3)
     points = points_text(found.points)
-    figures = {"rows": found.rows, "cards": len(found.cards), "points": points, "sent": sent, "time_zone": zone}
-    rows = (
-        (what.replace("_", " "), f"{figure:,}" if isinstance(figure, int) else figure)
-        for what, figure in figures.items()
-    )
-    report({**figures, "seconds": seconds}, table("", "", rows=rows), as_json=as_json)
+    values = {"rows": found.rows, "cards": len(found.cards), "points": points, "sent": sent, "time_zone": zone}
+    report({**values, "seconds": seconds}, figures(values), as_json=as_json)
 
 
 def import_commands(

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Annotated, Any, NoReturn, TextIO
@@ -143,6 +143,14 @@ def table(*columns: str, rows: Iterable[Iterable[object]], title: str | None = N
     for row in rows:
         found.add_row(*("" if cell is None else str(cell) for cell in row))
     return found
+
+
+def figures(values: Mapping[str, object]) -> Table:
+    """A table for ``report`` with a row for each value. Integers have separators of thousands."""
+    rows = (
+        (name.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for name, value in values.items()
+    )
+    return table("", "", rows=rows)
 
 
 @contextmanager

@@ -12,7 +12,17 @@ import typer
 
 from schemas import topics
 from services import tracing
-from services.cli.output import MISUSED, AsJson, clear_errors, open_input, progress, read_settings, report, stop, table
+from services.cli.output import (
+    MISUSED,
+    AsJson,
+    clear_errors,
+    figures,
+    open_input,
+    progress,
+    read_settings,
+    report,
+    stop,
+)
 from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.replay import Format, lines_of, recorded
@@ -78,7 +88,8 @@ def simulate(  # noqa: PLR0913 - each option is a parameter
     with clear_errors():
         published = _publish(counted(), settings, count, rate, quiet=as_json)
     counts = {"invoices": kinds["invoice"], "repeats": kinds["repeat"], "broken": kinds["broken"]}
-    _print_report({**published, "seed": seed, "day": str(options.day), **counts}, as_json=as_json)
+    values = {**published, "seed": seed, "day": str(options.day), **counts}
+    report(values, figures(values | {"seed": str(seed)}), as_json=as_json)
 
 
 def replay(
@@ -105,7 +116,8 @@ def replay(
         # Open all files before the first line is published: if a file name is wrong, nothing is published.
         inputs = [open_input(name, opened) for name in files]
         published = _publish(counted(lines_of(inputs)), settings, None, rate, quiet=as_json)
-    _print_report({**published, **{form: written[form] for form in ("avro", "json", "raw")}}, as_json=as_json)
+    values = {**published, **{form: written[form] for form in ("avro", "json", "raw")}}
+    report(values, figures(values), as_json=as_json)
 
 
 def _publish(
@@ -124,11 +136,3 @@ def _publish(
         "seconds": round(seconds, 3),
         "per_second": round(number / seconds) if seconds else number,
     }
-
-
-def _print_report(figures: dict[str, Any], *, as_json: bool) -> None:
-    rows = (
-        (name.replace("_", " "), f"{figure:,}" if isinstance(figure, int) and name != "seed" else figure)
-        for name, figure in figures.items()
-    )
-    report(figures, table("", "", rows=rows), as_json=as_json)
