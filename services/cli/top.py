@@ -29,6 +29,7 @@ from services.cli.status import (
 from services.status import dead_letter_reasons
 from services.status_figures import Rates, Status, rates_between
 
+_UPDATE_SECONDS = 2.0
 _MOST_REASONS = 8
 _REASONS_SECONDS = 30.0
 """The console asks for the reasons as often. The API reads all dead letters for the answer."""
@@ -38,7 +39,6 @@ def top(
     *,
     api: ApiUrl = None,
     pipeline: PipelineUrl = None,
-    interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two updates.")] = 2.0,
     count: Annotated[int, typer.Option(min=0, help="End after this number of updates. 0: end at Ctrl-C.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +50,7 @@ def top(
     urls = urls_of(settings, api=api, pipeline=pipeline)
     if as_json:
         first = read_status(settings, urls)
-        time.sleep(interval)
+        time.sleep(_UPDATE_SECONDS)
         second = read_status(settings, urls)
         rates = rates_between(first, second)
         of_parts = {"topics": rates.topics, "queries": rates.queries, "batch_seconds": rates.batch_seconds}
@@ -72,7 +72,7 @@ def top(
             if update == count:
                 return
             before = found
-            time.sleep(interval)
+            time.sleep(_UPDATE_SECONDS)
 
 
 def overview(found: Status, rates: Rates | None, reasons: dict[str, int] | None) -> RenderableType:
