@@ -5,8 +5,9 @@ from html import escape
 
 import numpy as np
 
+from benchmarks.svg import COLOURS, svg
+
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LINE = 900, 420, 60, 20, 18
-_COLOURS = ("#0b5fa5", "#c2410c", "#15803d", "#7e22ce", "#b91c1c", "#0e7490", "#a16207", "#334155")
 _SHARES = (0, 25, 50, 75, 90, 99, 100)
 
 
@@ -26,13 +27,12 @@ def picture(series: Mapping[str, Sequence[float]], unit: str, share: str) -> str
     parts += [_line(x(low), y(each), x(high), y(each), f"{each} %", (x(low) - 30, y(each) + 4)) for each in _SHARES]
     parts.append(f'<text x="{_LEFT + _WIDTH / 2}" y="{y(0) + 2 * _LINE}">{escape(unit)} ({escape(share)})</text>')
     for number, (name, samples) in enumerate(series.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         points = " ".join(f"{x(np.percentile(samples, each)):.1f},{y(each):.1f}" for each in range(101))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts.append(f'<text x="{_LEFT}" y="{y(0) + (number + 3) * _LINE}" fill="{colour}">{escape(name)}</text>')
     height = _TOP + _HEIGHT + (len(series) + 4) * _LINE
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH + 2 * _LEFT} {height}" font-size="12">'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
+    return svg(_WIDTH + 2 * _LEFT, height, parts)
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, label: str, at: tuple[float, float]) -> str:

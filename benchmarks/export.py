@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.brokers import broker
 from benchmarks.machine import machine
 from benchmarks.pipeline import Variant, run_to_the_end
 from benchmarks.reports import medians, publish_report
 from infra.demo.invoice_oracle import rows
 from infra.local.folders import ROOT
-from infra.local.stack import LocalStack, private_settings
 from schemas import topics
 from services.messaging.administration import create_topics
 from services.messaging.avro import encoder
@@ -40,13 +40,8 @@ def main() -> None:
 
 
 def measure(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    settings = private_settings(
-        directory, max_offsets_per_trigger=options.batch, spark_master="local[2]", log_format="json"
-    )
-    stack = LocalStack(directory, settings)
-    stack.broker.start()
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in FORMATS}
-    try:
+    with broker(directory, max_offsets_per_trigger=options.batch) as settings:
         create_topics(settings)
         name = settings.name_of(topics.HADOOP)
         publish(lines(options.invoices), connected_producer(settings, "benchmark", [name]), name)
@@ -56,8 +51,6 @@ def measure(directory: Path, options: argparse.Namespace) -> dict[str, dict[str,
                 own = settings.model_copy(update={"export_format": export_format, "export_dir": str(folder)})
                 runs[export_format].append(export(own, directory / f"{folder.name}.log"))
                 print(export_format, runs[export_format][-1], flush=True)
-    finally:
-        stack.broker.stop()
     return medians(runs)
 
 

@@ -14,9 +14,9 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -26,8 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
+from benchmarks.brokers import broker
 from benchmarks.machine import machine
 from benchmarks.reports import medians, publish_report
+from benchmarks.resources import every, file_bytes
 from infra.local.folders import ROOT
 from infra.local.stack import LocalStack, environment_of, private_settings
 from schemas import topics
@@ -89,19 +91,14 @@ class Variant:
 
 def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Run each query alone over a topic with the same invoices. The queries alternate."""
-    settings = private_settings(
-        directory, max_offsets_per_trigger=options.batch, spark_master="local[2]", log_format="json"
-    )
     variants = {}
     for query in options.queries:
         if options.before:
             variants[f"{query} before"] = Variant(query, options.before.resolve())
         variants[query] = Variant(query, ROOT)
     loader, *_ = variants.values()
-    stack = LocalStack(directory, settings)
-    stack.broker.start()
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
-    try:
+    with broker(directory, max_offsets_per_trigger=options.batch) as settings:
         for number in range(options.rounds):
             for name, variant in variants.items():
                 own_name = f"{name.replace(' ', '-')}-{number}"
@@ -114,8 +111,6 @@ def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[s
                 )
                 runs[name].append(run_to_the_end(variant, own, directory / f"{own_name}.log"))
                 print(name, runs[name][-1], flush=True)
-    finally:
-        stack.broker.stop()
     return medians(runs)
 
 
@@ -183,9 +178,9 @@ class Watch:
         times, used, _ = zip(*self.history, strict=True)
         return float(np.interp(moment, times, used))
 
-    def until(self, ended: threading.Event) -> None:
-        while not ended.wait(_SAMPLE_SECONDS):
-            self.sample()
+    def sampled(self) -> AbstractContextManager[None]:
+        """Sample until the block ends."""
+        return every(_SAMPLE_SECONDS, self.sample)
 
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:
@@ -205,19 +200,16 @@ def run_to_the_end(variant: Variant, settings: Settings, log_file: Path, warm_up
         process = psutil.Popen(
             command, env=variant.environment(settings), cwd=variant.checkout, stdout=log, stderr=subprocess.STDOUT
         )
-        watch, ended = Watch(process), threading.Event()
-        watcher = threading.Thread(target=watch.until, args=(ended,), daemon=True)
-        watcher.start()
-        status = process.wait()
-        ended.set()
-        watcher.join()
+        watch = Watch(process)
+        with watch.sampled():
+            status = process.wait()
     if status:
         # A log line can contain the whole plan of Spark. The cause is at the start of the line.
         end = "\n".join(line[:1000] for line in log_file.read_text(encoding="utf-8").splitlines()[-5:])
         raise RuntimeError(f"{variant.query} ended with status {status}: {end}")
     batches = list(_batches(log_file))
     found = figures(batches, watch, warm_up)
-    stored = sum(file.stat().st_size for file in Path(settings.checkpoint_dir).rglob("*") if file.is_file())
+    stored = file_bytes(Path(settings.checkpoint_dir))
     return found | {"checkpoint_bytes_per_invoice": round(stored / sum(batch["rows"] for batch in batches))}
 
 

@@ -21,6 +21,7 @@ import httpx
 import psutil
 
 from benchmarks import load, restores
+from benchmarks.brokers import broker
 from benchmarks.compared_reads import authenticated_reads, reads_of_checkouts
 from benchmarks.instances import (
     metadata,
@@ -33,9 +34,8 @@ from benchmarks.instances import (
 )
 from benchmarks.machine import machine
 from benchmarks.reports import publish_report
-from infra.local.broker import LocalBroker
+from benchmarks.resources import file_bytes
 from infra.local.ports import HOST, free_port
-from infra.local.stack import private_settings
 from services.messaging.administration import create_topics
 from services.settings import Settings
 from tests.support.kafka import BalanceWriter
@@ -58,16 +58,11 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, help="run only this part of the benchmark")
     parser.add_argument("--checkout", help="only compare reads with this other checkout")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        directory = Path(name)
-        settings = private_settings(directory)
-        broker = LocalBroker(directory, int(settings.kafka_bootstrap_servers.rpartition(":")[2]))
-        broker.start()
-        stack.callback(broker.stop)
+    with tempfile.TemporaryDirectory() as name, broker(Path(name)) as settings:
         report: dict[str, Any] = {"machine": machine(), "options": vars(options)}
         parts = [PARTS[options.only]] if options.only else [*PARTS.values()]
         for measure in [reads_of_checkouts] if options.checkout else parts:
-            report |= measure(settings, directory, options)
+            report |= measure(settings, Path(name), options)
     publish_report(REPORT, report)
 
 
@@ -167,7 +162,7 @@ def _restore(
         "restore_seconds": seconds,
         "restore_cpu_microseconds": (sum(process.cpu_times()[:2]) - cpu_before) / (balances - before) * 1e6,
         "bytes_per_key": (process.memory_info().rss - resident_empty) / balances,
-        "disk_bytes_per_key": _size(state_dir_of(directory, "first")) / balances,
+        "disk_bytes_per_key": file_bytes(state_dir_of(directory, "first")) / balances,
     }, first
 
 
@@ -214,10 +209,6 @@ def _answers(url: str) -> bool:
         return httpx.get(url, trust_env=False).is_success
     except httpx.TransportError:
         return False
-
-
-def _size(directory: Path) -> int:
-    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
 
 
 if __name__ == "__main__":

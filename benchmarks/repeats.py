@@ -32,11 +32,13 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
+from benchmarks.brokers import broker
 from benchmarks.machine import machine
 from benchmarks.pipeline import Watch, proportional_bytes
 from benchmarks.reports import write_report
+from benchmarks.resources import file_bytes
 from infra.local.folders import ROOT
-from infra.local.stack import LocalStack, environment_of, private_settings
+from infra.local.stack import environment_of
 from pipelines.columns.avro import HEADERS_TYPE
 from pipelines.queries.query_table import QUERIES
 from pipelines.runtime.query import QueryContext
@@ -92,25 +94,17 @@ def main() -> None:
         print(json.dumps(Step(query, Path(folder), native=options.native).run(int(remembered))))
         return
     rows = []
-    with tempfile.TemporaryDirectory() as directory:
-        settings = private_settings(
-            Path(directory),
-            spark_master="local[2]",
-            spark_java_options=SMALL_JVM,
-            shuffle_partitions=3,
-        )
-        stack = LocalStack(Path(directory), settings)
-        stack.broker.start()
-        try:
-            create_topics(settings)
-            variants = (False, True) if options.walk else (False,)
-            for query, number, native in itertools.product(options.queries, options.remembered, variants):
-                rows.append(measure(settings, Path(directory), query, number, native=native))
-                compare(rows[-1], rows)
-                print(json.dumps(rows[-1]), flush=True)
-                write(rows)
-        finally:
-            stack.broker.stop()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        broker(Path(directory), spark_java_options=SMALL_JVM, shuffle_partitions=3) as settings,
+    ):
+        create_topics(settings)
+        variants = (False, True) if options.walk else (False,)
+        for query, number, native in itertools.product(options.queries, options.remembered, variants):
+            rows.append(measure(settings, Path(directory), query, number, native=native))
+            compare(rows[-1], rows)
+            print(json.dumps(rows[-1]), flush=True)
+            write(rows)
 
 
 def write(rows: list[dict[str, Any]]) -> None:
@@ -254,8 +248,8 @@ class Step:
         return {
             "workers": len(python),
             "workers_mib": round(sum(map(proportional_bytes, python)) / 2**20),
-            "segment_files_bytes": sum(_size(folder / "segments") for folder in _local_folders(spark)),
-            "checkpoint_bytes": _size(self._folder / "checkpoint" / "state"),
+            "segment_files_bytes": sum(file_bytes(folder / "segments") for folder in _local_folders(spark)),
+            "checkpoint_bytes": file_bytes(self._folder / "checkpoint" / "state"),
             "rocksdb_bytes": operator["customMetrics"].get("rocksdbSstFileSize", 0),
         }
 
@@ -304,10 +298,6 @@ def _local_folders(spark: SparkSession) -> list[Path]:
         Path(folder)
         for folder in jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirsString()
     ]
-
-
-def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 if __name__ == "__main__":

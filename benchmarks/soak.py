@@ -9,7 +9,6 @@ the stack ends, or if the audit finds a difference.
 import argparse
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from benchmarks.latency import BALANCE, REDEEMING_CARDS, REDEMPTION, Load, Sampl
 from benchmarks.machine import machine
 from benchmarks.pipeline import proportional_bytes
 from benchmarks.reports import publish_report, write_report
+from benchmarks.resources import every
 from benchmarks.time_series import picture
 from infra.local.stack import LocalStack, private_settings
 from tests.support.programs import last_error, loyalty
@@ -76,19 +76,10 @@ class Resources:
     def sampled(self) -> Iterator[None]:
         """Sample until the end of the block, then write the samples and the picture, also after a failure."""
         self.sample()
-        ended = threading.Event()
-
-        def until_the_end() -> None:
-            while not ended.wait(_SAMPLE_SECONDS):
-                self.sample()
-
-        thread = threading.Thread(target=until_the_end, daemon=True)
-        thread.start()
         try:
-            yield
+            with every(_SAMPLE_SECONDS, self.sample):
+                yield
         finally:
-            ended.set()
-            thread.join()
             self._save()
 
     def _save(self) -> None:

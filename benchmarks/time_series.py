@@ -5,8 +5,9 @@ from html import escape
 
 import numpy as np
 
+from benchmarks.svg import COLOURS, svg
+
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LINE, _GAP = 900, 160, 70, 30, 18, 60
-_COLOURS = ("#0b5fa5", "#c2410c", "#15803d", "#7e22ce", "#b91c1c", "#0e7490", "#a16207", "#334155")
 
 
 def picture(times: Sequence[float], charts: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
@@ -18,8 +19,7 @@ def picture(times: Sequence[float], charts: Mapping[str, Mapping[str, Sequence[f
         parts.append(f'<text x="{_LEFT}" y="{top - 8}">{escape(title)}</text>')
         parts += _chart(top, minutes, lines)
     height = _TOP + len(charts) * (_HEIGHT + _GAP)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH + 3 * _LEFT} {height}" font-size="12">'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>"]) + "\n"
+    return svg(_WIDTH + 3 * _LEFT, height, parts)
 
 
 def _chart(top: float, minutes: np.ndarray, lines: Mapping[str, Sequence[float]]) -> list[str]:
@@ -33,7 +33,7 @@ def _chart(top: float, minutes: np.ndarray, lines: Mapping[str, Sequence[float]]
         x, minute = _LEFT + _WIDTH * share, minutes[-1] * share
         parts.append(f'<text x="{x}" y="{top + _HEIGHT + _LINE}" text-anchor="middle">{minute:.0f} min</text>')
     for number, (name, series) in enumerate(lines.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         across = _LEFT + _WIDTH * minutes / (minutes[-1] or 1.0)
         down = top + _HEIGHT * (1 - np.asarray(series) / highest)
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, down, strict=True))

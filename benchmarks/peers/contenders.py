@@ -16,9 +16,6 @@ _PYTHON_APPS = setup.HERE / "python_apps"
 _QUIX_INSTANCES = 2
 """One instance for each of two cores, because a Python process uses only one core."""
 
-_FAUST_INSTANCES = 1
-"""One instance. A second instance would join later and count the first records again, so its output would be wrong."""
-
 _GUARANTEES = {"at-least-once": "at_least_once", "exactly-once v2": "exactly_once_v2"}
 
 Commands = Callable[[Settings, Path, str], list[Command]]
@@ -72,18 +69,10 @@ def faust(port: int | None = None) -> Commands:
             "PEER_PREFIX": settings.topic_prefix,
         }
         program = [str(setup.python()), str(_PYTHON_APPS / "faust_app.py")]
-        return [
-            Command(
-                [
-                    *program,
-                    *("--datadir", str(directory / f"state-{number}"), "--loop", "uvloop"),
-                    *("worker", "--loglevel", "warn", "--web-host", HOST, "--web-bind", HOST),
-                    *("--web-port", str(port or free_port())),
-                ],
-                environment,
-            )
-            for number in range(_FAUST_INSTANCES)
-        ]
+        options = ["--datadir", str(directory / "state"), "--loop", "uvloop", "worker", "--loglevel", "warn"]
+        options += ["--web-host", HOST, "--web-bind", HOST, "--web-port", str(port or free_port())]
+        # A second instance would join later and count the first records again, so its output would be wrong.
+        return [Command([*program, *options], environment)]
 
     return commands
 

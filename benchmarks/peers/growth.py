@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from benchmarks.brokers import broker
 from benchmarks.peers.runs import Figures, run_ours
-from benchmarks.peers.throughput import broker
 from benchmarks.peers.workload import FAN_OUT, LOYALTY, Workload
 from services.pos_simulator.simulation import Options
 

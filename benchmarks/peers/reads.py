@@ -14,10 +14,11 @@ import httpx
 import psutil
 
 from benchmarks import load
+from benchmarks.brokers import broker
 from benchmarks.instances import cpu_seconds
 from benchmarks.peers.contenders import faust, kafka_streams
 from benchmarks.peers.runs import Command, running
-from benchmarks.peers.throughput import OURS, broker
+from benchmarks.peers.throughput import OURS
 from benchmarks.peers.workload import LOYALTY, Workload
 from infra.local.folders import ROOT
 from infra.local.ports import HOST, free_port

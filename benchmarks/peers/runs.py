@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
 
 import psutil
 
@@ -48,7 +47,6 @@ def running(commands: Sequence[Command], directory: Path) -> Iterator[list[Watch
     """Start these processes in a directory for their logs, sample them, and end them with SIGTERM."""
     directory.mkdir(parents=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOYALTY_")}
-    ended = Event()
     watches = []
     with ExitStack() as stack:
         for number, command in enumerate(commands):
@@ -62,12 +60,8 @@ def running(commands: Sequence[Command], directory: Path) -> Iterator[list[Watch
             )
             stack.callback(_stop, process)
             watches.append(Watch(process))
-        stack.callback(ended.set)
         for watch in watches:
-            watcher = Thread(target=watch.until, args=(ended,), daemon=True)
-            watcher.start()
-            stack.callback(watcher.join)
-            stack.callback(ended.set)
+            stack.enter_context(watch.sampled())
         yield watches
 
 

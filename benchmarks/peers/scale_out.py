@@ -12,8 +12,8 @@ import httpx
 import pyspark
 import stamina
 
+from benchmarks.brokers import broker
 from benchmarks.peers.runs import Command, Figures, run_ours, running
-from benchmarks.peers.throughput import broker
 from benchmarks.peers.workload import LOYALTY, Workload
 from infra.local.folders import ROOT
 from infra.local.java import find_java_home

@@ -2,19 +2,16 @@
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.brokers import broker
 from benchmarks.peers.contenders import Peer, peers
 from benchmarks.peers.runs import Figures, run_ours, run_peer
 from benchmarks.peers.workload import Workload
-from infra.local.broker import LocalBroker
-from infra.local.stack import private_settings
 from services.pos_simulator.simulation import Options
-from services.settings import Settings
 
 OURS = "ours"
 _RATE, _COST = "invoices_per_second", "cpu_seconds_per_1000_invoices"
@@ -43,18 +40,6 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
 def _is_wanted(peer: Peer, options: argparse.Namespace) -> bool:
     wanted = options.peer or [""]
     return peer.branch == (options.branch or peer.branch) and any(name.lower() in peer.name.lower() for name in wanted)
-
-
-@contextmanager
-def broker(directory: Path, **changes: object) -> Iterator[Settings]:
-    """Run a broker. Yields the settings for clients and for the pipeline."""
-    settings = private_settings(directory, spark_master="local[2]", log_format="json", **changes)
-    broker = LocalBroker(directory, int(settings.kafka_bootstrap_servers.rpartition(":")[2]))
-    broker.start()
-    try:
-        yield settings
-    finally:
-        broker.stop()
 
 
 def _all_runs(
