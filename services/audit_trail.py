@@ -18,6 +18,7 @@ import structlog
 from confluent_kafka import KafkaError
 
 from schemas.topics import AUDIT_TRAIL
+from services.clock import now
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.headers import cloud_event
 from services.messaging.publishing import PublishError, connected_producer, publish
@@ -47,7 +48,7 @@ def audit_record(
     """A new record AuditRecord. See its schema for the fields."""
     return {
         "EventID": str(uuid.uuid4()),
-        "ActionTime": time.time_ns() // 1_000_000,
+        "ActionTime": now(),
         "Actor": actor,
         "Action": action,
         "Outcome": outcome,

@@ -14,6 +14,7 @@ from api.http.problems import Problem
 from api.routing.lookup import Lookup
 from api.routing.peer_messages import seconds_left
 from api.routing.problems import OwnerTimeout, Rebalancing, SequenceNotReached
+from services.clock import now
 from services.codecs.records import DECISION_SEQUENCE, DONE, ERASE, ERASED, PENDING
 from services.domain.account.model import EVENT_MEMORY
 from services.domain.formats import from_time_text
@@ -134,4 +135,4 @@ def location_of(command_id: str) -> str:
 
 def _age(decision: Decision) -> int:
     """The milliseconds since Kafka stored the command of a decision."""
-    return time.time_ns() // 1_000_000 - from_time_text(decision["UpdatedTime"])
+    return now() - from_time_text(decision["UpdatedTime"])

@@ -44,6 +44,7 @@ from api.http.problems import Problem
 from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_messages import PeerResponse
+from services.clock import now
 from services.codecs.events import command_record
 from services.codecs.records import DECISION_SEQUENCE, ERASED, MARK_SEQUENCE, PENDING, mark_of
 from services.commands.identity import keyed_hash, possible_hashes
@@ -141,7 +142,7 @@ class CommandService:
                 return await self.decisions.await_visibility(decision, deadline, card)
             claim.is_marked = decision is not None
             mark = mark_of(command.command_id, command.kind, command.request_hash)
-            record = command_record(card, command, time.time_ns() // 1_000_000)
+            record = command_record(card, command, now())
             claim.publication = _start(self._publish(claim, mark, record), self._publications)
             try:
                 async with asyncio.timeout(deadline + GRACE_SECONDS - time.monotonic()):

@@ -32,7 +32,7 @@ from api.routing.peer_messages import PeerError, PeerRequest, PeerResponse, no_a
 from api.routing.problems import ANOTHER_MAY_ANSWER, UnknownCustomer
 from api.security.caller import Caller
 from api.security.permissions import MOVED, caller_of, moved
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.interactive_queries.local import LocalInstance
 from services.messaging.avro import UndecodableError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError

@@ -1,7 +1,6 @@
 """Calculates what a basket would earn."""
 
 import asyncio
-import time
 
 from fastapi import APIRouter, Request, Response
 
@@ -13,6 +12,7 @@ from api.http.responses import json_response
 from api.routing.problems import COPY_PROBLEMS, FORWARDING_PROBLEMS, CardMoved, NotTheOwner
 from api.schemas.simulation import Basket, Simulation
 from api.security.permissions import caller_of, moved, needs
+from services import clock
 from services.api_keys.keys import Scope
 from services.domain.accrual import accrual
 from services.domain.formats import points_text
@@ -47,7 +47,7 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
         caller.require_card(basket.CustomerCardNo)
     if basket.StoreID:
         caller.require_store(basket.StoreID)
-    now = time.time_ns() // 1_000_000
+    now = clock.now()
     programmes, purchase = await programme.versions(), basket.purchase(now)
     rules = applicable_rules(purchase, programmes).programme
     purchase = with_campaign_time(purchase, programmes)

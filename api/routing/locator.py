@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from api.routing.problems import Rebalancing
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.reports import InstanceReport, PeerReports
 from services.state_stores.assignment import Role

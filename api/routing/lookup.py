@@ -37,7 +37,7 @@ from api.routing.problems import (
     TooStale,
     from_store_error,
 )
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds, now
 from services.interactive_queries.local import LocalInstance
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreError
@@ -270,7 +270,7 @@ def _is_erased(read: KeyRead, found: LocalRead, started: float) -> bool:
     account, because the decision of a command can show it before the changelog of balances does.
     """
     opened_time = read.consistency.opened_time
-    is_old = 0 < opened_time < time.time() * 1000 - _NEW_ACCOUNT_MILLISECONDS
+    is_old = 0 < opened_time < now() - _NEW_ACCOUNT_MILLISECONDS
     return is_old and found.value is None and found.status.has_all_before(started)
 
 

@@ -1,11 +1,10 @@
 """Finds the caller of an API key in the global store of the topic api-keys."""
 
-import time
-
 import orjson
 
 from api.security.caller import Caller
 from api.security.problems import KeysUnavailable, Unauthenticated
+from services import clock
 from services.api_keys.keys import ApiKey, hash_of, key_id_of
 from services.domain.entries import KEY_ACTOR
 from services.state_stores.contract import StoreError
@@ -40,7 +39,7 @@ class KnownKeys:
             raise KeysUnavailable from error
         if stored is not None:
             key, caller = self._key_of(stored.body)
-            if key.matches(text) and key.is_valid_at(_now()):
+            if key.matches(text) and key.is_valid_at(clock.now()):
                 self._accepted[key_id] = key.hash
                 return caller
         # The reason does not tell whether the key exists.
@@ -56,7 +55,7 @@ class KnownKeys:
             rows = keys.scan(b"", None, keys.count())
         except (NotServingError, StoreError):
             return None
-        now, found = _now(), [self._key_of(VersionedValue.unpack(stored).body)[0] for _, stored in rows]
+        now, found = clock.now(), [self._key_of(VersionedValue.unpack(stored).body)[0] for _, stored in rows]
         expiry = min((key.expires_time for key in found if key.is_valid_at(now)), default=None)
         return None if expiry is None else expiry / 1000
 
@@ -68,7 +67,3 @@ class KnownKeys:
         parsed = key, Caller(KEY_ACTOR + key.key_id, key.scopes, key.store_ids or None)
         self._parsed[body] = parsed
         return parsed
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +19,7 @@ from infra.local.ports import HOST, api_url_of, free_port, url_of
 from infra.local.processes import ManagedProcess, ProcessFailedError, locked
 from services.api_keys.keys import Scope, new_key
 from services.api_keys.topic import keep_key
+from services.clock import now
 from services.errors import SettingsError
 from services.messaging.administration import create_topics
 from services.settings import Settings
@@ -185,7 +185,7 @@ class LocalStack:
     def ensure_key(self) -> None:
         """Create the key, unless the file has a valid one. Raises OSError and PublishError."""
         valid_for = timedelta(days=365) // timedelta(milliseconds=1)
-        made = new_key("this machine", [*Scope], [], time.time_ns() // 1_000_000, valid_for)
+        made = new_key("this machine", [*Scope], [], now(), valid_for)
         keep_key(made, self.key_file, self.settings)
 
     def stop(self, on_part: Callable[[ManagedProcess], None] = lambda process: None) -> None:

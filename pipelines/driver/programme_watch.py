@@ -7,7 +7,7 @@ import structlog
 from confluent_kafka import KafkaException, TopicPartition
 
 from schemas.topics import LOYALTY_PROGRAMMES
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.messaging.clients import consumer, replaced_if_lost
 from services.messaging.publishing import BROKER_TIMEOUT, PublishError, find_topic
 from services.programmes.topic import published_versions

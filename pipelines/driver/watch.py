@@ -18,7 +18,7 @@ from pipelines.queries.query_table import QUERIES
 from pipelines.runtime.query import without_plan
 from pipelines.runtime.query_metrics import announce
 from pipelines.sinks.foreach_batch import summarize_java_error
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.errors import UserError
 
 log = structlog.get_logger()

@@ -34,6 +34,7 @@ from services.cli import output
 from services.cli.audit import PARTS, SHOWN, From, FromOption, ShowOption, WithoutOption
 from services.cli.output import AsJson
 from services.cli.status import ApiUrl
+from services.clock import now
 from services.domain.account.model import Outcome
 from services.domain.programme import Programmes
 from services.messaging.publishing import PublishError
@@ -227,7 +228,7 @@ def main(
     The exit status is 0 if all agree, 1 if anything differs, 2 if something could not be read. The output names cards.
     """
     left_out = [PARTS[part] for part in without or ()]
-    started_time = time.time_ns() // 1_000_000
+    started_time = now()
     with open_context("loyalty-audit", UNREADABLE) as context:
         settings = context.settings
         found = audit(context, api or settings.advertised_url, left_out, archive=source is From.PARQUET)

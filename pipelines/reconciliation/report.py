@@ -1,6 +1,5 @@
 """The report of the audit, for the terminal and for the topic audit-runs."""
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from rich.table import Table
 
 from services.audit.facts import COMPARED
 from services.audit_trail import operator
+from services.clock import now
 from services.messaging.avro import Record
 
 DIFFERENT, UNREADABLE = 1, 2
@@ -64,7 +64,7 @@ class Report:
         return {
             "RunID": str(uuid.uuid4()),
             "StartedTime": started_time,
-            "EndedTime": time.time_ns() // 1_000_000,
+            "EndedTime": now(),
             "Actor": operator(),
             "Outcome": _OUTCOMES[self.status],
             "Accounts": self.accounts,

@@ -1,6 +1,5 @@
 """The snapshot: all facts about accounts. The order of the reads ensures that no fact is missing."""
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from pipelines.reconciliation.context import Context, one_line
 from pipelines.reconciliation.events import Events, is_before, read_events
 from pipelines.reconciliation.repeats import counted_twice, effective_events, repeated_identities
 from schemas import topics
+from services import clock
 from services.audit.comparison import Coverage
 from services.audit.extent import TopicExtent, extent_of
 from services.audit.facts import Source
@@ -93,7 +93,7 @@ def take_snapshot(
             found[source] = read()
         except (UnreadableError, PySparkException) as error:
             unreadable.append(one_line(error))
-    now = time.time_ns() // 1_000_000
+    now = clock.now()
     loyalty = extent_of(topics.LOYALTY, settings, now)
     # Several jobs use these rows. Without a copy each job would read and decode the topics again.
     entries = facts.with_event_ids(facts.entries(context, loyalty), context).persist(StorageLevel.DISK_ONLY)

@@ -6,7 +6,6 @@ the same time.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
+from services import clock
 from services.messaging.clients import bounded_consumer, replaced_if_lost
 from services.messaging.topic_reader import first_append_time, watermarks_of
 from services.settings import Settings
@@ -73,7 +73,7 @@ def read_until(client: Consumer, topics: Sequence[str], positions: Positions) ->
         positions: of the last committed micro-batch.
     """
     # The clock of a broker may be behind by TIMER_DELAY. So every record that is appended from now on has a later time.
-    now = time.time_ns() // 1_000_000 - TIMER_DELAY
+    now = clock.now() - TIMER_DELAY
     try:
         return min([now, *(time for topic in topics for time in _unread_times(client, topic, positions, now))])
     finally:

@@ -1,6 +1,5 @@
 """`loyalty keys`: the API keys in the compacted topic api-keys."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,6 +12,7 @@ from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
 from services.api_keys.topic import REST_DAYS, keep_key, publish_key, publish_keys, read_keys, write_key
 from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
+from services.clock import now
 from services.domain.formats import seconds_text
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
@@ -116,7 +116,7 @@ def revoke(
     if unknown := [key_id for key_id in key_ids if key_id not in keys]:
         stop(f"no key has the id {', '.join(unknown)}: nothing was revoked. `loyalty keys list` shows the ids", MISUSED)
     settings = read_settings()
-    revoked = [keys[key_id].revoked(_now()) for key_id in dict.fromkeys(key_ids)]
+    revoked = [keys[key_id].revoked(now()) for key_id in dict.fromkeys(key_ids)]
     with clear_errors(), audited("loyalty keys revoke", settings, keys=" ".join(key.key_id for key in revoked)):
         # All keys in one call, because its error message tells the user to repeat all of them.
         publish_keys(revoked, settings)
@@ -127,7 +127,7 @@ def revoke(
 def _new(name: str, scopes: list[Scope], stores: list[str], days: int) -> NewKey:
     if not name.strip() or len(name) > _LONGEST_NAME:
         stop(f"NAME must have 1 to {_LONGEST_NAME} characters and must not be blank", MISUSED)
-    return new_key(name, scopes, stores, _now(), timedelta(days=days) // timedelta(milliseconds=1))
+    return new_key(name, scopes, stores, now(), timedelta(days=days) // timedelta(milliseconds=1))
 
 
 def _write(made: NewKey, file: Path, settings: Settings) -> None:
@@ -156,14 +156,10 @@ def _readable_keys(settings: Settings) -> Iterator[None]:
             )
 
 
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _state(key: ApiKey) -> str:
     if key.revoked_time:
         return "revoked"
-    return "valid" if key.is_valid_at(_now()) else "expired"
+    return "valid" if key.is_valid_at(now()) else "expired"
 
 
 def _json(key: ApiKey) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from uuid import NAMESPACE_URL, uuid5
 import typer
 
 from schemas import topics
+from services import clock
 from services.audit_trail import audited, user_name
 from services.cli.output import MISUSED, AsJson, clear_errors, figures, progress, read_settings, report, stop
 from services.codecs.events import command_record
@@ -51,7 +52,7 @@ def import_balances(
     texts = name + reason + actor
     if texts.encode(errors="ignore").decode() != texts:
         stop("--name, --reason and --actor must be UTF-8, but one of them has other bytes: type it again", MISUSED)
-    settings, now = read_settings(), time.time_ns() // 1_000_000
+    settings, now = read_settings(), clock.now()
     with clear_errors():
         # The newest version, also if it waits: the first version takes effect some time after its publication.
         zone = load_programmes(settings).versions[-1].time_zone
@@ -109,7 +110,7 @@ def _send(commands: Iterable[tuple[str, Import]], count: int, settings: Settings
     topic = settings.name_of(topics.LOYALTY_COMMANDS)
     encode = encoder(topics.LOYALTY_COMMANDS, schema_ids(settings))
     producer = connected_producer(settings, "loyalty-import", [topic])
-    issued_time, number = time.time_ns() // 1_000_000, 0
+    issued_time, number = clock.now(), 0
     with progress(topic, count, quiet=quiet) as on_progress, Publisher(producer) as publisher:
         for number, (card, command) in enumerate(commands, start=1):
             headers = cloud_event(command.command_id, topics.LOYALTY_COMMANDS.value)

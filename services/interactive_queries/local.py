@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.interactive_queries.group import representative_topics
 from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import HeldPartition, InstanceReport

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.interactive_queries.group import GroupView, view_of
 from services.messaging import clients
 from services.settings import Settings

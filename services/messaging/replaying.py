@@ -1,11 +1,11 @@
 """Publishes the records of dead letters to their topics again."""
 
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable
 from datetime import timedelta
 
 from schemas import topics
+from services.clock import now
 from services.domain.validation import INVOICE_TOO_LARGE
 from services.messaging import headers
 from services.messaging.dead_letters import CLIENT_ID, DeadLetter, DeadLettersError, RecordPosition, deduplicated
@@ -27,7 +27,7 @@ def replayed_since(settings: Settings, *, older: bool) -> int:
     Args:
         older: leave out nothing.
     """
-    return 0 if older else time.time_ns() // 1_000_000 - settings.repeat_horizon // timedelta(milliseconds=1)
+    return 0 if older else now() - settings.repeat_horizon // timedelta(milliseconds=1)
 
 
 def topics_of(

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
+from services import clock
 from services.domain.formats import short_time_text
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging import clients, headers
@@ -180,7 +181,7 @@ def _await_visible(version: Version, settings: Settings) -> None:
 
 
 def _next(file: str, rules: Programme, before: Sequence[Version], effective_time: int | None, notice: int) -> Version:
-    now = _now()
+    now = clock.now()
     latest = before[-1].effective_time if before else 0
     if effective_time is None:
         # With a notice, use a full second, which is easy to read. Without a notice, the version decides at once, also
@@ -245,11 +246,7 @@ def _refuse_too_soon(version: Version, append_time: int, notice: int) -> None:
 
 def _earliest(notice: int) -> int:
     """The first full second at which a version that is published now can take effect."""
-    return -(-(_now() + notice + _PUBLICATION_TIME) // _SECOND) * _SECOND
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
+    return -(-(clock.now() + notice + _PUBLICATION_TIME) // _SECOND) * _SECOND
 
 
 def _has_no_events(settings: Settings) -> bool:

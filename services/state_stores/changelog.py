@@ -1,6 +1,5 @@
 """Asks the broker about changelogs: their origin, their offsets, and how long they keep records and tombstones."""
 
-import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds, now
 from services.messaging import clients
 from services.messaging.administration import learn_leaders, listed_offset
 from services.state_stores.assignment import ChangelogPartition
@@ -125,7 +124,7 @@ class EndOffsets:
             reason = "the broker does not report the end offsets of the changelogs"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))  # noqa: SLF001 - the code has no other name
         if not self._pending and partitions and boot_seconds() >= self._next_time:
-            self._asked_at, self._asked_time = boot_seconds(), time.time_ns() // 1_000_000
+            self._asked_at, self._asked_time = boot_seconds(), now()
             self._next_time = self._asked_at + _ASK_SECONDS
             self._unanswered_since = self._unanswered_since or self._asked_at
             latest, uncommitted = OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]

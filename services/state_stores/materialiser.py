@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from services import tracing
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.errors import UserError
 from services.messaging import clients
 from services.messaging.administration import require_partitions

@@ -8,6 +8,7 @@ from datetime import timedelta
 import structlog
 from confluent_kafka import murmur2
 
+from services.clock import now
 from services.settings import PARTITIONS
 from services.state_stores.changelog import Changelog
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StoredValues, StorePartition
@@ -165,7 +166,7 @@ def state_stores(definitions: Iterable[StoreDefinition], partitions: int = PARTI
 
 def why_incomplete(caught_up_time: int, tombstone_retention: timedelta) -> str | None:
     """Why a store may differ from its changelog (see ``Checkpoint`` and ``Changelog``); None if it cannot."""
-    age = timedelta(milliseconds=time.time_ns() // 1_000_000 - caught_up_time)
+    age = timedelta(milliseconds=now() - caught_up_time)
     complete = f"the store was last complete at {caught_up_time} ms"
     if age > _USABLE_SHARE_OF_RETENTION * tombstone_retention:
         return f"{complete}, and the changelog drops deletions after {int(tombstone_retention.total_seconds())} s"

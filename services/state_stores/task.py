@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import structlog
 
+from services import clock
 from services.messaging.avro import UndecodableError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.state_stores.contract import Checkpoint, StoredValues, StorePartition
@@ -125,7 +126,7 @@ class StoreTask:
         self._observe_freshness = observe_freshness
         self._next_expiry = 0.0
         self._expiry_start = b""
-        self.caught_up_time = _now()
+        self.caught_up_time = clock.now()
         # An end offset that the store has not reached yet, and the time of the request for it.
         self._end_ahead: tuple[int, int] | None = None
         self._last_batch: StoredValues = {}
@@ -178,7 +179,7 @@ class StoreTask:
             raise
         if position == progress.position:
             return ()
-        now = _now()
+        now = clock.now()
         self.store.apply(writes, self._checkpoint(position), known)
         if self.has_derived:
             self._last_batch = {**known, **writes}
@@ -284,7 +285,7 @@ class StoreTask:
         # Nobody reads the store before the restore ends, and the search would slow the restore down.
         if retention < 0 or not self.progress.restored or time.monotonic() < self._next_expiry:
             return
-        oldest = _now() - retention
+        oldest = clock.now() - retention
         page = self.store.scan(self._expiry_start, None, _EXPIRY_PAGE)
         expired = {key: None for key, stored in page if VersionedValue.unpack(stored).append_time < oldest}
         if expired:
@@ -305,7 +306,3 @@ class StoreTask:
             offset=record.offset,
             reason=reason,
         )
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

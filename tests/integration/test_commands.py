@@ -19,6 +19,7 @@ from api.client.errors import ProblemError
 from api.client.models import Balance
 from infra.local.broker import LocalBroker
 from schemas import topics
+from services import clock
 from services.codecs.records import mark_of
 from services.commands.identity import command_id, request_hash
 from services.commands.log import CommandLog
@@ -61,7 +62,7 @@ def start(settings: Settings, tmp_path: Path) -> Iterator[Callable[[str], ApiPro
 
 
 def earn(decider: KafkaLoyaltyQuery, points: str) -> None:
-    now = time.time_ns() // 1_000_000
+    now = clock.now()
     decider.process(CARD, Purchase(now, f"I-{now}", Decimal(points) * 50))
 
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from schemas import topics
 from services.cli import app
+from services.clock import now
 from services.messaging.avro import encoder
 from services.messaging.clients import consumer
 from services.programmes.file import ProgrammeError, parse_programme
@@ -32,10 +32,6 @@ FACTOR = Decimal("0.03")
 
 def file(factor: str) -> str:
     return f"loyalty-factor: {factor}\n"
-
-
-def now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def record(number: int, text: str, effective_time: int = 0) -> bytes:

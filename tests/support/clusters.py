@@ -20,7 +20,7 @@ from api.http.metrics import Metrics
 from api.operations import BrokerUnavailable, Operations
 from api.security.gate import Security
 from schemas.topics import LOYALTY_DECISIONS, Topic
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.commands.log import CommandLog
 from services.domain.programme import Programme
 from services.interactive_queries.group import GroupView, Member, view_of

@@ -1,7 +1,6 @@
 """Writes records to topics, and reads topics."""
 
 import contextlib
-import time
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from functools import lru_cache
@@ -10,6 +9,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Message, Producer, TopicPartition
 
 from schemas.topics import DEAD_LETTERS, LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
+from services.clock import now
 from services.codecs.events import command_record
 from services.domain.events import Command
 from services.messaging import clients, headers
@@ -47,8 +47,8 @@ def publish(settings: Settings, topic: Topic, records: Iterable[tuple[bytes | No
         client.produce(settings.name_of(topic), key=key, value=value)
         client.poll(0)
     assert 0 == client.flush(KAFKA_TIMEOUT_SECONDS)
-    stored = time.time_ns() // 1_000_000
-    while time.time_ns() // 1_000_000 == stored:
+    stored = now()
+    while now() == stored:
         pass
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from typing import Any, Self
@@ -11,6 +10,7 @@ import httpx
 from confluent_kafka import Message
 
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
+from services.clock import now
 from services.codecs.events import command_record, credit_record, decode_event
 from services.codecs.records import balance_record, decision_record, erased_decision_record
 from services.domain.account.model import AccountState, Outcome
@@ -113,7 +113,7 @@ class Scene:
 
     def take_mark(self, mark: Record) -> None:
         for instance in self.group.instances:
-            instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark, time.time_ns() // 1_000_000)
+            instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark, now())
 
     def take_command(self, command: Record) -> None:
         self.waiting.append(command)

@@ -5,7 +5,6 @@ import json
 import lzma
 import sqlite3
 import subprocess
-import time
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from confluent_kafka import TopicCollection
 
 from schemas.topics import LOYALTY_PROGRAMMES
+from services.clock import now
 from services.messaging.administration import create_topics
 from services.messaging.clients import admin, producer
 from services.settings import Settings
@@ -137,5 +137,5 @@ def _move_stores(state: Path, new_ids: dict[str, str]) -> None:
         store = RocksDbStorePartition(file.parent, rocksdb_options())
         if before := store.checkpoint:
             (origin,) = (before.origin.replace(old, new) for old, new in new_ids.items() if old in before.origin)
-            store.apply({}, replace(before, origin=origin, caught_up_time=time.time_ns() // 1_000_000))
+            store.apply({}, replace(before, origin=origin, caught_up_time=now()))
         store.close()

@@ -10,7 +10,7 @@ import httpx
 import orjson
 
 from schemas.topics import LOYALTY_BALANCES
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.messaging.avro import encoder
 from services.state_stores.definition import StoreDefinition
 from services.state_stores.task import ChangelogRecord, StoreTask

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from api.commands import preconditions, service
 from schemas.topics import LOYALTY_BALANCES
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds, now
 from services.commands.identity import request_hash
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
@@ -283,7 +283,7 @@ def test_a_new_account_that_no_balance_shows_yet_is_not_erased() -> None:
             task.progress.end_asked_at = boot_seconds() + 60
         write = instance.write
         instance.write = lambda *record: None if record[0] == LOYALTY_BALANCES else write(*record)  # type: ignore[method-assign]
-        scene.now = time.time_ns() // 1_000_000 - 3_600_000
+        scene.now = now() - 3_600_000
         body = {"points": "5.00", "reason": "goodwill", "actor": "clerk 7"}
         for _ in range(2):
             answer = await scene.ask("POST", f"/v1/customers/{CARD}/adjustments?timeout=0", body)

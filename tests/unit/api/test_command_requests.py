@@ -1,7 +1,6 @@
 """The validation of command requests, and its description in OpenAPI."""
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from fastapi.testclient import TestClient
 from schemathesis import GenerationMode
 
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS
+from services import clock
 from services.codecs.events import decode_event
 from services.codecs.records import balance_record, decision_record
 from services.domain.account.model import Account
@@ -179,7 +179,7 @@ def test_responses_match_the_openapi_document(path: str, method: str, mode: Gene
     account: dict[str, Account | None] = {}
 
     def decide(command: Record) -> None:
-        card, now = command["CustomerCardNo"], time.time_ns() // 1_000_000
+        card, now = command["CustomerCardNo"], clock.now()
         event = decode_event(now, encoder(LOYALTY_COMMANDS, IDS)(command))
         outcome = process(account.get(card), [event], Programmes(), card)
         account[card] = outcome.account

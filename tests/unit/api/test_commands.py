@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.domain.account.commands import MOST_RESERVATIONS
 from services.domain.account.lots import Terms
 from services.domain.account.model import EVENT_MEMORY, Account, Reservation

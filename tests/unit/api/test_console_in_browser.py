@@ -19,6 +19,7 @@ from api.http.server import server_of
 from api.operations import BrokerUnavailable, Operations
 from infra.local.ports import free_port
 from schemas.topics import LOYALTY_BALANCES
+from services import clock
 from services.api_keys.keys import Scope
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
@@ -516,7 +517,7 @@ def test_each_reader_has_a_line_in_the_chart_of_the_lag(chromium: Browser) -> No
 
 def test_every_dead_letter_can_be_replayed(chromium: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator replays hundreds of records of one reason page by page, without a click for each record."""
-    kafka, now = Kafka(), time.time_ns() // 1_000_000
+    kafka, now = Kafka(), clock.now()
     kafka.letters = [replace(LETTERS[0], position=RecordPosition(0, number), time=now) for number in range(3)]
     monkeypatch.setattr(operations.dead_letters, "DeadLetters", kafka.read)
     monkeypatch.setattr("api.console.operations._LETTERS_ON_A_PAGE", 2)

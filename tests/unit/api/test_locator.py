@@ -8,7 +8,7 @@ import pytest
 from api.routing.locator import Locator, Target
 from api.routing.problems import Rebalancing
 from schemas.topics import LOYALTY_BALANCES
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.interactive_queries.local import LocalInstance, ReplicaStatus
 from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
 from services.messaging.schema_ids import FolderSchemaIds

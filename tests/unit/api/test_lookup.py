@@ -9,7 +9,7 @@ from api.http.problems import TooManyConnections
 from api.routing.locator import Target
 from api.routing.peer_messages import PeerRequest, PeerResponse, PeerTimeoutError
 from api.routing.report_collector import ReportCollector
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.state_stores.catalogue import PROGRAMMES
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from schemas.topics import LOYALTY_BALANCES
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from tests.support.builders import balance, problem_type
 from tests.support.clusters import Callers
 from tests.unit.api.three_instances import (

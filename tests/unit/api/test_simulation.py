@@ -1,7 +1,6 @@
 """POST /v1/simulate: the points that the published programme would give for a basket."""
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +10,11 @@ from fastapi.testclient import TestClient
 from api import current_programme
 from api.routers import simulation
 from schemas.topics import LOYALTY_PROGRAMMES
+from services.clock import now
 from tests.support.builders import balance, problem_type
 from tests.support.clusters import Instance, damage
 
-NOW = time.time_ns() // 1_000_000
+NOW = now()
 PROGRAMME = """
 loyalty-factor: 0.02
 tier-period: year

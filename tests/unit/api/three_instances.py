@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import httpx
 
-from services.boot_clock import boot_seconds
+from services.clock import boot_seconds
 from services.interactive_queries.group import GroupView
 from services.state_stores import catalogue
 from services.state_stores.store import StateStore

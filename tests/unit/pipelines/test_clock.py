@@ -25,7 +25,7 @@ BEFORE = WHOLE - INTERVAL
 @pytest.fixture(autouse=True)
 def _machine_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock.time, "time", lambda: NOW / 1000)
-    monkeypatch.setattr(read_progress.time, "time_ns", lambda: NOW * 1_000_000)
+    monkeypatch.setattr("services.clock.now", lambda: NOW)
 
 
 def next_offset(start: dict[str, int], answer: int, *, available_now: bool = False) -> dict[str, int]:

@@ -6,12 +6,13 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from schemas import topics
+from services.clock import now
 from services.domain.formats import LAST_TIME
 from services.domain.programme import DAY, Programme
 from services.messaging.publishing import PublishError
 from services.programmes import topic
 from services.programmes.file import ProgrammeError, parse_programme
-from services.programmes.topic import UncertainPublicationError, Version, _next, _now, publish_programme
+from services.programmes.topic import UncertainPublicationError, Version, _next, publish_programme
 from services.settings import Settings
 from tests.support.mock_kafka import refuse_next, requests_to
 
@@ -68,7 +69,7 @@ def test_no_version_takes_effect_after_more_than_400_days(time: int, text: str) 
 
 def test_a_version_can_be_planned_a_year_ahead() -> None:
     """Beyond 400 days, a time is most probably a typing error."""
-    days = {number: _now() + number * DAY for number in (399, 401)}
+    days = {number: now() + number * DAY for number in (399, 401)}
 
     assert days[399] == _next(FILE, Programme(), [], effective_time=days[399], notice=0).effective_time
     with pytest.raises(ProgrammeError, match="is more than 400 days ahead"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from services.clock import now
 from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
 from services.state_stores.changelog import Changelog
@@ -27,7 +28,7 @@ def damaged_store(directory: Path) -> RocksDbStorePartition:
     """An open store with one damaged block."""
     store = RocksDbStorePartition(directory, rocksdb_options())
     body = bytes(range(256))  # random data, which do not compress, so that the file has many blocks
-    checkpoint = Checkpoint(ORIGIN, 7, time.time_ns() // 1_000_000)
+    checkpoint = Checkpoint(ORIGIN, 7, now())
     store.apply({key: VersionedValue(1, 7, 0, body + key).pack() for key in KEYS}, checkpoint)
     store._db.flush()
     store.close()

@@ -1,7 +1,6 @@
 """The thread of the materialiser: the errors after which it tries again, and the one that ends it."""
 
 import threading
-import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +12,7 @@ import stamina
 from confluent_kafka import TopicPartition
 
 from schemas.topics import LOYALTY_BALANCES
+from services.clock import now
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
 from services.settings import Settings
@@ -186,7 +186,7 @@ def test_a_full_disk_serves_reads_and_continues_after_space_is_free(monkeypatch:
     """No other instance can take over, because it has the same disk. The report gives the reason."""
     partition, store = SmallDisk(), StateStore(DEFINITION)
     partition.is_full = False
-    partition.apply({b"C0": b"x"}, Checkpoint(DEFINITION.origin("here"), 0, time.time_ns() // 1_000_000))
+    partition.apply({b"C0": b"x"}, Checkpoint(DEFINITION.origin("here"), 0, now()))
     partition.is_full = True
     with running(store, monkeypatch, lambda *_: partition, _FULL_SECONDS=0.0) as materialiser:
         wait_for("three failures", lambda: partition.failures > 2)

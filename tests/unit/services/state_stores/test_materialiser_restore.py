@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from services.clock import now
 from services.messaging.log_reader import Batch
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
 from services.state_stores.definition import VersionedValue
@@ -103,7 +104,7 @@ def test_a_value_stays_as_long_as_the_topic_keeps_records_now(
     scene = Scene(MemoryStorePartition())
     scene.take(0)
     task = scene.store.tasks[0]
-    value = VersionedValue(1, 0, time.time_ns() // 1_000_000 - 21 * DAY, b"{}")
+    value = VersionedValue(1, 0, now() - 21 * DAY, b"{}")
     task.store.apply({b"C1": value.pack()}, Checkpoint(task.origin, 1, task.caught_up_time))
     scene.describes(monkeypatch, "here", days * DAY)
     scene.materialiser._next_description_time = 0.0

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from services import clock
 from services.errors import UserError
 from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
@@ -309,7 +310,7 @@ def test_a_store_of_an_older_format_is_rebuilt(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path)
     store = StateStore(catalogue.stores(FolderSchemaIds())[0])
     old = RocksDbStorePartition(tmp_path / store.definition.name / "0", rocksdb_options())
-    now = time.time_ns() // 1_000_000
+    now = clock.now()
     entry = struct.pack(">qqq", 3, 5, now) + b'{"CustomerCardNo":"A"}'
     old.apply({b"A": entry}, Checkpoint("format 1 of topic x", 6, now))
     old.close()
