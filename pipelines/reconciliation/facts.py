@@ -68,11 +68,11 @@ def entries(context: Context, extent: TopicExtent) -> DataFrame:
 def with_event_ids(entries: DataFrame, context: Context) -> DataFrame:
     """Add ``event_id`` (null if a timer made the entry), ``entry_time`` and ``is_readable`` to entries as facts."""
     entry = F.col("entry")
-    kind, event, invoice = (entry.getField(name) for name in ("Kind", "EventID", "InvoiceNumber"))
-    is_readable = entry.isNotNull() & kind.isin([str(each) for each in Kind])
-    event_id = F.when(kind != Kind.LAPSED, F.coalesce(F.nullif(event, F.lit("")), F.nullif(invoice, F.lit(""))))
+    kind = entry.getField("Kind")
+    points = F.array(*(entry.getField(f"{part}LoyaltyPoints") for part in ("Available", "Pending", "Reserved")))
+    is_readable = kind.isin([str(each) for each in Kind]) & F.forall(points, lambda each: each.isNotNull())
     columns = {
-        "event_id": event_id,
+        "event_id": F.when(kind != Kind.LAPSED, F.nullif(entry.getField("EventID"), F.lit(""))),
         "entry_time": entry.getField("UpdatedTime"),
         "is_readable": is_readable & (F.col("card") == entry.getField("CustomerCardNo")),
     }

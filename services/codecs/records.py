@@ -51,25 +51,20 @@ def notification_record(card: str, entry: Entry, points: PointsValue = to_points
 
 
 def entry_from_notification(notification: Record) -> Entry:
-    """Returns the entry of a Notification.
-
-    Notifications from before November 2026 are for purchases only: the event is the invoice, and no points are pending.
-    """
-    total = to_hundredths(notification["TotalLoyaltyPoints"])
-    available = notification["AvailableLoyaltyPoints"]
+    """Returns the entry of a Notification in which no points are null."""
     return Entry(
         sequence=notification["Sequence"],
         opened_time=notification["OpenedTime"],
         kind=Kind(notification["Kind"]),
         points=to_hundredths(notification["EarnedLoyaltyPoints"]),
-        total=total,
-        available=total if available is None else to_hundredths(available),
-        pending=to_hundredths(notification["PendingLoyaltyPoints"] or Decimal(0)),
-        reserved=to_hundredths(notification["ReservedLoyaltyPoints"] or Decimal(0)),
+        total=to_hundredths(notification["TotalLoyaltyPoints"]),
+        available=to_hundredths(notification["AvailableLoyaltyPoints"]),
+        pending=to_hundredths(notification["PendingLoyaltyPoints"]),
+        reserved=to_hundredths(notification["ReservedLoyaltyPoints"]),
         time=notification["UpdatedTime"],
         programme_version=notification["ProgrammeVersion"],
         tier=notification["Tier"],
-        event_id=notification["EventID"] or notification["InvoiceNumber"],
+        event_id=notification["EventID"],
         invoice_number=notification["InvoiceNumber"],
         total_amount=Decimal(repr(notification["TotalAmount"])),
         expires_time=notification["ExpiresTime"],

@@ -44,7 +44,9 @@ def entry_of(notification: Record, key: bytes | None) -> CardEntry:
     if notification["Kind"] not in tuple(Kind):
         raise UndecodableError("this version does not know the Kind")
     for name in _POINTS:
-        if abs((notification[name] or 0) * 100) > _LARGEST:
+        if notification[name] is None:
+            raise UndecodableError(f"{name} is null")
+        if abs(notification[name] * 100) > _LARGEST:
             raise UndecodableError("points of more than 64 bits")
     return CardEntry(card, entry_from_notification(notification))
 

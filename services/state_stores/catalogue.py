@@ -99,19 +99,15 @@ def balance_body(balance: Record) -> bytes:
     Points are strings with two decimal places, because a JSON number becomes an inexact binary fraction in most
     clients. Times are ISO 8601 in UTC. Raises UndecodableError for a time outside of the years 1 to 9999.
     """
-    available = balance["AvailableLoyaltyPoints"]
-    if available is None:
-        # The record is older than pending and reserved points, so all points are available.
-        available = balance["TotalLoyaltyPoints"]
     body = {
         "CustomerCardNo": balance["CustomerCardNo"],
         "TotalLoyaltyPoints": _points(balance["TotalLoyaltyPoints"]),
-        "AvailableLoyaltyPoints": _points(available),
+        "AvailableLoyaltyPoints": _points(balance["AvailableLoyaltyPoints"]),
         "PendingLoyaltyPoints": _points(balance["PendingLoyaltyPoints"]),
         "ReservedLoyaltyPoints": _points(balance["ReservedLoyaltyPoints"]),
         "Tier": balance["Tier"] or None,
         "NextExpiryTime": _time_or_none(balance["NextExpiryTime"] or 0),
-        "NextExpiryPoints": _points_or_none(balance["NextExpiryPoints"]),
+        "NextExpiryPoints": _points(balance["NextExpiryPoints"]),
         "Blocked": balance["Blocked"],
         "MovedTo": balance["MovedTo"] or None,
         "Sequence": balance["Sequence"],
@@ -128,12 +124,12 @@ def decision_body(decision: Record) -> bytes:
         "Status": decision["Status"],
         "Kind": decision["Kind"],
         "CustomerCardNo": decision["CustomerCardNo"] or None,
-        "Points": _points_or_none(decision["Points"]),
+        "Points": _points(decision["Points"]),
         "RedemptionID": decision["RedemptionID"] or None,
         "Reason": decision["Reason"] or None,
         "ExpiresTime": _time_or_none(decision["ExpiresTime"]),
-        "TotalLoyaltyPoints": _points_or_none(decision["TotalLoyaltyPoints"]),
-        "AvailableLoyaltyPoints": _points_or_none(decision["AvailableLoyaltyPoints"]),
+        "TotalLoyaltyPoints": _points(decision["TotalLoyaltyPoints"]),
+        "AvailableLoyaltyPoints": _points(decision["AvailableLoyaltyPoints"]),
         "AccountSequence": decision["AccountSequence"] or None,
         "OpenedTime": _time_or_none(decision["OpenedTime"]),
         "UpdatedTime": _time_or_none(decision["UpdatedTime"]),
@@ -169,12 +165,7 @@ def _programme_body(programme: Record) -> bytes:
     return orjson.dumps({**programme, **times}, option=orjson.OPT_UTC_Z)
 
 
-def _points(points: Decimal | str | None) -> str:
-    # fastavro returns None for a decimal that an older writer left at its default, which is zero.
-    return "0.00" if points is None else str(points)
-
-
-def _points_or_none(points: Decimal | str | None) -> str | None:
+def _points(points: Decimal | str | None) -> str | None:
     return None if points is None else str(points)
 
 

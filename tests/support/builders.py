@@ -109,13 +109,20 @@ def notification(card: str, of: Entry) -> dict[str, Any]:
     }
 
 
+def available_points(points: str) -> dict[str, Decimal]:
+    """The points in the record of a balance that has no pending and no reserved points."""
+    total, none = Decimal(points), Decimal(0)
+    parts = {"AvailableLoyaltyPoints": total, "PendingLoyaltyPoints": none, "ReservedLoyaltyPoints": none}
+    return {"TotalLoyaltyPoints": total, **parts}
+
+
 def balance(card: str, points: str, sequence: int = 1) -> StoreRecord:
     record = {"CustomerCardNo": card, "Sequence": sequence, "UpdatedTime": NOON}
-    return LOYALTY_BALANCES, card, {**record, "TotalLoyaltyPoints": Decimal(points)}
+    return LOYALTY_BALANCES, card, record | available_points(points)
 
 
 def plain_balance(card: str, points: str, sequence: int, updated: str) -> dict[str, Any]:
-    """The JSON of a balance whose record has no account fields: all points are available."""
+    """The JSON of a balance of ``available_points`` without further fields."""
     return {
         "CustomerCardNo": card,
         "TotalLoyaltyPoints": points,

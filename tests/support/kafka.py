@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +15,7 @@ from services.messaging import clients, headers
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
-from tests.support.builders import IDS
+from tests.support.builders import IDS, available_points
 
 NOBODY = "127.0.0.1:1"
 """An address at which no broker answers."""
@@ -152,7 +151,7 @@ class BalanceWriter:
     def balance(self, card: str, points: str, sequence: int, updated: int = 1_700_000_000_000) -> None:
         record = {
             "CustomerCardNo": card,
-            "TotalLoyaltyPoints": Decimal(points),
+            **available_points(points),
             "Sequence": sequence,
             "UpdatedTime": updated,
         }

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
 
 import pytest
 from fastapi.testclient import TestClient
@@ -18,7 +17,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
-from tests.support.builders import IDS
+from tests.support.builders import IDS, available_points
 from tests.support.clusters import FakeCommandLog, alone, app_of
 
 
@@ -61,7 +60,7 @@ class TestFeed:
         task = self.store.tasks[self.store.partition_of(key)]
         balance = {
             "CustomerCardNo": card,
-            "TotalLoyaltyPoints": Decimal(points),
+            **available_points(points),
             "Sequence": sequence,
             "UpdatedTime": 1_700_000_000_000,
         }

@@ -35,13 +35,6 @@ def test_an_entry_comes_back_as_it_was(given: Any) -> None:
     assert CardEntry("A", given) == entry_of(notification("A", given), b"A")
 
 
-def test_a_record_without_available_points_has_all_points_available() -> None:
-    """A record from before November 2026 has a total only. Its invoice number is the event id."""
-    old = notification("A", entry(2)) | {"EventID": "", "AvailableLoyaltyPoints": None}
-    old |= {"PendingLoyaltyPoints": None, "ReservedLoyaltyPoints": None}
-    assert CardEntry("A", entry(2)) == entry_of(old, b"A")
-
-
 @pytest.mark.parametrize(
     ("change", "key", "reason"),
     [
@@ -52,6 +45,7 @@ def test_a_record_without_available_points_has_all_points_available() -> None:
         ({"TotalAmount": float("nan")}, b"A", "TotalAmount"),
         ({"Kind": "invented"}, b"A", "Kind"),
         ({"TotalLoyaltyPoints": Decimal("1e17")}, b"A", "points"),
+        ({"AvailableLoyaltyPoints": None}, b"A", "AvailableLoyaltyPoints is null"),
     ],
 )
 def test_a_record_that_is_no_entry_has_a_reason(change: dict[str, Any], key: bytes | None, reason: str) -> None:

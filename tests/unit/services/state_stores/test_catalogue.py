@@ -152,23 +152,19 @@ def test_a_balance_shows_all_its_parts() -> None:
     }
 
 
-def test_a_balance_of_the_old_schema_is_still_read() -> None:
-    """Schema id 5 gives only a total. So all points are available, none are pending or reserved, and the account is the
-    oldest.
-    """
-    old = {name: BALANCE[name] for name in ("CustomerCardNo", "TotalLoyaltyPoints", "Sequence", "UpdatedTime")}
+def test_a_balance_of_release_0_1_has_unknown_parts() -> None:
+    """Schema id 11 has no next expiry, no block and no new card."""
+    writer = json.loads(schemas.schema_text("history/Balance-2.avsc"))
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, json.loads(schemas.schema_text("history/Balance-1.avsc")), old)
+    fastavro.schemaless_writer(body, writer, {field["name"]: BALANCE[field["name"]] for field in writer["fields"]})
 
-    shown = TABLE["customer-balances"].view(b"4711", header(5) + body.getvalue())
+    found = orjson.loads(TABLE["customer-balances"].view(b"4711", header(11) + body.getvalue()).body)
 
-    assert (4, 0) == (shown.sequence, shown.opened_time)
-    found = orjson.loads(shown.body)
-    assert ("30.00", "30.00", "0.00", "0.00") == tuple(
+    assert ("30.00", "-2.50", "20.00", "12.50") == tuple(
         found[f"{kind}LoyaltyPoints"] for kind in ("Total", "Available", "Pending", "Reserved")
     )
-    unknown = ("Tier", "OpenedTime", "NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
-    assert [None] * 6 == [found[name] for name in unknown]
+    unknown = ("NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
+    assert [None] * 4 == [found[name] for name in unknown]
 
 
 def test_a_decision_is_ready_to_send() -> None:

@@ -1,7 +1,6 @@
 """How a task applies changelog records to a store."""
 
 import random
-from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -15,7 +14,7 @@ from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
-from tests.support.builders import IDS, plain_balance
+from tests.support.builders import IDS, available_points, plain_balance
 
 DEFINITION = catalogue.stores(IDS)[0]
 ENCODE = encoder(LOYALTY_BALANCES, IDS)
@@ -25,7 +24,7 @@ def value(card: str, sequence: int, points: str = "1.00", updated: int = 1_700_0
     return ENCODE(
         {
             "CustomerCardNo": card,
-            "TotalLoyaltyPoints": Decimal(points),
+            **available_points(points),
             "Sequence": sequence,
             "UpdatedTime": updated,
             "OpenedTime": opened,
