@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError, read_json
-from schemas.topics import POS_INVOICES, Topic
+from schemas.topics import Topic
 from services.messaging.avro import same_schema
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
@@ -34,13 +34,10 @@ class LearnedIds:
     ) -> None:
         """Raises CheckpointMismatchError if an id is gone or has another schema."""
         self._files, self._before = Files(spark, checkpoint), read_json(spark, checkpoint, _FILE)
-        before = self._before
-        if isinstance(before, list):  # a checkpoint of a pre-release: only the numbers of pos-invoices
-            before = {POS_INVOICES.name: {str(each): ids.known(POS_INVOICES).get(each, "") for each in before}}
         self._now: dict[str, Any] = {}
         self.new: dict[Topic, list[int]] = {}
         for topic in topics:
-            earlier, known = before.get(topic.name, {}), ids.known(topic)
+            earlier, known = self._before.get(topic.name, {}), ids.known(topic)
             now = self._now[topic.name] = {str(each): text for each, text in known.items()}
             if lost := [each for each in earlier if each not in now or not same_schema(earlier[each], now[each])]:
                 raise CheckpointMismatchError(
