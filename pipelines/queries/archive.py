@@ -39,9 +39,6 @@ from services.start_up import local_folder
 
 log = structlog.get_logger()
 
-PSEUDONYM_KEY = "pseudonym_key"
-"""The value of the manifest with the id of the key."""
-
 _POSITION = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
 """The columns with the position of an event's record. They also identify the rows in archives of release 0.1."""
 
@@ -218,7 +215,7 @@ ARCHIVE = Query(
         "start the pipeline: only the archive then lacks these records"
     ),
     # Under another key the same card would get another pseudonym.
-    fixed=lambda settings: {PSEUDONYM_KEY: _key_id(settings)},
+    fixed=lambda settings: {"pseudonym_key": _key_id(settings)},
     check=lambda spark, _ids, _checkpoint, settings, is_new: check_origin(spark, settings, is_new=is_new),
     learn=_archive_skipped,
 )

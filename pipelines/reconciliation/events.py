@@ -8,12 +8,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines.accounts.events import command_events, events_with_duplicates, invoice_events
-from pipelines.checkpoints import manifest
 from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses
 from pipelines.columns.decoding import decode_avro
 from pipelines.columns.returns import names_original
-from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY, check_origin
+from pipelines.queries.archive import ARCHIVE, check_origin
 from pipelines.reconciliation.context import Context
 from pipelines.sources.kafka import read_batch
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
@@ -74,7 +73,6 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
     lost: list[LostRecords] = []
     if archive:
         checkpoint = ARCHIVE.checkpoint(settings)
-        _check_key(context, checkpoint)
         check_origin(context.spark, settings)
         where = "neither in the topic nor in the archive"
         reader = CheckpointReader(context.spark, checkpoint)
@@ -91,16 +89,6 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
         if time
     ] + [f"the archive can lack {lost_records}" for lost_records in lost]
     return Events(records, extents, max(incomplete_before.values()), notes, lost)
-
-
-def _check_key(context: Context, checkpoint: str) -> None:
-    """Raise SettingsError if the archive has pseudonyms of another key."""
-    key = manifest.read(context.spark, checkpoint).get(PSEUDONYM_KEY, context.pseudonyms.key_id)
-    if key != context.pseudonyms.key_id:
-        raise SettingsError(
-            f"{context.settings.archive_dir} has pseudonyms of another key than "
-            f"{context.settings.pseudonym_key_file}: set LOYALTY_PSEUDONYM_KEY_FILE to the key of the archive"
-        )
 
 
 def read_topic(context: Context, extent: TopicExtent) -> DataFrame:

@@ -24,7 +24,7 @@ from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Block, Capture, Erase, Merge, Replace, Reserve, Transfer
 from services.domain.programme import DAY
-from services.errors import SettingsError, UserError
+from services.errors import UserError
 from services.messaging.administration import create_topics
 from services.messaging.clients import admin
 from services.programmes.file import ProgrammeError
@@ -313,7 +313,7 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
     tuesday = settings.model_copy(update={"pseudonym_key_file": tmp_path / "tuesday.key"})
     with pytest.raises(CheckpointMismatchError, match="pseudonyms of another key"):
         run_to_the_end(spark, tuesday, ARCHIVE)
-    with pytest.raises(SettingsError, match="LOYALTY_PSEUDONYM_KEY_FILE"):
+    with pytest.raises(CheckpointMismatchError, match="LOYALTY_PSEUDONYM_KEY_FILE"):
         rebuild(reconciliation_context(spark, tuesday), archive=True, without_ledger=True)
 
 
