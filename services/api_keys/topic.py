@@ -21,11 +21,6 @@ REST_DAYS = 30
 """``keep_key`` replaces a key that is valid for fewer days."""
 
 
-def publish_key(key: ApiKey, settings: Settings) -> None:
-    """Publish the current state of a key. Raises PublishError if the broker does not acknowledge it."""
-    publish_keys([key], settings)
-
-
 def publish_keys(keys: Sequence[ApiKey], settings: Settings) -> None:
     """Publish the current states of keys. Raises PublishError if the broker does not acknowledge all of them."""
     topic = settings.name_of(topics.API_KEYS)
@@ -54,7 +49,7 @@ def write_key(made: NewKey, file: Path, settings: Settings) -> None:
     # Write the file first. If the write failed after the publication, the topic would have a key that nobody knows.
     if not create(file, f"{made.text}\n".encode()):
         raise FileExistsError(errno.EEXIST, "exists already: delete it or choose another file", str(file))
-    publish_key(made.key, settings)
+    publish_keys([made.key], settings)
 
 
 def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
@@ -64,7 +59,7 @@ def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
     or is revoked.
 
     Raises FileExistsError for a file without a key, and does not change this file. Raises other OSErrors, and the
-    errors of ``read_keys`` and ``publish_key``.
+    errors of ``read_keys`` and ``publish_keys``.
     """
     if file.exists():
         text = file.read_text(encoding="ascii", errors="replace").strip()

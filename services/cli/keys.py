@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
-from services.api_keys.topic import REST_DAYS, keep_key, publish_key, publish_keys, read_keys, write_key
+from services.api_keys.topic import REST_DAYS, keep_key, publish_keys, read_keys, write_key
 from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.clock import now
@@ -50,7 +50,7 @@ def create(
         if file:
             _write(made, file, settings)
         else:
-            publish_key(made.key, settings)
+            publish_keys([made.key], settings)
         report(
             {**_json(made.key), "key": None if file else made.text},
             f"{made.key.key_id} expires {seconds_text(made.key.expires_time)}",

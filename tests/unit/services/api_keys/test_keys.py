@@ -93,7 +93,7 @@ def test_wrong_input_is_refused_before_a_broker_is_asked(tmp_path: Path):
 def test_the_file_of_a_key_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Only its owner can read the file, and the key is not printed."""
     published: list[ApiKey] = []
-    monkeypatch.setattr("services.api_keys.topic.publish_key", lambda key, _: published.append(key))
+    monkeypatch.setattr("services.api_keys.topic.publish_keys", lambda keys, _: published.extend(keys))
     file = tmp_path / "key"
 
     result = loyalty("create", "till", "--scope", "operate", "--store", "STR1", "--days", "2", "--file", str(file))
@@ -123,7 +123,7 @@ def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pyt
     """
     topic: dict[str, ApiKey] = {}
     monkeypatch.setattr("services.api_keys.topic.read_keys", lambda _: topic)
-    monkeypatch.setattr("services.api_keys.topic.publish_key", lambda key, _: topic.update({key.key_id: key}))
+    monkeypatch.setattr("services.api_keys.topic.publish_keys", lambda keys, _: topic.update({keys[0].key_id: keys[0]}))
     file = tmp_path / "new folder" / "key"
 
     def ensure(scope: str = "operate") -> str:
@@ -164,7 +164,7 @@ def test_the_old_key_stays_if_the_new_one_cannot_be_published(tmp_path: Path, mo
     """Otherwise the file would have a key that no instance knows. The next run succeeds."""
     topic: dict[str, ApiKey] = {}
     monkeypatch.setattr("services.api_keys.topic.read_keys", lambda _: topic)
-    monkeypatch.setattr("services.api_keys.topic.publish_key", lambda key, _: topic.update({key.key_id: key}))
+    monkeypatch.setattr("services.api_keys.topic.publish_keys", lambda keys, _: topic.update({keys[0].key_id: keys[0]}))
     file = tmp_path / "key"
     ensure = ("ensure", "operator", str(file), "--scope", "operate")
     loyalty(*ensure)
@@ -176,7 +176,7 @@ def test_the_old_key_stays_if_the_new_one_cannot_be_published(tmp_path: Path, mo
         raise PublishError("no broker")
 
     with monkeypatch.context() as broken:
-        broken.setattr("services.api_keys.topic.publish_key", fail)
+        broken.setattr("services.api_keys.topic.publish_keys", fail)
         assert 1 == loyalty(*ensure).exit_code
     assert first == file.read_text()
     assert 0 == loyalty(*ensure).exit_code
@@ -186,7 +186,7 @@ def test_the_old_key_stays_if_the_new_one_cannot_be_published(tmp_path: Path, mo
 
 def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An empty file would block each later start, because it has no key."""
-    monkeypatch.setattr("services.api_keys.topic.publish_key", lambda *_: None)
+    monkeypatch.setattr("services.api_keys.topic.publish_keys", lambda *_: None)
     ensure = ("ensure", "operator", str(tmp_path / "key"), "--scope", "operate")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
