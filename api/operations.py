@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from api.http.problems import NotFound, Problem, Unavailable, Unprocessable
 from services.audit import runs
 from services.messaging import dead_letters, replaying
-from services.messaging.avro import Record, UndecodableError
+from services.messaging.avro import Record
 from services.messaging.dead_letters import (
     Age,
     DeadLetter,
@@ -29,6 +29,7 @@ from services.messaging.dead_letters import (
 )
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
+from services.messaging.topic_reader import UndecodableRecordError
 from services.programmes.topic import UncertainPublicationError, Version, publish_programme
 from services.settings import Settings
 from services.status import ApiState, default_urls, status_of
@@ -233,7 +234,7 @@ class Operations:
                 raise PublicationUncertain(reason=str(error)) from error
 
 
-_ERRORS = (DeadLettersError, PublishError, KafkaException, SchemaRegistryUnavailableError, UndecodableError)
+_ERRORS = (DeadLettersError, PublishError, KafkaException, SchemaRegistryUnavailableError, UndecodableRecordError)
 
 
 @contextmanager

@@ -19,12 +19,12 @@ from confluent_kafka import KafkaError
 
 from schemas.topics import AUDIT_TRAIL
 from services.clock import now
-from services.messaging.avro import Record, decoder, encoder
+from services.messaging.avro import Record, encoder
 from services.messaging.headers import cloud_event
 from services.messaging.publishing import PublishError, connected_producer, publish
 from services.messaging.resending import ResendingProducer
 from services.messaging.schema_ids import schema_ids
-from services.messaging.topic_reader import values_of
+from services.messaging.topic_reader import decoded
 from services.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -225,6 +225,5 @@ def user_name() -> str:
 
 
 def read_trail(settings: Settings) -> Iterator[Record]:
-    """The records that the topic has now, partition by partition. Raises PublishError and UndecodableError."""
-    decode = decoder(AUDIT_TRAIL, schema_ids(settings))
-    return map(decode, values_of(settings, settings.name_of(AUDIT_TRAIL), CLIENT_ID))
+    """The records that the topic has now, partition by partition. Raises the errors of ``decoded``."""
+    return decoded(settings, AUDIT_TRAIL, CLIENT_ID)

@@ -8,10 +8,10 @@ from pathlib import Path
 from schemas import topics
 from services.api_keys.keys import ApiKey, NewKey, key_id_of
 from services.messaging import publishing
-from services.messaging.avro import decoder, encoder
+from services.messaging.avro import encoder
 from services.messaging.publishing import connected_producer
 from services.messaging.schema_ids import schema_ids
-from services.messaging.topic_reader import values_of
+from services.messaging.topic_reader import decoded
 from services.secret_files import create
 from services.settings import Settings
 
@@ -32,11 +32,9 @@ def publish_keys(keys: Sequence[ApiKey], settings: Settings) -> None:
 def read_keys(settings: Settings) -> dict[str, ApiKey]:
     """All keys by id, in the order in which they were made.
 
-    Raises PublishError if no broker answers or the topic does not exist, and UndecodableError for a damaged record.
+    Raises the errors of ``decoded``.
     """
-    topic = settings.name_of(topics.API_KEYS)
-    decode = decoder(topics.API_KEYS, schema_ids(settings))
-    keys = [ApiKey.from_record(decode(value)) for value in values_of(settings, topic, CLIENT_ID) if value]
+    keys = map(ApiKey.from_record, decoded(settings, topics.API_KEYS, CLIENT_ID))
     latest = {key.key_id: key for key in keys}
     return dict(sorted(latest.items(), key=lambda each: each[1].created_time))
 

@@ -2,10 +2,10 @@
 
 from schemas.topics import AUDIT_RUNS
 from services.messaging import headers
-from services.messaging.avro import Record, decoder, encoder
+from services.messaging.avro import Record, encoder
 from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import schema_ids
-from services.messaging.topic_reader import values_of
+from services.messaging.topic_reader import decoded
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-audit-runs"
@@ -21,10 +21,5 @@ def publish_run(run: Record, settings: Settings) -> None:
 
 
 def read_runs(settings: Settings) -> list[Record]:
-    """All runs that the topic has, the newest first.
-
-    Raises PublishError and UndecodableError.
-    """
-    decode = decoder(AUDIT_RUNS, schema_ids(settings))
-    runs = [decode(value) for value in values_of(settings, settings.name_of(AUDIT_RUNS), CLIENT_ID)]
-    return sorted(runs, key=lambda run: run["EndedTime"], reverse=True)
+    """All runs that the topic has, the newest first. Raises the errors of ``decoded``."""
+    return sorted(decoded(settings, AUDIT_RUNS, CLIENT_ID), key=lambda run: run["EndedTime"], reverse=True)

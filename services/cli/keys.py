@@ -1,7 +1,5 @@
 """`loyalty keys`: the API keys in the compacted topic api-keys."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +12,6 @@ from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.clock import now
 from services.domain.formats import seconds_text
-from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
@@ -80,7 +77,7 @@ def ensure(
     A key that is limited to shops is replaced, too. The old key stays valid until it expires or you revoke it.
     """
     made, settings = _new(name, scope, [], days), read_settings()
-    with _readable_keys(settings), audited("loyalty keys ensure", settings) as details:
+    with clear_errors(), audited("loyalty keys ensure", settings) as details:
         key = keep_key(made, file, settings)
         details["key"] = key.key_id
     report(_json(key), f"{key.key_id} in {file} expires {seconds_text(key.expires_time)}", as_json=as_json)
@@ -140,20 +137,8 @@ def _write(made: NewKey, file: Path, settings: Settings) -> None:
 
 def _read() -> dict[str, ApiKey]:
     settings = read_settings()
-    with _readable_keys(settings):
-        return read_keys(settings)
-
-
-@contextmanager
-def _readable_keys(settings: Settings) -> Iterator[None]:
     with clear_errors():
-        try:
-            yield
-        except UndecodableError as error:
-            stop(
-                f"the topic {settings.topic_prefix}api-keys has a record that is no API key: {error}. Use the newest "
-                "release, or find out who else writes to the topic"
-            )
+        return read_keys(settings)
 
 
 def _state(key: ApiKey) -> str:

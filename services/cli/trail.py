@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from services.audit_trail import details_of, read_trail
-from services.cli.output import AsJson, clear_errors, read_settings, report, stop, table
+from services.cli.output import AsJson, clear_errors, read_settings, report, table
 from services.domain.formats import seconds_text
-from services.messaging.avro import Record, UndecodableError
+from services.messaging.avro import Record
 
 
 def trail(
@@ -25,13 +25,7 @@ def trail(
         return actor in (None, record["Actor"]) and customer in (None, record["Customer"])
 
     with clear_errors():
-        try:
-            found = heapq.nlargest(limit, filter(is_wanted, read_trail(settings)), key=lambda each: each["ActionTime"])
-        except UndecodableError as error:
-            stop(
-                f"the topic {settings.topic_prefix}audit-trail has a record that cannot be decoded: {error}. Use the "
-                "newest release, or find out who else writes to the topic"
-            )
+        found = heapq.nlargest(limit, filter(is_wanted, read_trail(settings)), key=lambda each: each["ActionTime"])
     records = found[::-1]
     rows = (
         (

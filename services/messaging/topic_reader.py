@@ -5,8 +5,12 @@ from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from schemas.topics import Topic
+from services.errors import UserError
 from services.messaging import clients
+from services.messaging.avro import Record, UndecodableError, decoder
 from services.messaging.publishing import BROKER_TIMEOUT, PublishError, find_topic
+from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
 
 Offsets = Mapping[int, int]
@@ -35,9 +39,27 @@ def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, 
     return now if first is None else first.timestamp()[1]
 
 
-def values_of(settings: Settings, topic: str, client_id: str) -> Iterator[bytes]:
-    """The values that the topic has now; b"" for a tombstone. Raises PublishError."""
-    return (message.value() or b"" for message in records_of(settings, topic, client_id))
+class UndecodableRecordError(UserError):
+    """A topic has a record that is not of its schemas. The message names the record."""
+
+
+def decoded(settings: Settings, topic: Topic, client_id: str) -> Iterator[Record]:
+    """The decoded values that the topic has now, without tombstones.
+
+    Raises PublishError, SchemaRegistryUnavailableError and UndecodableRecordError.
+    """
+    name, decode = settings.name_of(topic), decoder(topic, schema_ids(settings))
+    for message in records_of(settings, name, client_id):
+        if (value := message.value()) is None:
+            continue
+        try:
+            record = decode(value)
+        except UndecodableError as error:
+            raise UndecodableRecordError(
+                f"topic {name}, partition {message.partition()}, offset {message.offset()}: {error}. Use the newest "
+                "release, or find out who else writes to the topic"
+            ) from error
+        yield record
 
 
 def records_of(settings: Settings, topic: str, client_id: str) -> Iterator[Message]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Semaphore
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import anyio
@@ -219,7 +220,8 @@ def test_a_schema_registry_that_does_not_answer_is_a_problem(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The instance asks for the schema of a run that was written with another one."""
-    monkeypatch.setattr(operations.runs, "values_of", lambda *_: [b"\0" + bytes.fromhex("0000ffff") + b"run"])
+    run = SimpleNamespace(value=lambda: b"\0" + bytes.fromhex("0000ffff") + b"run")
+    monkeypatch.setattr("services.messaging.topic_reader.records_of", lambda *_: [run])
     client.app.state.dependencies.operations = Operations(  # type: ignore[attr-defined]
         Settings(schema_registry_url=f"http://{HOST}:{free_port()}")
     )

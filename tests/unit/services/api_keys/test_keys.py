@@ -4,6 +4,7 @@ import resource
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from typer.testing import CliRunner, Result
 
 from schemas.topics import API_KEYS
 from services.api_keys.keys import ApiKey, Scope, key_id_of, new_key, scopes_of
+from services.api_keys.topic import keep_key
 from services.cli import app
-from services.messaging.avro import UndecodableError, decoder, encoder
+from services.errors import UserError
+from services.messaging.avro import decoder, encoder
 from services.messaging.publishing import PublishError
+from services.settings import Settings
 from services.state_stores import catalogue
 from tests.support.builders import IDS
 from tests.support.kafka import NOBODY
@@ -215,17 +219,21 @@ def test_keys_are_revoked_together(monkeypatch: pytest.MonkeyPatch):
     assert [[key_id.encode() for key_id in keys]] == calls
 
 
-def test_an_unknown_schema_id_is_one_clear_line(monkeypatch: pytest.MonkeyPatch):
-    """A newer release can have written the record."""
+def test_an_unknown_schema_id_is_an_error_for_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A newer release can have written the record. `loyalty up` reads it too, because it keeps the key of a file."""
+    newer = SimpleNamespace(value=lambda: bytes.fromhex("000000ffff"), partition=lambda: 0, offset=lambda: 7)
+    monkeypatch.setattr("services.messaging.topic_reader.records_of", lambda *_: [newer])
+    made = new_key("this machine", SCOPES, (), NOW, DAY)
+    file = tmp_path / "key"
+    file.write_text(made.text)
+    reason = "topic api-keys, partition 0, offset 7: unknown schema id 65535. Use the newest release, or find out who"
 
-    def fail(_: object) -> None:
-        raise UndecodableError("unknown schema id 65535")
-
-    monkeypatch.setattr("services.cli.keys.read_keys", fail)
     result = loyalty("list")
+    with pytest.raises(UserError, match=reason):
+        keep_key(made, file, Settings())
 
-    assert 1 == result.exit_code
-    assert "unknown schema id 65535" in result.stderr
+    assert (1, 1) == (result.exit_code, result.stderr.count("\n"))
+    assert f"error: {reason}" in result.stderr
 
 
 def test_a_file_with_anything_else_stays(tmp_path: Path):
