@@ -11,20 +11,12 @@ import schemas
 from schemas import topics
 from schemas.access import SERVICES, Service
 from schemas.topics import Topic
-from services.messaging.headers import (
-    CONTENT_TYPE,
-    DEAD_LETTER_OFFSET,
-    DEAD_LETTER_PARTITION,
-    DEAD_LETTER_REASON,
-    DEAD_LETTER_TOPIC,
-    cloud_event,
-)
+from services.messaging.headers import CONTENT_TYPE, OF_DEAD_LETTERS, cloud_event
 from services.settings import PARTITIONS
 
 _BINDINGS = "0.5.0"
 _AVRO = "application/vnd.apache.avro+json;version=1.9.0"
 _WITHOUT_CLOUD_EVENTS = (topics.POS_INVOICES, topics.STORES, topics.API_KEYS, topics.DEAD_LETTERS)
-_ORIGIN_HEADERS = (DEAD_LETTER_TOPIC, DEAD_LETTER_PARTITION, DEAD_LETTER_OFFSET, DEAD_LETTER_REASON)
 _DESCRIPTION = """
 Every value is Avro in the framing of Confluent: a byte 0, four bytes of schema id (big-endian), the Avro body.
 `pos-invoices` also accepts one plain JSON object for each record. The partitioner of the keys is murmur2.
@@ -140,7 +132,7 @@ def _dead_letter() -> dict[str, Any]:
         "name": "DeadLetter",
         "summary": "The unchanged value of a record of another topic. The headers tell its origin and the reason.",
         "contentType": "application/octet-stream",
-        "headers": _text_headers(dict.fromkeys(_ORIGIN_HEADERS)),
+        "headers": _text_headers(dict.fromkeys(OF_DEAD_LETTERS)),
         "bindings": {"kafka": {"key": {"type": "string"}, "bindingVersion": _BINDINGS}},
     }
 
