@@ -122,5 +122,5 @@ def kafka_records(rows: DataFrame, settings: "Settings") -> DataFrame:
         F.concat(F.lit(settings.topic_prefix), topic).alias("topic"),
         "key",
         "value",
-        traces.with_trace(avro.cloud_event(F.col("id"), record_name), F.col("traceparent")).alias("headers"),
+        traces.with_trace(avro.cloud_event(F.col("id"), record_name)).alias("headers"),
     )

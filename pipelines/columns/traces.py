@@ -44,9 +44,10 @@ def sample(records: DataFrame, topic: Topic) -> DataFrame:
     return records.observe(f"{SAMPLES}{topic.name}", F.max_by(found, found, tracing.MOST_SPANS).alias(SAMPLE))
 
 
-def with_trace(headers: Column, found: Column) -> Column:
-    """The headers of an output record, with the trace of its input record if there is one."""
+def with_trace(headers: Column) -> Column:
+    """The headers of an output record, with the trace in the column ``traceparent`` if there is one."""
     if not tracing.is_on():
         return headers
+    found = F.col(tracing.TRACEPARENT)
     added = avro.text_headers({tracing.TRACEPARENT: found})
     return F.concat(headers, F.when(found.isNull(), avro.no_headers()).otherwise(added))

@@ -183,7 +183,7 @@ def _output(branch: Branch, number: Column, ids: SchemaIds, settings: Settings) 
     value, headers = record.value, record.headers
     if topic.value:
         value = avro.encode(value, topic, ids)
-        headers = traces.with_trace(avro.cloud_event(record.id, topic.value), F.col("traceparent"))
+        headers = traces.with_trace(avro.cloud_event(record.id, topic.value))
     return {"topic": F.lit(settings.name_of(topic)), "key": record.key, "value": value, "headers": headers}
 
 

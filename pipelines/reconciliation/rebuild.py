@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import typer
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.accounts.invoice_index import encode_waiting, index_memory
@@ -140,21 +140,16 @@ def _index(context: Context, numbers: DataFrame, returns: DataFrame, now: int) -
         returns: as ``Snapshot.returns``, with the ``owner`` of the original, null if it is not known.
     """
     is_in_time = F.col("append_time") > now - index_memory(context.programmes)
+    # Use a lambda: with the type hints of a function, Spark would expect a vectorised function.
+    encode = F.udf(lambda rows: encode_waiting([Returned._make(row) for row in rows[:MOST_WAITING]]), "binary")
     waiting = (
         returns.where(F.col("owner").isNull() & is_in_time)
         .groupBy("original")
         .agg(F.sort_array(F.collect_list(F.struct("append_time", F.lit("").alias("card"), "event"))).alias("waiting"))
-        .select(F.col("original").alias("invoice"), F.lit("").alias("owner"), _encoded("waiting").alias("waiting"))
+        .select(F.col("original").alias("invoice"), F.lit("").alias("owner"), encode("waiting").alias("waiting"))
     )
     known = numbers.select(F.col("original").alias("invoice"), "owner", F.lit(b"").alias("waiting"))
     return known.unionByName(waiting)
-
-
-def _encoded(waiting: str) -> Column:
-    """The waiting returns of one number, as Spark's state contains them."""
-    # Use a lambda: with the type hints of a function, Spark would expect a vectorised function.
-    encode = F.udf(lambda rows: encode_waiting([Returned._make(row) for row in rows[:MOST_WAITING]]), "binary")
-    return encode(waiting)
 
 
 def _start(context: Context, reader: CheckpointReader, seed: Seed) -> None:

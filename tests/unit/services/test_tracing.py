@@ -40,7 +40,7 @@ with tracing.span("a", "server", [("traceparent", "00-" + "1" * 32 + "-" + "1" *
         assert span is None and tracing.headers() == {} and not tracing.is_on()
 app, records, headers = object(), object(), object()
 assert app is api.__main__.traced(app)
-assert (records, headers) == (traces.sample(records, None), traces.with_trace(headers, None))
+assert (records, headers) == (traces.sample(records, None), traces.with_trace(headers))
 assert [] == traces.columns()
 assert [] == [name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
 assert sys.modules.keys().isdisjoint({"alembic", "confluent_kafka.schema_registry"})
