@@ -31,7 +31,7 @@ from api.security.caller import Caller, instance
 from api.security.problems import ForwardRefused
 from services.api_keys.keys import scopes_of
 from services.errors import UserError
-from services.secret_files import create
+from services.secret_files import create, lines_of
 
 log = structlog.get_logger(__name__)
 
@@ -100,12 +100,12 @@ class InstanceSecrets:
         modified = self._file.stat().st_mtime_ns
         if modified == self._modified:
             return
-        lines = [line.strip() for line in self._file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = lines_of(self._file)
         if not lines or min(map(len, lines)) < _SHORTEST_SECRET:
             raise InstanceSecretError(
                 f"{self._file} must have a secret of at least {_SHORTEST_SECRET} random characters in each line"
             )
-        self._keys = {sha256(b"id of " + line.encode()).hexdigest()[:16]: line.encode() for line in lines}
+        self._keys = {sha256(b"id of " + line).hexdigest()[:16]: line for line in lines}
         self._modified = modified
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,16 @@ def test_secrets_rotate_without_a_gap(tmp_path: Path, monkeypatch: pytest.Monkey
     os.utime(files[0], ns=(9, 99))
     with pytest.raises(ForwardRefused):
         two.verify(one.sign(ANNA, TWO, REQUEST), REQUEST)
+
+
+def test_a_secret_can_have_any_bytes(file: Path) -> None:
+    """The id of a secret never changes, because instances of two releases must know each other by it."""
+    file.write_bytes(b" " + b"x" * 32 + b"\r\n\n" + b"\xff" * 32)
+
+    found = InstanceSecrets(file)
+
+    assert ("eb7637e3cd9b086a", b"x" * 32) == found.signing()
+    assert b"\xff" * 32 == found.verifying(sha256(b"id of " + b"\xff" * 32).hexdigest()[:16])
 
 
 def test_a_damaged_file_does_not_stop_a_running_instance(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
