@@ -1,8 +1,6 @@
-"""Writes and reads dead letters. ``replaying`` publishes their records again."""
+"""Reads dead letters. ``replaying`` publishes their records again."""
 
-import asyncio
 import heapq
-import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -16,18 +14,11 @@ from schemas import topics
 from services.errors import UserError
 from services.messaging import clients, headers
 from services.messaging.administration import end_offsets
-from services.messaging.publishing import (
-    BROKER_TIMEOUT,
-    PublishError,
-    connected_producer,
-    find_topic,
-)
+from services.messaging.publishing import BROKER_TIMEOUT, find_topic
 from services.messaging.topic_reader import read_range
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-dead-letters"
-
-_POLL_SECONDS = 0.1
 
 
 class DeadLettersError(UserError):
@@ -117,53 +108,6 @@ class DeadLetterFilter:
         if self.reason is not None and self.reason.casefold() not in letter.reason.casefold():
             return False
         return not self.positions or letter.position in self.positions
-
-
-class DeadLetterWriter:
-    """Writes records to the topic of dead letters.
-
-    The constructor raises PublishError if no broker answers or if the topic does not exist.
-    """
-
-    def __init__(self, settings: Settings, client_id: str) -> None:
-        self._topic = settings.name_of(topics.DEAD_LETTERS)
-        self._producer = connected_producer(settings, client_id, [self._topic])
-
-    async def write(self, record: KafkaMessage, reason: str) -> None:
-        """Write a record and the reason. Raises PublishError if the broker does not acknowledge the record."""
-        cancelled = threading.Event()
-        try:
-            await asyncio.to_thread(self._write, record, reason, cancelled)
-        finally:
-            cancelled.set()  # ends the thread, because the event loop cannot close before it
-
-    def _write(self, record: KafkaMessage, reason: str, cancelled: threading.Event) -> None:
-        key, value, others = record.key(), record.value(), _headers_of(record)
-        size = len(key or b"") + sum(len(name.encode()) + len(text or b"") + 6 for name, text in others)
-        if size > headers.LARGEST_HEADERS:
-            key, others, reason = None, [], reason + headers.WITHOUT_HEADERS
-        if len(value or b"") > headers.LARGEST_VALUE:
-            value, reason = None, f"{reason}; {headers.TOO_LARGE}"
-        origin = {
-            headers.DEAD_LETTER_TOPIC: record.topic(),
-            headers.DEAD_LETTER_PARTITION: record.partition(),
-            headers.DEAD_LETTER_OFFSET: record.offset(),
-            headers.DEAD_LETTER_REASON: reason,
-        }
-        errors: list[object] = []
-
-        def on_delivery(error: object, _: object) -> None:
-            errors.append(error)
-
-        texts = [(name, str(value).encode()) for name, value in origin.items()]
-        try:
-            self._producer.produce(self._topic, value, key, headers=[*others, *texts], on_delivery=on_delivery)
-            while not errors and not cancelled.is_set():  # librdkafka reports an error after DELIVERY_TIMEOUT
-                self._producer.poll(_POLL_SECONDS)
-        except (BufferError, KafkaException) as error:
-            raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {error}") from error
-        if any(errors):
-            raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {errors[0]}")
 
 
 class DeadLetters:
@@ -262,14 +206,15 @@ def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False, sinc
         yield letter
 
 
-def _headers_of(message: KafkaMessage) -> list[tuple[str, str | bytes | None]]:
+def headers_of(message: KafkaMessage) -> list[tuple[str, str | bytes | None]]:
+    """The headers of a record that was read."""
     # The type of ``headers`` includes a dictionary, which only messages to a producer have.
     return cast(list[tuple[str, str | bytes | None]], message.headers() or [])
 
 
 def dead_letter_of(message: KafkaMessage) -> DeadLetter:
     """The dead letter of a record of the topic."""
-    found = _headers_of(message)
+    found = headers_of(message)
     # A record can have several headers with the same name. The writer of the dead letter appended the last one.
     texts = {name: value.decode("utf-8", "replace") for name, value in found if isinstance(value, bytes)}
     return DeadLetter(

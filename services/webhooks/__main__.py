@@ -19,11 +19,11 @@ from services import tracing
 from services.errors import UserError
 from services.health import serve_health
 from services.logging import WarningLimit, configure_logging
-from services.messaging.dead_letters import DeadLetterWriter
 from services.messaging.publishing import connected_producer
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings, read_settings
 from services.start_up import require_port
+from services.webhooks.dead_letters import DeadLetterWriter
 from services.webhooks.delivery import Delivery, http_client
 from services.webhooks.dispatcher import EndpointDispatcher
 from services.webhooks.endpoints import Endpoint, load
@@ -56,9 +56,10 @@ def serve(
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    # Only a check: the call raises PublishError if no broker answers or the topic does not exist.
-    connected_producer(settings, "loyalty-webhooks", [settings.name_of(topics.LOYALTY)])
-    dead_letters, ids = DeadLetterWriter(settings, "loyalty-webhooks"), schema_ids(settings)
+    read, written = settings.name_of(topics.LOYALTY), settings.name_of(topics.DEAD_LETTERS)
+    # The call raises PublishError if no broker answers or a topic does not exist, also the one that is only read.
+    producer = connected_producer(settings, "loyalty-webhooks", [read, written])
+    dead_letters, ids = DeadLetterWriter(producer, written), schema_ids(settings)
 
     async def run(endpoint: Endpoint) -> None:
         async with http_client() as client:

@@ -15,10 +15,11 @@ from schemas import topics
 from services import tracing
 from services.messaging import clients
 from services.messaging.avro import decoder
-from services.messaging.dead_letters import DeadLetterWriter, RecordPosition
+from services.messaging.dead_letters import RecordPosition
 from services.messaging.log_reader import NO_ANSWER, LogReader
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
+from services.webhooks.dead_letters import DeadLetterWriter
 from services.webhooks.delivery import UndeliveredError
 from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message

@@ -1,32 +1,29 @@
 """Deduplication and replay of dead letters, on the broker that librdkafka contains for tests."""
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, Producer
 
 from services.domain.validation import INVOICE_TOO_LARGE
 from services.messaging import dead_letters, headers, replaying
 from services.messaging.dead_letters import (
     DeadLetter,
     DeadLettersError,
-    DeadLetterWriter,
     RecordPosition,
     deduplicated,
     newest_of,
 )
-from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError
+from services.messaging.publishing import PublishError
 from services.messaging.replaying import replay, replayed_since, topics_of
 from services.messaging.topic_reader import records_of
 from services.settings import Settings
-from tests.support.mock_kafka import hanging, refuse_next
+from tests.support.mock_kafka import refuse_next
 
 _PRODUCE = 0
 LETTER = DeadLetter(RecordPosition(0, 4), 1, "pos-invoices", RecordPosition(1, 7), "StoreID is missing", b"STR1", b"{}")
@@ -235,61 +232,3 @@ def test_a_replay_keeps_no_dead_letters_in_memory(monkeypatch: pytest.MonkeyPatc
 
     assert 3 == replay(Settings(), Letters(), ["pos-invoices"], since=0)
     assert [step for offset in range(3) for step in (f"read {offset}", f"publish {offset}")] == steps
-
-
-@pytest.mark.parametrize(
-    ("value", "headers_of_record", "kept", "end"),
-    [
-        (b"v", [("a", b"x" * 500_000)], (b"k", b"v", 5), "a reason"),
-        (b"v", [("a", b"x" * 600_000)], (None, b"v", 4), headers.WITHOUT_HEADERS),
-        (b"v", [("", None)] * 100_000, (None, b"v", 4), headers.WITHOUT_HEADERS),
-        (bytes(headers.LARGEST_VALUE + 1), [], (b"k", None, 4), headers.TOO_LARGE),
-    ],
-    # Without ids, pytest would write the whole value into the name of the test: 60 MB in each process.
-    ids=["headers-fit", "large-header", "many-headers", "large-value"],
-)
-def test_a_dead_letter_has_no_parts_that_are_too_large(
-    mocked_broker: tuple[Settings, Producer],
-    value: bytes,
-    headers_of_record: list[tuple[str, bytes | None]],
-    kept: tuple[bytes | None, bytes | None, int],
-    end: str,
-) -> None:
-    """They may not fit into the topic. The reason says which parts are missing."""
-    settings, producer = mocked_broker
-    producer.list_topics("dead-letters", timeout=10)  # creates it
-    record = SimpleNamespace(
-        topic=lambda: "loyalty", partition=int, offset=int, key=lambda: b"k", value=lambda: value,
-        headers=lambda: headers_of_record,
-    )  # fmt: skip
-    asyncio.run(DeadLetterWriter(settings, "test").write(cast(Message, record), "a reason"))
-
-    (found,) = records_of(settings, "dead-letters", "test")
-    assert kept == (found.key(), found.value(), len(found.headers() or ()))
-    letter = dead_letters.dead_letter_of(found)
-    assert letter.reason.startswith("a reason")
-    assert letter.reason.endswith(end)
-    with pytest.raises(PublishError, match="no value") if kept[1] is None else nullcontext():
-        topics_of(Settings(), [letter], [], since=0)
-
-
-def test_a_cancelled_write_does_not_wait_for_the_broker(mocked_broker: tuple[Settings, Producer]) -> None:
-    """The process ends soon after SIGTERM, also while the broker hangs. The next process writes the dead letter."""
-    settings, producer = mocked_broker
-    writer = DeadLetterWriter(settings, "test")
-    record = SimpleNamespace(
-        topic=lambda: "topic", partition=int, offset=int, value=bytes, key=bytes, headers=list[tuple[str, bytes]]
-    )
-
-    async def cancel_a_write() -> float:
-        task = asyncio.create_task(writer.write(cast(Message, record), "a reason"))
-        while not len(writer._producer):  # noqa: ASYNC110 - a thread changes it
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return time.monotonic()
-
-    with hanging(producer):
-        cancelled = asyncio.run(cancel_a_write())
-        assert time.monotonic() - cancelled < DELIVERY_TIMEOUT / 2

@@ -19,11 +19,12 @@ from schemas import topics
 from services.domain.entries import Kind
 from services.messaging import clients
 from services.messaging.avro import encoder
-from services.messaging.dead_letters import DeadLetterWriter, RecordPosition
+from services.messaging.dead_letters import RecordPosition
 from services.messaging.log_reader import Batch
 from services.messaging.publishing import PublishError
 from services.settings import Settings
 from services.webhooks import dispatcher
+from services.webhooks.dead_letters import DeadLetterWriter
 from services.webhooks.delivery import Delivery
 from services.webhooks.dispatcher import MAX_UNCOMMITTED, EndpointDispatcher
 from services.webhooks.endpoints import Endpoint

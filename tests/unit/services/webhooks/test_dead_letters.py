@@ -1,0 +1,77 @@
+"""The dead letters of the webhooks, on the broker that librdkafka contains for tests."""
+
+import asyncio
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from confluent_kafka import Message, Producer
+
+from services.messaging import headers
+from services.messaging.dead_letters import dead_letter_of
+from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError
+from services.messaging.replaying import topics_of
+from services.messaging.topic_reader import records_of
+from services.settings import Settings
+from services.webhooks.dead_letters import DeadLetterWriter
+from tests.support.mock_kafka import hanging
+
+
+@pytest.mark.parametrize(
+    ("value", "headers_of_record", "kept", "end"),
+    [
+        (b"v", [("a", b"x" * 500_000)], (b"k", b"v", 5), "a reason"),
+        (b"v", [("a", b"x" * 600_000)], (None, b"v", 4), headers.WITHOUT_HEADERS),
+        (b"v", [("", None)] * 100_000, (None, b"v", 4), headers.WITHOUT_HEADERS),
+        (bytes(headers.LARGEST_VALUE + 1), [], (b"k", None, 4), headers.TOO_LARGE),
+    ],
+    # Without ids, pytest would write the whole value into the name of the test: 60 MB in each process.
+    ids=["headers-fit", "large-header", "many-headers", "large-value"],
+)
+def test_a_dead_letter_has_no_parts_that_are_too_large(
+    mocked_broker: tuple[Settings, Producer],
+    value: bytes,
+    headers_of_record: list[tuple[str, bytes | None]],
+    kept: tuple[bytes | None, bytes | None, int],
+    end: str,
+) -> None:
+    """They may not fit into the topic. The reason says which parts are missing."""
+    settings, producer = mocked_broker
+    producer.list_topics("dead-letters", timeout=10)  # creates it
+    record = SimpleNamespace(
+        topic=lambda: "loyalty", partition=int, offset=int, key=lambda: b"k", value=lambda: value,
+        headers=lambda: headers_of_record,
+    )  # fmt: skip
+    asyncio.run(DeadLetterWriter(producer, "dead-letters").write(cast(Message, record), "a reason"))
+
+    (found,) = records_of(settings, "dead-letters", "test")
+    assert kept == (found.key(), found.value(), len(found.headers() or ()))
+    letter = dead_letter_of(found)
+    assert letter.reason.startswith("a reason")
+    assert letter.reason.endswith(end)
+    with pytest.raises(PublishError, match="no value") if kept[1] is None else nullcontext():
+        topics_of(Settings(), [letter], [], since=0)
+
+
+def test_a_cancelled_write_does_not_wait_for_the_broker(mocked_broker: tuple[Settings, Producer]) -> None:
+    """The process ends soon after SIGTERM, also while the broker hangs. The next process writes the dead letter."""
+    _, producer = mocked_broker
+    writer = DeadLetterWriter(producer, "dead-letters")
+    record = SimpleNamespace(
+        topic=lambda: "topic", partition=int, offset=int, value=bytes, key=bytes, headers=list[tuple[str, bytes]]
+    )
+
+    async def cancel_a_write() -> float:
+        task = asyncio.create_task(writer.write(cast(Message, record), "a reason"))
+        while not len(producer):  # noqa: ASYNC110 - a thread changes it
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic()
+
+    with hanging(producer):
+        cancelled = asyncio.run(cancel_a_write())
+        assert time.monotonic() - cancelled < DELIVERY_TIMEOUT / 2
