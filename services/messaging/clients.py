@@ -47,14 +47,6 @@ def connection(settings: Settings) -> dict[str, Any]:
     return options
 
 
-def no_broker(settings: Settings) -> str:
-    """The message for the user if no broker answers."""
-    return (
-        f"no Kafka broker answers at {settings.kafka_bootstrap_servers}: start Kafka, or set "
-        "LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address"
-    )
-
-
 class ConnectionDiagnosis:
     """Explains why a client cannot connect: no answer, a wrong password, or a certificate that is not trusted.
 
@@ -71,9 +63,13 @@ class ConnectionDiagnosis:
 
     def explain(self, settings: Settings) -> str:
         """The message for the user after a call has failed, in one line."""
+        brokers = settings.kafka_bootstrap_servers
         if self._reason is None:
-            return no_broker(settings)
-        return f"the Kafka broker at {settings.kafka_bootstrap_servers} cannot be used: {self._reason}"
+            return (
+                f"no Kafka broker answers at {brokers}: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its "
+                "address"
+            )
+        return f"the Kafka broker at {brokers} cannot be used: {self._reason}"
 
 
 class _DropConnectionLines(logging.Filter):

@@ -16,7 +16,7 @@ from services.domain.formats import short_time_text
 from services.domain.programme import DAY, Programme, Programmes
 from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
-from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError, find_topic
+from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError, connected_producer
 from services.messaging.schema_ids import SchemaIds, SchemaRegistryUnavailableError, schema_ids
 from services.messaging.topic_reader import records_of, watermarks_of
 from services.programmes.file import ProgrammeError, parse_programme
@@ -118,12 +118,8 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
     """
     rules = parse_programme(file)
     topic = settings.name_of(topics.LOYALTY_PROGRAMMES)
-    options: dict[str, clients.Option] = {"transactional.id": f"{topic}-publisher", "linger.ms": 0, "log_level": 0}
-    producer = clients.producer(settings, CLIENT_ID, **options)
-    try:
-        find_topic(producer, topic)
-    except KafkaException as error:
-        raise PublishError(clients.no_broker(settings)) from error
+    options: dict[str, clients.Option] = {"transactional.id": f"{topic}-publisher", "linger.ms": 0}
+    producer = connected_producer(settings, CLIENT_ID, [topic], **options)
     try:
         # This call fences other publishers, so nobody adds a version after the next read.
         producer.init_transactions(DELIVERY_TIMEOUT)
