@@ -23,11 +23,12 @@ from services.messaging.dead_letters import RecordPosition
 from services.messaging.log_reader import Batch
 from services.messaging.publishing import PublishError
 from services.settings import Settings
-from services.webhooks import dispatcher
+from services.webhooks import group_reader
 from services.webhooks.dead_letters import DeadLetterWriter
 from services.webhooks.delivery import Delivery
-from services.webhooks.dispatcher import MAX_UNCOMMITTED, EndpointDispatcher
+from services.webhooks.dispatcher import EndpointDispatcher
 from services.webhooks.endpoints import Endpoint
+from services.webhooks.group_reader import MAX_UNCOMMITTED, GroupReader
 from services.webhooks.message import Message
 from services.webhooks.metrics import Metrics
 from tests.support.builders import IDS, entry, notification
@@ -159,7 +160,7 @@ def dispatch(
         reader.on_commit = on_commit
         return reader
 
-    monkeypatch.setattr(dispatcher, "LogReader", reader_of)
+    monkeypatch.setattr(group_reader, "LogReader", reader_of)
     delivered: list[str] = []
 
     async def run() -> None:
@@ -339,7 +340,7 @@ def test_the_lag_grows_while_all_partitions_are_paused() -> None:
             try:
                 async with asyncio.timeout(60):
                     # A record from before the dispatcher has its partitions is not delivered.
-                    while each._paused != {0, 1}:
+                    while each._reader._paused != {0, 1}:
                         publish(broker, 100, 0, 1)
                         await asyncio.sleep(0.05)
                     publish(broker, 5_000, 0, 1)
@@ -466,8 +467,7 @@ def test_an_unknown_committed_offset_ends_the_process(monkeypatch: pytest.Monkey
 def test_each_session_timeout_makes_a_member(seconds: int) -> None:
     """The settings allow a second to an hour. librdkafka refuses a session that is longer than the poll interval."""
     settings = Settings(session_timeout=timedelta(seconds=seconds))
-    made = EndpointDispatcher(ENDPOINT, settings, IDS, Any, Any, Metrics(CollectorRegistry()))
-    with made._reader:
+    with GroupReader("crm", settings) as made:
         assert made._reader.consumer
 
 
