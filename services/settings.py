@@ -2,12 +2,13 @@
 
 import os
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -438,6 +439,13 @@ class Settings(BaseSettings):
         """All values as JSON, without passwords, also in URLs and options. Users copy them into tickets and logs."""
         values = self.model_dump(mode="json")
         return {name: without_passwords(value) if isinstance(value, str) else value for name, value in values.items()}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy that has these values. With another Kafka password, it forgets the password that this process uses."""
+        copy = super().model_copy(update=update, deep=deep)
+        if not {"kafka_sasl_password_file", "kafka_sasl_password"}.isdisjoint(update or {}):
+            vars(copy).pop("kafka_password", None)
+        return copy
 
     @cached_property
     def kafka_password(self) -> str:

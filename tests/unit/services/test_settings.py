@@ -2,8 +2,10 @@
 
 import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from services.errors import SettingsError
 from services.settings import Settings, read_settings
@@ -234,3 +236,17 @@ def test_an_issuer_needs_all_of_its_settings(missing):
 
     with pytest.raises(SettingsError, match="set all of them, or none"):
         read_settings(**given)
+
+
+def test_a_copy_for_another_user_has_the_password_of_this_user(tmp_path: Path) -> None:
+    """A copy with other changes keeps the password that the process uses, even if an operator has replaced the file."""
+    for user in ("auditor", "till"):
+        (tmp_path / user).write_text(f"password of {user}\n", encoding="utf-8")
+    auditor = Settings().model_copy(update={"kafka_sasl_password_file": tmp_path / "auditor"})
+    assert "password of auditor" == auditor.kafka_password
+    (tmp_path / "auditor").unlink()
+    assert "password of auditor" == auditor.model_copy(update={"shuffle_partitions": 3}).kafka_password
+    till = auditor.model_copy(update={"kafka_sasl_password_file": tmp_path / "till"})
+    assert "password of till" == till.kafka_password
+    given = till.model_copy(update={"kafka_sasl_password_file": None, "kafka_sasl_password": SecretStr("given")})
+    assert "given" == given.kafka_password
