@@ -1,6 +1,5 @@
 """Finds out whether a later checkpoint has written balances, so that nobody continues from a restored older copy."""
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from datetime import timedelta
@@ -9,6 +8,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from pipelines.checkpoints.reader import Positions
 from schemas.topics import LOYALTY_BALANCES
+from services.clock import now
 from services.messaging.avro import Record, UndecodableError, decoder
 from services.messaging.clients import bounded_consumer
 from services.messaging.dead_letters import RecordPosition
@@ -41,7 +41,7 @@ def find_later_balance(
     name, decode = settings.name_of(LOYALTY_BALANCES), decoder(LOYALTY_BALANCES, ids)
     latest = planned + CLOCK_DIFFERENCE // timedelta(milliseconds=1)
     # If the clock of a broker was far ahead, an event can have a time that has not come yet. It proves nothing.
-    now = time.time_ns() // 1_000_000
+    present = now()
     with closing(bounded_consumer(settings, "loyalty-pipeline")) as client:
         spans = watermarks_of(client, name)
         # A balance is never older than its event. So there is usually nothing to read after a stop.
@@ -49,7 +49,7 @@ def find_later_balance(
         later = {each: (offset, spans[each][1]) for each, offset in firsts.items() if offset >= 0}
         for message in read_range(client, name, later):
             updated = _event_time(message, decode)
-            if latest < updated <= now:
+            if latest < updated <= present:
                 if not _has_read(client, positions, updated):
                     return RecordPosition.of(message), updated
                 latest = updated

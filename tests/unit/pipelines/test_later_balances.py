@@ -1,6 +1,5 @@
 """An older checkpoint of the loyalty query is recognised by the balances that a later one has written."""
 
-import time
 from collections.abc import Sequence
 from decimal import Decimal
 from types import SimpleNamespace
@@ -12,13 +11,14 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from pipelines.checkpoints import later_balances
 from pipelines.checkpoints.later_balances import find_later_balance
 from schemas.topics import LOYALTY_BALANCES
+from services.clock import now
 from services.messaging.avro import decoder, encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 
 IDS = FolderSchemaIds()
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
-NOW = time.time_ns() // 1_000_000
+NOW = now()
 PLANNED = NOW - 10 * HOUR
 """When Spark planned the newest micro-batch of the checkpoint."""
 POSITIONS = {"pos-invoices": {0: 1}}
