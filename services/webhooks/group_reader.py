@@ -63,6 +63,7 @@ class GroupReader:
         self._uncommitted = UncommittedOffsets()
         self._is_committing = False
         self._paused: set[int] = set()
+        self._ends: dict[int, int] = {}
         self._is_revoked = False
         self._failure: KafkaException | None = None
 
@@ -216,7 +217,9 @@ class GroupReader:
                 except KafkaException as error:
                     if error.args[0].code() in NO_ANSWER:
                         return None
-                    # The partition has no leader, so nothing is appended.
-                    _, end = consumer.get_watermark_offsets(each, cached=True)
+                    # The partition has no leader, so nothing is appended. librdkafka knows the end from its last fetch.
+                    _, fetched = consumer.get_watermark_offsets(each, cached=True)
+                    end = max(fetched, self._ends.get(each.partition, 0))
+                self._ends[each.partition] = end
                 unread += max(0, end - each.offset)
         return unread

@@ -318,17 +318,21 @@ def test_a_commit_that_fails_for_one_partition_is_repeated(monkeypatch: pytest.M
 
 def test_the_lag_grows_while_all_partitions_are_paused() -> None:
     """A receiver does not answer, so the dispatcher reads no further. An alert on the lag must still fire, also if one
-    of the partitions has no leader.
+    of the partitions then has no leader.
     """
     registry = CollectorRegistry()
+    value = Record(0, 0, "card").value()
+
+    def lag() -> float:
+        return registry.get_sample_value("loyalty_webhook_lag", {"endpoint": "crm", "topic": TOPIC}) or 0
 
     async def deliver(_: Message) -> None:
         await asyncio.Event().wait()
 
     def publish(broker: Producer, records: int, *partitions: int) -> None:
         for partition in partitions:
-            for number in range(records):
-                broker.produce(TOPIC, Record(partition, number, f"card {number}").value(), partition=partition)
+            for _ in range(records):
+                broker.produce(TOPIC, value, partition=partition)
         broker.flush(10)
 
     async def run() -> None:
@@ -340,15 +344,17 @@ def test_the_lag_grows_while_all_partitions_are_paused() -> None:
             try:
                 async with asyncio.timeout(60):
                     # A record from before the dispatcher has its partitions is not delivered.
-                    while each._reader._paused != {0, 1}:
-                        publish(broker, 100, 0, 1)
+                    while not each._deliveries:
+                        publish(broker, 1, 0, 1)
                         await asyncio.sleep(0.05)
-                    publish(broker, 5_000, 0, 1)
-                    labels = {"endpoint": "crm", "topic": TOPIC}
-                    await until(lambda: (registry.get_sample_value("loyalty_webhook_lag", labels) or 0) >= 10_000)
+                    publish(broker, MAX_UNCOMMITTED, 0, 1)
+                    await until(lambda: each._reader._paused == {0, 1})
+                    publish(broker, MAX_UNCOMMITTED, 0, 1)
+                    await until(lambda: lag() >= 4 * MAX_UNCOMMITTED)
+                    known = lag()
                     lose_leader(broker, TOPIC)
-                    publish(broker, 20_000, 1)
-                    await until(lambda: (registry.get_sample_value("loyalty_webhook_lag", labels) or 0) >= 20_000)
+                    publish(broker, MAX_UNCOMMITTED, 1)
+                    await until(lambda: lag() >= known + MAX_UNCOMMITTED)
             finally:
                 stopping.set()
                 await running
