@@ -54,12 +54,22 @@ def test_a_record_is_written_after_a_pause(capfd):
     reading, writing = os.pipe()
     copying = threading.Thread(target=java_log.forward, args=(reading,), kwargs={"as_json": True})
     copying.start()
-    os.write(writing, WARNING[:30].encode())
-    time.sleep(2 * java_log._PAUSE_SECONDS)  # the pause inside of a line does not end its record
-    os.write(writing, WARNING[30:].encode())
-    wait_for("the record", lambda: (written := capfd.readouterr().err) and "the disk is full" in written)
-    os.close(writing)
-    copying.join()
+    written = []
+
+    def has_written() -> bool:
+        written.append(capfd.readouterr().err)
+        return "the disk is full" in "".join(written)
+
+    try:
+        os.write(writing, WARNING[:30].encode())
+        time.sleep(2 * java_log._PAUSE_SECONDS)  # the pause inside of a line does not end its record
+        os.write(writing, WARNING[30:].encode())
+        wait_for("the record", has_written)
+    finally:
+        os.close(writing)
+        copying.join()
+    (record,) = map(json.loads, "".join([*written, capfd.readouterr().err]).splitlines())
+    assert ("the disk is full", "warning", "StateStore") == (record["event"], record["level"], record["logger"])
 
 
 def test_the_log_continues_after_its_disk_was_full(capfd, monkeypatch):
