@@ -45,7 +45,7 @@ URL = "http://127.0.0.1:8080"
 TLS = ssl.create_default_context()
 """Shared by all instances. Otherwise httpx loads its authorities for each of them, which takes most of the time."""
 
-_SETTINGS = Settings()
+_SETTINGS = Settings(ledger_url="sqlite:////nowhere/ledger.sqlite")
 
 
 def member(url: str, places: Iterable[ChangelogPartition], suffix: str = "1") -> MemberDescription:
@@ -154,7 +154,7 @@ def app_of(
             Metrics(),
             command_log,
             version_0=Programme(),
-            ledger=LedgerQueries(Settings(ledger_url="sqlite:////nowhere/ledger.sqlite")),
+            ledger=LedgerQueries(_SETTINGS),
             history=lambda *_: [],
             tls=TLS,
             operations=_WithoutKafka(_SETTINGS),
