@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -55,10 +55,6 @@ def write_a_disturbed_day(changelog: BalanceWriter) -> dict[str, str]:
                 changelog.balance(card, truth[card][1], sequence + 1)
     changelog.flush()
     return {card: points for card, (_, points) in truth.items()}
-
-
-def of_balances(report: dict[str, Any]) -> list[dict[str, Any]]:
-    return [partition for partition in report["partitions"] if partition["store"] == "customer-balances"]
 
 
 def test_serves_the_highest_sequence_numbers_only(changelog: BalanceWriter, api: ApiProcess) -> None:

@@ -10,7 +10,6 @@ from infra.contracts.__main__ import COMPARISONS, broken, committed, documents, 
 from infra.contracts.breaking import allows_breaking_changes, http_changes, topic_changes
 
 NAMES = sorted(COMPARISONS)
-BALANCE = "/v1/customers/{card}/balance"
 
 
 @pytest.fixture(scope="module")
