@@ -139,18 +139,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect no garbage while modules are imported, because nearly all objects stay. Later exclude them from garbage
-    collection: a full collection of all modules and tests takes 200 ms.
+    collection, also at the end of the process: a full collection of all modules and tests takes a CPU second, and
+    pytest and the interpreter start several of them when they end.
     """
     gc.disable()
     result = yield
-    gc.collect()
     gc.freeze()
     gc.enable()
     return result
-
-
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
