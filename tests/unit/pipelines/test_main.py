@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 import pipelines.__main__ as pipeline
+from infra.local.stack import private_settings
 from pipelines.__main__ import _run
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
 from pipelines.driver import stop as stop_module
@@ -375,6 +376,22 @@ def test_a_query_that_is_named_twice_runs_once(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(SystemExit):
         pipeline.main(["sales", "fan-out", "sales"], available_now=True)
     assert [["fan-out", "sales"]] == run
+
+
+@pytest.mark.parametrize(("setting", "names"), [("export_dir", [*QUERIES]), ("archive_dir", ["archive"])])
+def test_a_folder_that_cannot_be_written_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str, names: list[str]
+) -> None:
+    """The reason names the folder and the variable. No folder and no file appears, also in the other folders."""
+    (tmp_path / "file").touch()
+    settings = private_settings(tmp_path, **{setting: str(tmp_path / "file" / "below")})
+    monkeypatch.setattr(pipeline, "_run", lambda *_, **__: pytest.fail("a query starts"))
+    with capture_logs() as logs:
+        assert 2 == pipeline.run(settings, names, available_now=False)
+    (line,) = logs
+    assert f"cannot write to {tmp_path / 'file' / 'below'}" in line["reason"]
+    assert f"set LOYALTY_{setting.upper()} to another folder" in line["reason"]
+    assert [tmp_path / "file"] == list(tmp_path.iterdir())
 
 
 def test_a_second_process_starts_no_query(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
