@@ -136,6 +136,7 @@ def unanswered(prometheus: Prometheus) -> list[str]:
     """The queries of panels that return no data."""
     panels = [panel for path in DASHBOARDS for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]]
     asked = [target["expr"].replace("$__rate_interval", "5m") for panel in panels for target in panel["targets"]]
+    assert asked, "found no panel"
     return [
         expression
         for expression in asked
@@ -265,5 +266,6 @@ def test_instances_sign_what_they_forward(stack: ContainerStack) -> None:
             for headers in ({"Loyalty-Forwarded-To": "active"}, {"Loyalty-Hop": "1.e30.forged"}):
                 refused = client.get(f"/v1/customers/{cards[0]}/balance", headers=headers)
                 assert "forward-refused" == problem_type(refused, 403)
-    wait_for("forwards", lambda: prometheus.sum_of("loyalty_forwarded_requests_total{outcome='answered'}") > 0)
+    # For each card, one of the two instances forwards.
+    wait_for("forwards", lambda: prometheus.sum_of("loyalty_forwarded_requests_total") >= len(cards))
     assert 0 == prometheus.sum_of("loyalty_forwarded_requests_total{outcome!='answered'}")
