@@ -86,7 +86,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def loyalty(settings: Settings, *arguments: str, status: int = 0, timeout: float = KAFKA_TIMEOUT_SECONDS) -> str:
-    """Run the command as this user. Returns its output, from stderr if it must fail."""
+    """Run the command as this user. Returns its output, from stderr if it must fail. Repeats its stderr."""
     run = subprocess.run(
         [sys.executable, "-c", "from services.cli import app; app()", *arguments],
         env=environment_of(settings),
@@ -96,6 +96,7 @@ def loyalty(settings: Settings, *arguments: str, status: int = 0, timeout: float
         check=False,
         timeout=timeout,
     )
+    sys.stderr.write(run.stderr)
     assert status == run.returncode, run.stdout + run.stderr
     return run.stderr if status else run.stdout
 
@@ -393,14 +394,20 @@ def test_a_rotated_password_replaces_the_old_one(secured, tmp_path):
         set_passwords(admin, {"till": old})
 
 
-def test_admin_replaces_its_own_password(secured: Secured, tmp_path: Path) -> None:
-    """After the change, the command opens no connection with the old password."""
-    admin, old, new = secured.settings_of(ADMIN), secured.security.passwords, tmp_path / "passwords"
-    shutil.copytree(old, new)
+@pytest.mark.usefixtures("short_timeout")
+def test_admin_replaces_its_own_password(secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After the change, the command opens no connection with the old password. The broker refuses this password."""
+    admin, new = secured.settings_of(ADMIN), tmp_path / "passwords"
+    shutil.copytree(secured.security.passwords, new)
     (new / ADMIN).write_text("another", encoding="utf-8")
-    loyalty(admin, "access", "apply", "--passwords", str(new))
     changed = admin.model_copy(update={"kafka_sasl_password_file": new / ADMIN})
-    loyalty(changed, "access", "apply", "--passwords", str(old))
+    try:
+        shown = json.loads(loyalty(admin, "access", "apply", "--passwords", str(new), "--json"))
+        assert (True, "") == (ADMIN in shown["users"], capsys.readouterr().err)
+        connected_producer(changed, "test", [])
+        assert "SASL authentication error" in refusal(admin)
+    finally:
+        set_passwords(changed, {ADMIN: secured.security.password(ADMIN).read_text(encoding="utf-8")})
 
 
 @pytest.mark.parametrize(
