@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, text
 
 from services.domain.entries import Entry
 from services.ledger.appender import Appended, Appender, Batch
 from services.ledger.database import reading_engine, writing_engine
 from services.ledger.positions import Span
 from services.ledger.records import CardEntry, stored_entry
-from services.ledger.tables import ACCOUNT, ENTRY, GAP
+from services.ledger.tables import ACCOUNT, ENTRY, GAP, METADATA
 from services.pseudonyms import Pseudonyms
 
 PSEUDONYMS = Pseudonyms(b"k" * 32)
@@ -48,6 +48,19 @@ class Ledger:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def empty(url: str) -> None:
+    """Delete all that earlier tests have left in PostgreSQL: sessions with their locks, rows and the next id."""
+    engine = writing_engine(url)
+    with engine.begin() as connection:
+        others = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        connection.execute(text(others))
+        connection.execute(text(f"TRUNCATE {', '.join(METADATA.tables)} RESTART IDENTITY"))
+    engine.dispose()
 
 
 def stored(engine: Engine) -> list[tuple[str, int, int, int]]:

@@ -1,6 +1,7 @@
 """`loyalty ledger …` with both databases: services.cli.ledger."""
 
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -48,19 +49,20 @@ def test_gaps_are_shown_without_cards(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_the_commands_have_no_time_limit(ledger: Ledger) -> None:
+def test_the_commands_have_no_time_limit(database_url: str) -> None:
     """A ledger can have millions of gaps. The view shows the limits of the session as the numbers of a gap."""
-    ledger.append(("9265846829", entry(1)))
-    with ledger.engine.begin() as connection:
-        connection.execute(text("DROP TABLE ledger_gap"))
-        connection.execute(
-            text("""
-                CREATE VIEW ledger_gap AS SELECT id AS account_id,
-                trim(trailing 's' from current_setting('statement_timeout'))::int AS first_sequence,
-                trim(trailing 's' from current_setting('idle_in_transaction_session_timeout'))::int AS last_sequence
-                FROM ledger_account
-            """)
-        )
+    with closing(Ledger(database_url)) as ledger:
+        ledger.append(("9265846829", entry(1)))
+        with ledger.engine.begin() as connection:
+            connection.execute(text("DROP TABLE ledger_gap"))
+            connection.execute(
+                text("""
+                    CREATE VIEW ledger_gap AS SELECT id AS account_id,
+                    trim(trailing 's' from current_setting('statement_timeout'))::int AS first_sequence,
+                    trim(trailing 's' from current_setting('idle_in_transaction_session_timeout'))::int AS last_sequence
+                    FROM ledger_account
+                """)
+            )
     (gap,) = json.loads(loyalty("gaps", "--json").stdout)["gaps"]
     assert (0, 0) == (gap["first"], gap["last"])
 
