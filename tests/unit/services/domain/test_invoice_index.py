@@ -107,9 +107,9 @@ def test_the_number_of_returns_that_wait_for_one_invoice_is_bounded():
 
 
 @many
-@given(RETURN_HISTORIES, st.lists(CARRIED, min_size=8, max_size=8), st.lists(st.randoms(), min_size=5, max_size=5))
+@given(RETURN_HISTORIES, st.lists(CARRIED, min_size=8, max_size=8), st.lists(st.randoms(), min_size=2, max_size=2))
 def test_any_order_ends_in_the_same_totals_whatever_cards_the_returns_carry(invoices, carried, orders):
-    """In five random orders, returns take points from the card that bought, and exchanges earn points for their own
+    """In two random orders, returns take points from the card that bought, and exchanges earn points for their own
     card.
     """
     read_events = [
