@@ -15,12 +15,14 @@ from tests.support.ledger import Ledger
 from tests.unit.services.sql.rows import MARCH, at, export, line, rows
 
 
-def test_customer_keys_end_with_the_account(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
+def test_customer_keys_end_with_the_account(
+    opened: Callable[..., Database], database: Database, ledger: Ledger, tmp_path: Path
+) -> None:
     """All lines of a customer have one key, which names nobody. After an erasure they have none."""
     export(tmp_path / "export", line("INV1", "A", 1.0), line("INV2", "A", 1.0), line("INV9", "A", 1.0))
     ledger.append((CARD, entry(1)), (CARD, entry(2)), ("other", entry(1, invoice_number="INV7")))
     with pytest.raises(UserError, match="LOYALTY_CUSTOMER_KEY_FILE"):
-        opened().run("FROM customer_line_items")
+        database.run("FROM customer_line_items")
     keyed = opened(customer_key_file=tmp_path / "customer.key")
     statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
 
@@ -137,12 +139,10 @@ def test_an_entry_of_an_evening_belongs_to_the_invoice_of_the_same_day(
     assert [("S1", 1, 0, 0.0), ("S2", 1, 0, 0.0)] == rows(keyed, BY_NAME["repeat-rate"].sql)
 
 
-def test_a_repeated_visit_under_the_same_number_counts(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
-) -> None:
+def test_a_repeated_visit_under_the_same_number_counts(database: Database, ledger: Ledger, tmp_path: Path) -> None:
     export(tmp_path / "export", line("X", "A", 1.0), line("X", "A", 1.0, CreatedTime=MARCH))
     ledger.append((CARD, entry(1, invoice_number="X")), (CARD, entry(2, invoice_number="X")))
-    assert [("S1", 1, 1, 100.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
+    assert [("S1", 1, 1, 100.0)] == rows(database, BY_NAME["repeat-rate"].sql)
 
 
 def use_a_number_again(ledger: Ledger, folder: Path, kind: Kind, days: int) -> None:
@@ -168,24 +168,24 @@ def test_a_basket_belongs_to_its_own_buyer_also_if_an_earlier_basket_is_not_in_t
 
 
 def test_baskets_of_two_years_without_a_usable_clock_are_visits_of_two_members(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+    database: Database, ledger: Ledger, tmp_path: Path
 ) -> None:
     for year, card in ((2026, CARD), (2027, "other")):
         unusable = line("X", "A", 1.0, CreatedTime=-year, DateSource="broker")
         export(tmp_path / "export", unusable, day=date(year, 3, 31), batch=year)
         time_ = int(datetime(year, 3, 31, tzinfo=UTC).timestamp() * 1000)
         ledger.append((card, entry(1, invoice_number="X", time=time_)))
-    assert [("S1", 2, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
+    assert [("S1", 2, 0, 0.0)] == rows(database, BY_NAME["repeat-rate"].sql)
 
 
-def test_a_basket_is_a_visit_of_its_own_buyer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
+def test_a_basket_is_a_visit_of_its_own_buyer(database: Database, ledger: Ledger, tmp_path: Path) -> None:
     use_a_number_again(ledger, tmp_path, Kind.EARNED, 365)
-    assert [("S1", 2, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
+    assert [("S1", 2, 0, 0.0)] == rows(database, BY_NAME["repeat-rate"].sql)
 
 
 @pytest.mark.parametrize("between", [100 * 86_400_000, 60_000])
 def test_a_number_of_two_stores_is_a_visit_to_one_of_them(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, between: int
+    database: Database, ledger: Ledger, tmp_path: Path, between: int
 ) -> None:
     """Each store has one member, also if the invoices are of the same day."""
     for number, (card, store) in enumerate([(CARD, "S1"), ("other", "S2")]):
@@ -193,4 +193,4 @@ def test_a_number_of_two_stores_is_a_visit_to_one_of_them(
         day = datetime.fromtimestamp(time_ / 1000, UTC).date()
         export(tmp_path / "export", line("X", "A", 1.0, StoreID=store, CreatedTime=time_), batch=number, day=day)
         ledger.append((card, entry(1, invoice_number="X", time=time_ + 1_000)))
-    assert [("S1", 1, 0, 0.0), ("S2", 1, 0, 0.0)] == rows(opened(), BY_NAME["repeat-rate"].sql)
+    assert [("S1", 1, 0, 0.0), ("S2", 1, 0, 0.0)] == rows(database, BY_NAME["repeat-rate"].sql)

@@ -79,7 +79,7 @@ def test_ctrl_c_stops_a_statement(tmp_path: Path) -> None:
         assert [(1,)] == rows(database, "SELECT 1")
 
 
-def test_line_items_are_the_rows_of_all_files(opened: Callable[..., Database], tmp_path: Path) -> None:
+def test_line_items_are_the_rows_of_all_files(database: Database, tmp_path: Path) -> None:
     """Old files without LineKind have null there. The checkpoint and unfinished files are not rows."""
     export(tmp_path / "export", line("1", "A", 10.5), line("1", "B", 2))
     export(tmp_path / "export", line("2", "A", 7), batch=1, without="LineKind")
@@ -87,19 +87,19 @@ def test_line_items_are_the_rows_of_all_files(opened: Callable[..., Database], t
         (tmp_path / "export" / hidden).mkdir()
         (tmp_path / "export" / hidden / "part-9.parquet").write_bytes(b"no Parquet")
 
-    found = rows(opened(), "SELECT InvoiceNumber, ItemCode, TotalValue, LineKind, date FROM line_items ORDER BY 1, 2")
+    found = rows(database, "SELECT InvoiceNumber, ItemCode, TotalValue, LineKind, date FROM line_items ORDER BY 1, 2")
 
     day = date(2026, 9, 21)
     assert [("1", "A", 10.5, "sale", day), ("1", "B", 2.0, "sale", day), ("2", "A", 7.0, None, day)] == found
 
 
-def test_parquet_files_of_other_programs_are_no_line_items(opened: Callable[..., Database], tmp_path: Path) -> None:
+def test_parquet_files_of_other_programs_are_no_line_items(database: Database, tmp_path: Path) -> None:
     """The folder can be read again after an older release has written tables into it."""
     export(tmp_path / "export", line("1", "A", 10.5))
     table = tmp_path / "export" / "tables" / "invoices"
     table.mkdir(parents=True)
     parquet.write_table(pa.table({"InvoiceNumber": ["1"], "StoreID": ["S1"]}), table / "part-0.parquet")
-    assert [("1", 10.5)] == rows(opened(), "SELECT InvoiceNumber, TotalValue FROM line_items")
+    assert [("1", 10.5)] == rows(database, "SELECT InvoiceNumber, TotalValue FROM line_items")
 
 
 @pytest.mark.parametrize("scheme", ["file:", "file://"])
@@ -110,9 +110,8 @@ def test_a_folder_can_be_a_uri(opened: Callable[..., Database], tmp_path: Path, 
     assert [("1",)] == rows(opened(export_dir=uri), "SELECT InvoiceNumber FROM line_items")
 
 
-def test_an_open_database_reads_line_items_that_arrive(opened: Callable[..., Database], tmp_path: Path) -> None:
+def test_an_open_database_reads_line_items_that_arrive(database: Database, tmp_path: Path) -> None:
     """Each statement reads the files that exist at its start, also through views and if there were none before."""
-    database = opened()
     with pytest.raises(UserError, match="has no exported files"):
         database.run("FROM invoices")
     for number in (1, 2):
@@ -120,13 +119,13 @@ def test_an_open_database_reads_line_items_that_arrive(opened: Callable[..., Dat
         assert [(number, number)] == rows(database, "SELECT count(*), count(DISTINCT InvoiceNumber) FROM invoices")
 
 
-def test_invoices_add_up_their_lines(opened: Callable[..., Database], tmp_path: Path) -> None:
+def test_invoices_add_up_their_lines(database: Database, tmp_path: Path) -> None:
     """Money is exact. A return may have any sign. A discount makes a sale smaller, and a return too."""
     lines = [line("1", "A", 0.1), line("1", "B", 0.2), line("1", "C", -0.05), line("2", "A", -5.0, LineKind="return")]
     lines += [line("2", "B", 1.0, LineKind="return"), line("3", "A", float("nan"))]
     export(tmp_path / "export", *lines, line("4", "A", 6.0, LineKind="return"))
 
-    found = rows(opened(), "SELECT InvoiceNumber, Lines, Sold, Returned, Net FROM invoices ORDER BY 1")
+    found = rows(database, "SELECT InvoiceNumber, Lines, Sold, Returned, Net FROM invoices ORDER BY 1")
 
     amounts = ("0.25", "0", "0.25"), ("0", "4", "-4"), ("0", "0", "0"), ("0", "6", "-6")
     money = [[Decimal(amount) for amount in each] for each in amounts]
@@ -145,34 +144,34 @@ def test_invoices_add_up_their_lines(opened: Callable[..., Database], tmp_path: 
     ids=["larger discount", "exchange with a discount", "exchange", "positive return", "a line without a value"],
 )
 def test_customers_pay_for_a_discount_that_is_larger_than_the_goods(
-    opened: Callable[..., Database], tmp_path: Path, returned, sold, amounts
+    database: Database, tmp_path: Path, returned, sold, amounts
 ) -> None:
     """The shop receives this money, as in store-sales."""
     lines = [line("1", "A", value, LineKind="return") for value in returned]
     export(tmp_path / "export", *lines, *(line("1", "B", value) for value in sold))
-    assert [tuple(map(Decimal, amounts))] == rows(opened(), "SELECT Sold, Returned, Net FROM invoices")
+    assert [tuple(map(Decimal, amounts))] == rows(database, "SELECT Sold, Returned, Net FROM invoices")
 
 
-def test_the_sum_of_an_invoice_is_rounded_once(opened: Callable[..., Database], tmp_path: Path) -> None:
+def test_the_sum_of_an_invoice_is_rounded_once(database: Database, tmp_path: Path) -> None:
     """A line can have more than two digits. The sum is rounded half up, as everywhere."""
     lines = [line("1", "A", 0.125)] * 8 + [line("2", "A", 0.004)] * 100 + [line("3", "A", 8.405)]
     export(tmp_path / "export", *lines, line("4", "A", -8.405, LineKind="return"))
     amounts = [(Decimal("1.00"),), (Decimal("0.40"),), (Decimal("8.41"),), (Decimal("-8.41"),)]
-    assert amounts == rows(opened(), "SELECT Net FROM invoices ORDER BY InvoiceNumber")
+    assert amounts == rows(database, "SELECT Net FROM invoices ORDER BY InvoiceNumber")
 
 
-def test_invoices_with_the_same_number_are_two_rows(opened: Callable[..., Database], tmp_path: Path) -> None:
+def test_invoices_with_the_same_number_are_two_rows(database: Database, tmp_path: Path) -> None:
     """A till that begins its numbers again uses a number of last year."""
     export(tmp_path / "export", line("1", "A", 1.0), line("1", "B", 2.0), line("1", "A", 5.0, CreatedTime=MARCH))
-    found = rows(opened(), "SELECT InvoiceNumber, Lines, Sold FROM invoices ORDER BY CreatedTime")
+    found = rows(database, "SELECT InvoiceNumber, Lines, Sold FROM invoices ORDER BY CreatedTime")
     assert [("1", 2, Decimal(3)), ("1", 1, Decimal(5))] == found
 
 
 @pytest.mark.parametrize("created", [2**63 - 1, -(2**63), None])
-def test_a_wrong_clock_stops_no_statement(opened: Callable[..., Database], tmp_path: Path, created: int) -> None:
+def test_a_wrong_clock_stops_no_statement(database: Database, tmp_path: Path, created: int) -> None:
     """A time that the calendar does not have is null."""
     export(tmp_path / "export", line("1", "A", 1.0, CreatedTime=created, DateSource="broker"))
-    assert [(None,)] == rows(opened(), "SELECT CreatedTime FROM invoices")
+    assert [(None,)] == rows(database, "SELECT CreatedTime FROM invoices")
 
 
 def lots_of(*entries: tuple[str, int, int, int]) -> list[Entry]:
@@ -202,16 +201,14 @@ def lots_of(*entries: tuple[str, int, int, int]) -> list[Entry]:
         ([("imported", 500, 500, MARCH)], {"2027-03": "5.00"}),
     ],
 )
-def test_liability_by_month(
-    opened: Callable[..., Database], ledger: Ledger, entries: list[Any], expected: dict[str, str]
-) -> None:
+def test_liability_by_month(database: Database, ledger: Ledger, entries: list[Any], expected: dict[str, str]) -> None:
     """The remaining points are those that expire last. Their sum is the balance."""
     ledger.append(*((CARD, each) for each in lots_of(*entries)))
-    found = rows(opened(), "SELECT Expiry, Tier, Points FROM liability ORDER BY Expiry")
+    found = rows(database, "SELECT Expiry, Tier, Points FROM liability ORDER BY Expiry")
     assert [(month, "gold", Decimal(points)) for month, points in sorted(expected.items())] == found
 
 
-def test_the_liability_of_each_month_end_is_exact(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_the_liability_of_each_month_end_is_exact(database: Database, ledger: Ledger) -> None:
     """Each month has what was owed at its end, by the tiers and lots of that time, also if nothing changed in it."""
     first = [
         entry(1, 500, time=at(2024, 1, 31, 23), total=500, expires_time=MARCH),
@@ -226,7 +223,7 @@ def test_the_liability_of_each_month_end_is_exact(opened: Callable[..., Database
     ]
     ledger.append(*((CARD, each) for each in first), *(("other", each) for each in second))
 
-    found = rows(opened(), "FROM liability_by_month WHERE MonthEnd < '2024-06-30' ORDER BY ALL")
+    found = rows(database, "FROM liability_by_month WHERE MonthEnd < '2024-06-30' ORDER BY ALL")
 
     january, february, march, april, may = (date(2024, month, day) for month, day in enumerate((31, 29, 31, 30, 31), 1))
     expected = [
@@ -242,7 +239,7 @@ def test_the_liability_of_each_month_end_is_exact(opened: Callable[..., Database
     assert [(*each, Decimal(points)) for *each, points in expected] == found
 
 
-def test_points_of_a_replaced_card_keep_their_months(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_points_of_a_replaced_card_keep_their_months(database: Database, ledger: Ledger) -> None:
     """The lots of the old card count for the new one from the move on, also over two moves and back."""
     moved = {"expires_time": 0, "tier": "gold"}
     out, into = {"kind": Kind.MOVED_OUT, **moved}, {"kind": Kind.MOVED_IN, **moved}
@@ -256,7 +253,6 @@ def test_points_of_a_replaced_card_keep_their_months(opened: Callable[..., Datab
         ("C", entry(3, -800, total=0, time=at(2024, 4, 2), counterparty="B", **out)),
         ("B", entry(3, 800, total=800, time=at(2024, 4, 2), counterparty="C", **into)),
     )
-    database = opened()
     months = rows(database, "SELECT MonthEnd, Expiry, Points FROM liability_by_month WHERE year(MonthEnd) = 2024")
     both = [("2027-01", Decimal("3.00")), ("2027-03", Decimal("5.00"))]
     assert {(end, *each) for end, *each in months} == {
@@ -266,7 +262,7 @@ def test_points_of_a_replaced_card_keep_their_months(opened: Callable[..., Datab
     assert [("gold", 1, Decimal("8.00"))] == rows(database, BY_NAME["members-by-tier"].sql), "old cards are no members"
 
 
-def test_spent_points_of_a_replaced_card_are_not_owed(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_spent_points_of_a_replaced_card_are_not_owed(database: Database, ledger: Ledger) -> None:
     """The spent points expire later than the points that remain. They must not explain the remaining points."""
     ledger.append(
         ("A", entry(1, 500, total=500, time=at(2024, 1, 2), expires_time=MAY)),
@@ -276,10 +272,10 @@ def test_spent_points_of_a_replaced_card_are_not_owed(opened: Callable[..., Data
         ("B", entry(2, 100, total=400, time=at(2024, 2, 2), kind=Kind.MOVED_IN, counterparty="A")),
     )
     expected = [("2027-03", Decimal("3.00")), ("2027-05", Decimal("1.00"))]
-    assert expected == rows(opened(), "SELECT Expiry, Points FROM liability ORDER BY Expiry")
+    assert expected == rows(database, "SELECT Expiry, Points FROM liability ORDER BY Expiry")
 
 
-def test_points_that_were_spent_between_two_moves_are_not_owed(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_points_that_were_spent_between_two_moves_are_not_owed(database: Database, ledger: Ledger) -> None:
     """Past months stay the same after an erasure of all cards."""
     ledger.append(
         ("A", entry(1, 500, total=500, time=at(2024, 1, 2), expires_time=MAY)),
@@ -292,29 +288,31 @@ def test_points_that_were_spent_between_two_moves_are_not_owed(opened: Callable[
     )
     february = "SELECT Expiry, Points FROM liability_by_month WHERE MonthEnd = '2024-02-29' ORDER BY Expiry"
     expected = [("2027-03", Decimal("3.00")), ("2027-05", Decimal("1.00"))]
-    assert expected == rows(opened(), february)
+    assert expected == rows(database, february)
     erased = {"kind": Kind.ERASED, "total": 0, "time": at(2024, 3, 2)}
     ledger.append(
         *((card, entry(n, points, **erased)) for card, n, points in (("C", 3, -400), ("B", 4, 0), ("A", 3, 0)))
     )
-    assert expected == rows(opened(), february)
+    assert expected == rows(database, february)
 
 
-def test_expired_points_are_not_owed(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_expired_points_are_not_owed(database: Database, ledger: Ledger) -> None:
     """The ledger began later than the account, so it does not know when the other points expire."""
     ledger.append(
         (CARD, entry(1, 500, total=900, time=at(2024, 1, 2), expires_time=at(2024, 3, 20, 0))),
         (CARD, entry(2, -500, total=400, time=at(2024, 3, 20, 0), kind=Kind.EXPIRED)),
     )
-    months = rows(opened(), "SELECT Expiry, Points FROM liability_by_month WHERE MonthEnd <= '2024-03-31' ORDER BY ALL")
+    months = rows(database, "SELECT Expiry, Points FROM liability_by_month WHERE MonthEnd <= '2024-03-31' ORDER BY ALL")
     both = [("2024-03", Decimal("5.00")), ("unknown", Decimal("4.00"))]
     assert sorted([*both, *both, both[1]]) == months
 
 
-# Each example has a database, so shrinking would take minutes.
+# Each example has a ledger, so shrinking would take minutes.
 @hypothesis_settings(max_examples=examples(15), phases=[Phase.generate])
 @given(st.lists(HISTORIES, max_size=4))
-def test_liability_is_the_sum_of_all_balances(histories: list[Processed]) -> None:
+def test_liability_is_the_sum_of_all_balances(
+    database_on: Callable[[Path], Database], histories: list[Processed]
+) -> None:
     """For any history, both are equal to the hundredth, for each tier, now and at each end of a month."""
     with TemporaryDirectory() as folder, closing(Ledger(f"sqlite:///{folder}/ledger.sqlite")) as ledger:
         for number, history in enumerate(histories):
@@ -324,15 +322,15 @@ def test_liability_is_the_sum_of_all_balances(histories: list[Processed]) -> Non
         expected: dict[str, int] = {}
         for account in accounts:
             expected[account.tier] = expected.get(account.tier, 0) + account.total
-        with closing(Database(Settings(ledger_url=ledger.url, export_dir=folder))) as database:
-            found = rows(database, "SELECT Tier, sum(Points) FROM liability GROUP BY Tier")
-            days = rows(
-                database,
-                "SELECT sum(Total) FROM (SELECT arg_max(Total, Day) AS Total FROM balances_by_day GROUP BY Account)",
-            )
-            wrong = rows(database, _WRONG_MONTHS)
-            now = rows(database, "FROM liability ORDER BY ALL")
-            last = rows(database, f"SELECT * EXCLUDE (MonthEnd) {_LAST_MONTH} ORDER BY ALL")
+        database = database_on(Path(folder))
+        found = rows(database, "SELECT Tier, sum(Points) FROM liability GROUP BY Tier")
+        days = rows(
+            database,
+            "SELECT sum(Total) FROM (SELECT arg_max(Total, Day) AS Total FROM balances_by_day GROUP BY Account)",
+        )
+        wrong = rows(database, _WRONG_MONTHS)
+        now = rows(database, "FROM liability ORDER BY ALL")
+        last = rows(database, f"SELECT * EXCLUDE (MonthEnd) {_LAST_MONTH} ORDER BY ALL")
     assert {tier: Decimal(points) / 100 for tier, points in expected.items() if points} == {
         tier: points for tier, points in found if points
     }
@@ -360,34 +358,32 @@ _WRONG_MONTHS = """
 """Ends of months at which liability and balances by day differ, after the slow way: each balance at each end."""
 
 
-def test_entries_show_no_customer(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_entries_show_no_customer(database: Database, ledger: Ledger) -> None:
     """The tables that the ledger feeds contain no card and no text that a person wrote."""
     ledger.append(
         (CARD, entry(1)), (CARD, entry(2, reason="calls himself Ravi", actor=CARD, counterparty="other-card"))
     )
-    database = opened()
     for table in ("loyalty_entries", "balances_by_day", "liability", "liability_by_month"):
         shown = str(rows(database, f"FROM {table}"))
         assert "2" in shown
         assert not {word for word in (CARD, "Ravi", "other-card") if word in shown}
 
 
-def test_entries_of_an_erased_account_have_no_invoices(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_entries_of_an_erased_account_have_no_invoices(database: Database, ledger: Ledger) -> None:
     """With an invoice number, analysts could find the basket in the line items. Amounts stay."""
     ledger.append((CARD, entry(1)), ("other", entry(1, invoice_number="INV7")))
     statement = "SELECT Account, InvoiceNumber, Amount FROM loyalty_entries WHERE Sequence = 1 ORDER BY Account"
-    assert [(1, "INV1", 50.5), (2, "INV7", 50.5)] == rows(opened(), statement)
+    assert [(1, "INV1", 50.5), (2, "INV7", 50.5)] == rows(database, statement)
     ledger.append((CARD, entry(2, -100, kind=Kind.ERASED, total=0)))
-    assert [(1, "", 50.5), (2, "INV7", 50.5)] == rows(opened(), statement)
+    assert [(1, "", 50.5), (2, "INV7", 50.5)] == rows(database, statement)
 
 
-def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
+def test_every_question_has_an_answer(database: Database, ledger: Ledger, tmp_path: Path) -> None:
     """There are thirteen questions with different names. Each one about files and the ledger gives a row here."""
     sold = line("INV1", "A", 50.5, City="Pune", DeliveryType="Home-Delivery")
     export(tmp_path / "export", sold, line("INV2", "A", 50.5, LineKind="return"))
     ledger.append((CARD, entry(1)), (CARD, entry(2, -40, kind=Kind.REDEEMED, total=60)))
     assert 13 == len(QUESTIONS) == len(BY_NAME)
-    database = opened()
     answers = {name: rows(database, each.sql) for name, each in BY_NAME.items() if name != "dead-letters"}
     assert all(answers.values()), answers
     assert [("1970-01", Decimal("1.00"), Decimal("0.40"), Decimal(0), Decimal(0))] == answers["points-by-month"]
@@ -397,7 +393,7 @@ def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: L
     assert [("A", None, 1, 50.5)] == answers["top-items"]
 
 
-def test_imported_and_added_points_are_issued_too(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_imported_and_added_points_are_issued_too(database: Database, ledger: Ledger) -> None:
     """They can expire and be spent like earned points. An adjustment that takes points does not count. A late change
     belongs to the month of the change before it. So the changes are those of the liability.
     """
@@ -412,14 +408,14 @@ def test_imported_and_added_points_are_issued_too(opened: Callable[..., Database
     ]
     ledger.append(*((CARD, each) for each in [january, *february]))
     months = [("2026-01", *map(Decimal, (9, 0, 0, 0))), ("2026-02", *map(Decimal, (400, 100, 200, -3)))]
-    assert months == rows(opened(), BY_NAME["points-by-month"].sql)
+    assert months == rows(database, BY_NAME["points-by-month"].sql)
     ends = (
         "SELECT sum(Points) FROM liability_by_month WHERE MonthEnd < '2026-03-01' GROUP BY MonthEnd ORDER BY MonthEnd"
     )
-    assert [(Decimal(9),), (Decimal(106),)] == rows(opened(), ends)
+    assert [(Decimal(9),), (Decimal(106),)] == rows(database, ends)
 
 
-def test_rates_are_shares_of_all_points_so_far(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_rates_are_shares_of_all_points_so_far(database: Database, ledger: Ledger) -> None:
     """A month can have more redeemed or expired points than issued points. The share of all points stays below 100 %.
 
     Imported points are issued points. Points that a return takes back stay issued.
@@ -432,7 +428,6 @@ def test_rates_are_shares_of_all_points_so_far(opened: Callable[..., Database], 
         ("A", entry(4, -20_000, time=at(2026, 2, 7), kind=Kind.EXPIRED)),
         ("B", entry(2, -10_000, time=at(2026, 4, 1), kind=Kind.EXPIRED)),
     )
-    database = opened()
     assert ["Month", "IssuedSoFar", "RedeemedSoFar", "PercentSoFar"] == database.run(
         BY_NAME["redemption-rate"].sql
     ).column_names
@@ -444,19 +439,19 @@ def test_rates_are_shares_of_all_points_so_far(opened: Callable[..., Database], 
     )
 
 
-def test_a_rate_of_nothing_is_null(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_a_rate_of_nothing_is_null(database: Database, ledger: Ledger) -> None:
     """The first entry of an account can take points."""
     ledger.append((CARD, entry(1, -300, kind=Kind.ADJUSTED)))
-    assert [("1970-01", 0, 0, None)] == rows(opened(), BY_NAME["breakage"].sql)
+    assert [("1970-01", 0, 0, None)] == rows(database, BY_NAME["breakage"].sql)
 
 
-def test_an_uplift_from_nothing_has_no_percentage(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_an_uplift_from_nothing_has_no_percentage(database: Database, ledger: Ledger) -> None:
     """All purchases of the first version cost nothing."""
     ledger.append((CARD, entry(1, total_amount=Decimal(0))), (CARD, entry(2, programme_version=1)))
-    assert [None, None] == [uplift for *_, uplift in rows(opened(), BY_NAME["campaign-uplift"].sql)]
+    assert [None, None] == [uplift for *_, uplift in rows(database, BY_NAME["campaign-uplift"].sql)]
 
 
-def test_debts_take_no_points_from_those_that_expire(opened: Callable[..., Database], ledger: Ledger) -> None:
+def test_debts_take_no_points_from_those_that_expire(database: Database, ledger: Ledger) -> None:
     """A debt of one account does not reduce what remains in others."""
     ledger.append(
         ("A", entry(1, 1000, expires_time=MARCH)),
@@ -464,7 +459,7 @@ def test_debts_take_no_points_from_those_that_expire(opened: Callable[..., Datab
         ("C", entry(1, -300, kind=Kind.ADJUSTED)),
     )
     expected = [("2027-03", Decimal(10), Decimal(5)), ("never", Decimal(5), Decimal(0))]
-    assert expected == rows(opened(), BY_NAME["expiring-points"].sql)
+    assert expected == rows(database, BY_NAME["expiring-points"].sql)
 
 
 @pytest.mark.parametrize(
