@@ -104,7 +104,8 @@ def _only_unit_tests(config: pytest.Config) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run all tests with a Spark session in two processes of pytest-xdist, so that a run starts two sessions.
+    """Run all tests with a Spark session in two processes of pytest-xdist, so that a run starts two sessions, and all
+    tests with PostgreSQL in one process, so that it starts one server.
 
     The tests of whole accounts take as long as all others, so they have their own session. The other tests of the
     secured broker share a process, too. The tests with a Schema Registry run in the first process, because some of them
@@ -113,6 +114,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     # The parameters of a test replace those of the fixture, so a marker there would be lost.
     if "callspec" in vars(item) and item.callspec.params.get("database_url") == "postgresql":
         item.add_marker(pytest.mark.program)
+        item.add_marker(pytest.mark.xdist_group("postgresql"))
     if "unit" in item.path.parts:
         return
     groups = {"spark": "spark", "registry": "spark", "secured": "secured"}
