@@ -23,7 +23,7 @@ from pydantic_settings import EnvSettingsSource
 
 from services.settings import Settings
 from tests.support import outputs
-from tests.support.examples import examples
+from tests.support.examples import IS_RANDOM, examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +66,7 @@ hypothesis_settings.register_profile(
     max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    derandomize=os.environ.get("TEST_RANDOM") != "1",
+    derandomize=not IS_RANDOM,
 )
 hypothesis_settings.load_profile("retail-loyalty")
 

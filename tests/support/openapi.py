@@ -13,7 +13,7 @@ from schemathesis.checks import negative_data_rejection, not_a_server_error, pos
 from schemathesis.schemas import BaseSchema
 
 from api.app import create_app
-from tests.support.examples import examples
+from tests.support.examples import requests
 
 
 def schema_of(app: FastAPI) -> BaseSchema:
@@ -29,6 +29,11 @@ def _document() -> dict[str, Any]:
     return create_app(dependencies).openapi()
 
 
+def settings_of_requests(max_examples: int, least: int = 5) -> settings:
+    """The settings of Hypothesis for a test with generated requests."""
+    return settings(max_examples=requests(max_examples, least), database=None, suppress_health_check=list(HealthCheck))
+
+
 def assert_responses_are_documented(operation: Any, mode: GenerationMode, max_examples: int) -> None:
     """Send generated requests. Fails on status 500, and on a response that the document does not describe.
 
@@ -36,9 +41,7 @@ def assert_responses_are_documented(operation: Any, mode: GenerationMode, max_ex
     exists, or points differ from 0. It may refuse an invalid request with 413, which Schemathesis does not expect.
     """
 
-    @settings(
-        max_examples=examples(max_examples), deadline=None, database=None, suppress_health_check=list(HealthCheck)
-    )
+    @settings_of_requests(max_examples)
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: Any) -> None:
         response = case.call()

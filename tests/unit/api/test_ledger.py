@@ -13,7 +13,7 @@ import pytest
 import schemathesis
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from sqlalchemy import delete, insert
@@ -29,8 +29,8 @@ from services.ledger.queries import LedgerQueries
 from services.ledger.tables import PROPERTY
 from services.settings import Settings
 from tests.support.builders import entry
-from tests.support.examples import examples
 from tests.support.ledger import Ledger
+from tests.support.openapi import settings_of_requests
 
 CARD = "9265846829"
 
@@ -354,7 +354,7 @@ def test_answers_keep_to_the_openapi_document(app: FastAPI, ledger: Ledger, path
     ledger.append(("0", entry(1)))
     operation = schemathesis.openapi.from_asgi("/openapi.json", app)[f"/v1/customers/{{card}}/{path}"]["GET"]
 
-    @settings(max_examples=examples(40), deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings_of_requests(40)
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: Any) -> None:
         # A schema cannot describe which cursors exist, and that ``from`` is before ``to``.

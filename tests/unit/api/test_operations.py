@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
 from tests.support.clusters import Instance
-from tests.support.examples import examples
-from tests.support.openapi import schema_of
+from tests.support.openapi import schema_of, settings_of_requests
 
 PROBLEM = "application/problem+json"
 
@@ -154,7 +153,7 @@ def test_answers_keep_to_the_openapi_document(client: TestClient, feed: Any, mod
     feed.write("0", "1.00", 1)
     operation = schema_of(client.app)["/v1/customers/{card}/balance"]["GET"]
 
-    @settings(max_examples=examples(60), deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings_of_requests(60)
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: Any) -> None:
         if would_wait(case.query):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from schemathesis import GenerationMode
 from schemathesis.checks import (
     content_type_conformance,
@@ -25,8 +25,8 @@ from services.ledger.queries import LedgerQueries
 from services.settings import Settings
 from tests.support.builders import balance
 from tests.support.clusters import with_marks
-from tests.support.examples import examples
 from tests.support.ledger import Ledger
+from tests.support.openapi import settings_of_requests
 from tests.support.secured import EVERYTHING, SecuredGroup, bearer, decision
 
 PATHS = committed("openapi.json")["paths"]
@@ -201,15 +201,8 @@ def answer_of(response: Any) -> tuple[int, str]:
 
 def for_requests(operation: Any, most: int, check: Callable[[Any], None]) -> None:
     """Check generated valid requests of an operation. No request waits."""
-    checks = list(HealthCheck)
 
-    @settings(
-        max_examples=examples(most, least=1),
-        deadline=None,
-        database=None,
-        suppress_health_check=checks,
-        derandomize=True,
-    )
+    @settings_of_requests(most, least=1)
     @given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
     def each(case: Any) -> None:
         case.headers.pop("Authorization", None)
