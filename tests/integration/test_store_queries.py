@@ -103,53 +103,6 @@ def test_a_derived_store_filters_its_source_store(changelog: BalanceWriter, sett
         assert {"top-customers"} == rebuilt
 
 
-@pytest.mark.parametrize("kind", ["rocksdb", "memory"])
-@pytest.mark.usefixtures("changelog")
-def test_windows_have_the_newest_figures_of_each_minute(settings: Settings, tmp_path: Path, kind: str) -> None:
-    """Duplicates and late records do not replace a higher count. One response can contain all minutes of a day."""
-    minutes = range(NOON, NOON + 240 * MINUTE, MINUTE)
-    records = [
-        sales(shop, start, *amounts)
-        for shop in ("S1", "S/2")
-        for start in minutes
-        for amounts in (["10.00"], ["10.00", "-2.50", "1.01"], ["10.00", "-2.50"], ["10.00"])
-    ]
-    write(settings, STORE_SALES, records)
-    with start(settings, tmp_path, "one", state_store=kind) as api:
-        api.wait_until_ready()
-        for path in ("/v1/stores/store-sales/windows/S/2", "/v1/stores/store-sales/local/windows/S%2F2"):
-            answer = api.http.get(f"{path}?from={NOON}&to={NOON + 1_439 * MINUTE}").json()
-            assert 240 == len(answer["entries"])
-            assert not answer["partial"]
-            figures = {
-                tuple(entry["value"][name] for name in ("Count", "Sum", "Minimum", "Maximum", "Average"))
-                for entry in answer["entries"]
-            }
-            assert {(3, "8.51", "-2.50", "10.00", "2.84")} == figures
-        assert 480 == api.http.get("/v1/stores/store-sales/count").json()["count"]
-
-
-@pytest.mark.usefixtures("changelog")
-def test_every_instance_has_the_published_stores(settings: Settings, tmp_path: Path) -> None:
-    """Each instance holds all stores of `loyalty stores publish` and `remove`, from before and after its start."""
-    published = loyalty(settings, "stores", "publish", "--stores", "30", "--json")
-    assert 30 == published["published"]
-    with start(settings, tmp_path, "one") as one, start(settings, tmp_path, "two") as two:
-        for api in (one, two):
-            api.wait_until_ready()
-            assert 30 == api.http.get("/v1/stores/stores/local/count").json()["count"]
-        file = tmp_path / "shops.jsonl"
-        file.write_bytes(orjson.dumps({"StoreID": "STR1000", "Name": "Flagship", "City": "Pune", "State": "Goa"}))
-        loyalty(settings, "stores", "publish", str(file), "--json")
-        loyalty(settings, "stores", "remove", "STR8919", "--json")
-        loyalty(settings, "stores", "remove", "no-such-store", "--json")
-        for api in (one, two):
-            wait_for(api, "/v1/stores/stores/local/count", lambda answer: answer["count"] == 29)
-            shown = api.http.get("/v1/stores/stores/local/keys/STR1000")
-            assert "Flagship" == shown.json()["value"]["Name"]
-            assert api.http.get("/v1/stores/stores/keys/STR8919").status_code == 404
-
-
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     """Receives the spans of all processes that the test starts."""
@@ -258,19 +211,22 @@ def errors_of(api: ApiProcess, key: str, cards: list[str]) -> list[str]:
 def test_three_instances_answer_like_one(changelog: BalanceWriter, settings: Settings, tmp_path: Path) -> None:
     """Each instance answers for all partitions. After a kill the others answer from their standbys."""
     truth = write_balances(changelog)
-    write(settings, STORE_SALES, [sales("S1", NOON + minute * MINUTE, "1.00") for minute in range(60)])
+    write_windows(settings)
+    assert 30 == loyalty(settings, "stores", "publish", "--stores", "30", "--json")["published"]
     with (
         start(settings, tmp_path, "one") as one,
         start(settings, tmp_path, "two") as two,
         start(settings, tmp_path, "three") as three,
     ):
-        for api in (one, two, three):
+        instances = [one, two, three]
+        for api in instances:
             wait_for(api, "/v1/stores/customer-balances/count", lambda answer: each_owned_once(answer, servers=3))
+            api.wait_until_ready()
             assert truth == points_of(api, "/v1/stores/customer-balances/all")
             assert at_least(THRESHOLD, truth) == points_of(api, "/v1/stores/top-customers/all")
             assert len(truth) == api.http.get("/v1/stores/customer-balances/count").json()["count"]
-            windows = api.http.get(f"/v1/stores/store-sales/windows/S1?from={NOON}&to={NOON + 59 * MINUTE}").json()
-            assert (60, False) == (len(windows["entries"]), windows["partial"])
+        assert_that_windows_are_newest(instances)
+        assert_that_published_stores_are_everywhere(instances, settings, tmp_path)
         wait_for(one, "/v1/instances", each_has_a_copy)
         paging = every_entry(one, "/v1/stores/customer-balances/all", limit=10)
         first = [next(paging)["key"] for _ in range(25)]
@@ -282,6 +238,49 @@ def test_three_instances_answer_like_one(changelog: BalanceWriter, settings: Set
             asked = whole(api, "/v1/stores/customer-balances/keys", {"keys": [*CARDS, "nobody"]}).json()
             assert sorted(truth) == [each["key"] for each in asked["entries"]]
             assert sorted({*CARDS, "nobody"} - truth.keys()) == asked["unknownKeys"]
+
+
+def write_windows(settings: Settings) -> None:
+    """Write 240 minutes of two shops. Each minute has two late records and a count of 3."""
+    records = [
+        sales(shop, start, *amounts)
+        for shop in ("S1", "S/2")
+        for start in range(NOON, NOON + 240 * MINUTE, MINUTE)
+        for amounts in (["10.00"], ["10.00", "-2.50", "1.01"], ["10.00", "-2.50"], ["10.00"])
+    ]
+    write(settings, STORE_SALES, records)
+
+
+def assert_that_windows_are_newest(instances: list[ApiProcess]) -> None:
+    """Duplicates and late records do not replace a higher count. One response can contain all minutes of a day."""
+    day = f"from={NOON}&to={NOON + 1_439 * MINUTE}"
+    complete = [api.http.get(f"/v1/stores/store-sales/windows/S/2?{day}").json() for api in instances]
+    local = [api.http.get(f"/v1/stores/store-sales/local/windows/S%2F2?{day}").json() for api in instances]
+    assert [(240, False)] * 3 == [(len(answer["entries"]), answer["partial"]) for answer in complete]
+    assert 240 == len({entry["key"] for answer in local for entry in answer["entries"]})
+    figures = {
+        tuple(entry["value"][name] for name in ("Count", "Sum", "Minimum", "Maximum", "Average"))
+        for answer in (*complete, *local)
+        for entry in answer["entries"]
+    }
+    assert {(3, "8.51", "-2.50", "10.00", "2.84")} == figures
+    counts = [api.http.get("/v1/stores/store-sales/count").json()["count"] for api in instances]
+    assert [480] * 3 == counts
+
+
+def assert_that_published_stores_are_everywhere(instances: list[ApiProcess], settings: Settings, folder: Path) -> None:
+    """Each instance holds all stores of `loyalty stores publish` and `remove`, from before and after its start."""
+    assert [30] * 3 == [api.http.get("/v1/stores/stores/local/count").json()["count"] for api in instances]
+    file = folder / "shops.jsonl"
+    file.write_bytes(orjson.dumps({"StoreID": "STR1000", "Name": "Flagship", "City": "Pune", "State": "Goa"}))
+    loyalty(settings, "stores", "publish", str(file), "--json")
+    loyalty(settings, "stores", "remove", "STR8919", "--json")
+    loyalty(settings, "stores", "remove", "no-such-store", "--json")
+    for api in instances:
+        wait_for(api, "/v1/stores/stores/local/count", lambda answer: answer["count"] == 29)
+        shown = api.http.get("/v1/stores/stores/local/keys/STR1000")
+        assert "Flagship" == shown.json()["value"]["Name"]
+        assert api.http.get("/v1/stores/stores/keys/STR8919").status_code == 404
 
 
 def whole(api: ApiProcess, url: str, body: dict[str, Any] | None = None) -> httpx.Response:
