@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from services.messaging.clients import admin
 from services.settings import Settings
 from tests.support.kafka import BalanceWriter
 from tests.support.processes import ApiProcess, balance_partitions
-from tests.support.waiting import POLL_SECONDS
+from tests.support.waiting import POLL_SECONDS, wait_for
 
 if TYPE_CHECKING:
     from infra.local.broker import LocalBroker
@@ -25,12 +24,6 @@ CARDS = [f"CARD{number}" for number in range(60)]
 @pytest.fixture
 def changelog(settings: Settings, topics_created: list[str]) -> BalanceWriter:  # noqa: ARG001  # creates the topics first
     return BalanceWriter(settings)
-
-
-@pytest.fixture
-def api(settings: Settings, tmp_path: Path) -> Iterator[ApiProcess]:
-    with ApiProcess(settings, tmp_path / "api.log") as process:
-        yield process
 
 
 def write_a_disturbed_day(changelog: BalanceWriter) -> dict[str, str]:
@@ -57,41 +50,32 @@ def write_a_disturbed_day(changelog: BalanceWriter) -> dict[str, str]:
     return {card: points for card, (_, points) in truth.items()}
 
 
-def test_serves_the_highest_sequence_numbers_only(changelog: BalanceWriter, api: ApiProcess) -> None:
+def test_serves_the_highest_sequence_numbers_only(changelog: BalanceWriter, settings: Settings, tmp_path: Path) -> None:
     """Responses are right for records from before and after the start, and despite records that nobody can decode."""
     before = write_a_disturbed_day(changelog)
-    report = api.wait_until_ready()
+    with ApiProcess(settings, tmp_path / "api.log") as api:
+        report = api.wait_until_ready()
 
-    assert before == api.points(CARDS)
-    assert len(before) == sum(partition["entries"] for partition in balance_partitions(report))
-    assert sum(partition["undecodable"] for partition in balance_partitions(report)) > 100
-    assert sum(partition["ignored"] for partition in balance_partitions(report)) > 100
-    assert [None] * 3 == [partition["resumedFrom"] for partition in balance_partitions(report)]
-    assert api.http.get("/livez").status_code == 200
-    assert api.http.get("/livez", headers={"Host": "evil.example"}).status_code == 403
+        assert before == api.points(CARDS)
+        assert len(before) == sum(partition["entries"] for partition in balance_partitions(report))
+        assert sum(partition["undecodable"] for partition in balance_partitions(report)) > 100
+        assert sum(partition["ignored"] for partition in balance_partitions(report)) > 100
+        assert [None] * 3 == [partition["resumedFrom"] for partition in balance_partitions(report)]
+        assert api.http.get("/livez").status_code == 200
+        assert api.http.get("/livez", headers={"Host": "evil.example"}).status_code == 403
 
-    changelog.balance("later", "12.34", 1)
-    changelog.flush()
-    assert api.http.get("/v1/customers/later/balance?minSequence=1&timeout=30").json()["TotalLoyaltyPoints"] == "12.34"
-    changelog.raw("later", None)
-    changelog.balance("marker", "0.01", 1)
-    changelog.flush()
-    api.wait_until_ready()
-    deadline = time.monotonic() + 30
-    while api.balance("later").status_code == 200 and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    assert api.balance("later").status_code == 404
+        assert_that_freshness_is_of_new_balances(changelog, api)
+        assert_that_a_tombstone_removes_a_new_balance(changelog, api)
+        assert_that_a_second_process_ends(settings, tmp_path / "second.log")
+        assert api.http.get("/readyz").status_code == 200
 
 
-def test_freshness_is_measured_for_new_balances(changelog: BalanceWriter, api: ApiProcess) -> None:
+def assert_that_freshness_is_of_new_balances(changelog: BalanceWriter, api: ApiProcess) -> None:
     """Each balance that is applied after the restore adds one observation of its age. The restore adds none."""
-    changelog.balance("old", "1.00", 1)
-    changelog.flush()
-    api.wait_until_ready()
     assert "loyalty_balance_freshness_seconds_count 0.0" in api.http.get("/metrics").text
-    changelog.balance("new", "1.00", 1, updated=int(time.time() * 1000) - 2_000)
+    changelog.balance("new", "12.34", 1, updated=int(time.time() * 1000) - 2_000)
     changelog.flush()
-    assert api.http.get("/v1/customers/new/balance?minSequence=1&timeout=30").status_code == 200
+    assert api.http.get("/v1/customers/new/balance?minSequence=1&timeout=30").json()["TotalLoyaltyPoints"] == "12.34"
 
     lines = dict(line.rsplit(" ", 1) for line in api.http.get("/metrics").text.splitlines() if line[0] != "#")
 
@@ -99,30 +83,31 @@ def test_freshness_is_measured_for_new_balances(changelog: BalanceWriter, api: A
     assert 2.0 <= float(lines["loyalty_balance_freshness_seconds_sum"]) < 60
 
 
-@pytest.mark.usefixtures("changelog")
-def test_a_state_directory_in_use_gives_one_clear_line(api: ApiProcess, settings: Settings, tmp_path: Path) -> None:
-    """A second process on the same directory ends with status 1 and one line. The first continues."""
-    api.wait_until_ready()
+def assert_that_a_tombstone_removes_a_new_balance(changelog: BalanceWriter, api: ApiProcess) -> None:
+    changelog.raw("new", None)
+    changelog.flush()
+    wait_for("the deletion", lambda: api.balance("new").status_code == 404)
 
-    second = ApiProcess(settings, tmp_path / "second.log")
 
-    assert second.wait() == 1
-    lines = (tmp_path / "second.log").read_text().splitlines()
+def assert_that_a_second_process_ends(settings: Settings, log: Path) -> None:
+    """A second process on the same state directory ends with status 1 and one clear line."""
+    assert ApiProcess(settings, log).wait() == 1
+    lines = log.read_text().splitlines()
     assert len(lines) == 1
     assert str(settings.state_dir) in lines[0]
-    assert api.http.get("/readyz").status_code == 200
 
 
 def test_a_recreated_changelog_is_read_from_its_start(
-    changelog: BalanceWriter, api: ApiProcess, settings: Settings, tmp_path: Path
+    changelog: BalanceWriter, settings: Settings, tmp_path: Path
 ) -> None:
     """After a topic was deleted and created again, the instance serves nothing of the old topic."""
     for card in ["old", *CARDS]:
         changelog.balance(card, "1.00", 1)
     changelog.flush()
-    api.wait_until_ready()
-    assert api.balance("old").status_code == 200
-    assert api.terminate() == 0
+    with ApiProcess(settings, tmp_path / "api.log") as api:
+        api.wait_until_ready()
+        assert api.balance("old").status_code == 200
+        assert api.terminate() == 0
     recreate_topics(settings)
     fresh = BalanceWriter(settings)
     for number in range(200):
