@@ -108,8 +108,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     tests with PostgreSQL in one process, so that it starts one server.
 
     The tests of whole accounts take as long as all others, so they have their own session. The other tests of the
-    secured broker share a process, too. The tests with a Schema Registry run in the first process, because some of them
-    need Spark.
+    secured broker share a process, too, and so do the tests of the shared pair of API instances. The tests with a
+    Schema Registry run in the first process, because some of them need Spark.
     """
     # The parameters of a test replace those of the fixture, so a marker there would be lost.
     if "callspec" in vars(item) and item.callspec.params.get("database_url") == "postgresql":
@@ -117,7 +117,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.xdist_group("postgresql"))
     if "unit" in item.path.parts:
         return
-    groups = {"spark": "spark", "registry": "spark", "secured": "secured"}
+    groups = {"spark": "spark", "registry": "spark", "secured": "secured", "pair": "pair"}
     shared = (groups[fixture] for fixture in groups if fixture in getattr(item, "fixturenames", ()))
     if group := next(shared, None):
         is_long = group == "spark" and item.path.stem in LONG_TESTS
@@ -254,34 +254,36 @@ def own_broker(pytestconfig: pytest.Config, tmp_path: Path) -> "Iterator[LocalBr
         broker.stop()
 
 
-@pytest.fixture
-def settings(kafka: str, tmp_path: Path) -> Settings:
-    """Settings with a topic prefix and folders that only this test uses."""
-    return Settings(
+@pytest.fixture(scope="session")
+def settings_in(kafka: str) -> Callable[[Path], Settings]:
+    """Gives settings with a topic prefix of their own and folders in this folder."""
+    return lambda folder: Settings(
         kafka_bootstrap_servers=kafka,
         topic_prefix=f"test-{uuid.uuid4().hex[:12]}-",
-        checkpoint_dir=str(tmp_path / "checkpoints"),
-        export_dir=str(tmp_path / "parquet"),
-        archive_dir=str(tmp_path / "archive"),
-        tables_dir=str(tmp_path / "tables"),
-        state_dir=tmp_path / "state",
-        ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}",
-        pseudonym_key_file=tmp_path / "pseudonym.key",
+        checkpoint_dir=str(folder / "checkpoints"),
+        export_dir=str(folder / "parquet"),
+        archive_dir=str(folder / "archive"),
+        tables_dir=str(folder / "tables"),
+        state_dir=folder / "state",
+        ledger_url=f"sqlite:///{folder / 'ledger.sqlite'}",
+        pseudonym_key_file=folder / "pseudonym.key",
         shuffle_partitions=SHUFFLE_PARTITIONS,
     )
 
 
 @pytest.fixture
+def settings(settings_in: Callable[[Path], Settings], tmp_path: Path) -> Settings:
+    """Settings with a topic prefix and folders that only this test uses."""
+    return settings_in(tmp_path)
+
+
+@pytest.fixture
 def topics_created(settings: Settings) -> Iterator[list[str]]:
     """Create the topics of the catalogue with the prefix of this test, and delete them after it."""
-    from services.messaging.administration import create_topics
-    from services.messaging.clients import admin
+    from tests.support.kafka import created_topics
 
-    names = create_topics(settings)
-    yield names
-    client = admin(settings)  # the futures fail if the client is garbage-collected first
-    for future in client.delete_topics(names).values():
-        future.result()
+    with created_topics(settings) as names:
+        yield names
 
 
 @pytest.fixture(scope="session")

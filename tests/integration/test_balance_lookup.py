@@ -84,6 +84,7 @@ def assert_that_freshness_is_of_new_balances(changelog: BalanceWriter, api: ApiP
 
 
 def assert_that_a_tombstone_removes_a_new_balance(changelog: BalanceWriter, api: ApiProcess) -> None:
+    """The tombstone of a live customer has an effect, too."""
     changelog.raw("new", None)
     changelog.flush()
     wait_for("the deletion", lambda: api.balance("new").status_code == 404)

@@ -12,6 +12,7 @@ from services.clock import now
 from services.codecs.events import command_record
 from services.domain.events import Command
 from services.messaging import clients, headers
+from services.messaging.administration import create_topics
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
@@ -33,6 +34,16 @@ KAFKA_TIMEOUT_SECONDS = 120.0
 def producer_of(settings: Settings) -> Producer:
     """The producer of the current test. A new idempotent producer waits half a second before its first record."""
     return clients.producer(settings, "test")
+
+
+@contextlib.contextmanager
+def created_topics(settings: Settings) -> Iterator[list[str]]:
+    """Create the topics of the catalogue, and delete them at the end. Yields their names."""
+    names = create_topics(settings)
+    yield names
+    client = clients.admin(settings)  # the futures fail if the client is garbage-collected first
+    for future in client.delete_topics(names).values():
+        future.result()
 
 
 def publish(settings: Settings, topic: Topic, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
