@@ -82,10 +82,8 @@ def test_an_instance_that_the_group_refuses_says_why(settings: Settings, tmp_pat
     assert (False, "JoinGroup failed: Broker: Invalid session timeout") == (report["ready"], report["kafkaError"])
 
 
-def test_any_instance_answers_for_every_customer(start: Callable[[str], ApiProcess], writer: Writer) -> None:
+def assert_that_each_answers_for_every_customer(instances: list[ApiProcess], writer: Writer) -> None:
     """Each of three instances owns one partition. It answers for all customers, locally or with one forward."""
-    instances = [start(name) for name in "abc"]
-    wait_until_shared(instances)
     for instance in instances:
         served_by = set()
         for card in CARDS:
@@ -110,33 +108,6 @@ def test_any_instance_answers_for_every_customer(start: Callable[[str], ApiProce
     assert (200, 2) == (answer.status_code, answer.json()["Sequence"])
 
 
-@pytest.mark.usefixtures("writer")
-def test_a_stopping_instance_leaves_first_and_answers_waiting_requests(
-    start: Callable[[str], ApiProcess], tmp_path: Path
-) -> None:
-    """A waiting read gets a problem within the time for running requests. The other instance takes over."""
-    first, second = instances = [start(name) for name in "ab"]
-    wait_until_shared(instances)
-    card = next(card for card in CARDS if metadata(second, card)["active"] == first.url)
-    host, _, port = first.url.removeprefix("http://").partition(":")
-    head = f"HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n"
-    request = f"GET /v1/customers/{card}/balance?minSequence=999&timeout=30 {head}"
-    with socket.create_connection((host, int(port)), DEADLINE_SECONDS) as connection:
-        connection.sendall(request.encode())
-        for _ in range(3):  # afterwards the instance has read the request, too
-            assert 200 == first.http.get("/livez").status_code
-        first.terminate()
-        with HTTPResponse(connection) as answer:
-            answer.begin()
-    assert (503, "application/problem+json") == (answer.status, answer.headers["content-type"])
-    wait_for("the other owner", lambda: metadata(second, card)["active"] == second.url)
-    assert (200, points_at(1)) == (second.balance(card).status_code, second.balance(card).json()["TotalLoyaltyPoints"])
-    log = (tmp_path / "a.log").read_text()
-    assert "Traceback" not in log
-    # uvicorn writes this line when the running requests have ended.
-    assert log.index("partitions revoked") < log.index("Waiting for application shutdown")
-
-
 def far_from(instances: list[ApiProcess], cards: list[str]) -> tuple[ApiProcess, str]:
     """An instance and a customer in a partition that the instance does not hold, or at least does not own."""
     found = [(each, card, metadata(each, card)) for each in instances for card in cards]
@@ -147,9 +118,13 @@ def far_from(instances: list[ApiProcess], cards: list[str]) -> tuple[ApiProcess,
 def test_reads_continue_when_owners_die_and_instances_join(
     start: Callable[[str], ApiProcess], writer: Writer, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    """An owner is killed under load and an instance joins. Every response is right, and outages are short."""
+    """Three instances answer like one. Then an owner is killed under load and an instance joins.
+
+    Every response is right, and outages are short.
+    """
     instances = [start(name) for name in "abc"]
     wait_until_shared(instances)
+    assert_that_each_answers_for_every_customer(instances, writer)
     victim, *survivors = instances
     (number,) = shares(victim)[victim.url]
     heir = next(each for each in survivors if number in shares(each, "standby")[each.url])
@@ -193,8 +168,13 @@ def test_reads_continue_when_owners_die_and_instances_join(
         assert (sequence, points_at(sequence)) == (newest["Sequence"], newest["TotalLoyaltyPoints"])
 
 
-def test_a_resumed_instance_does_not_answer_as_the_owner(start: Callable[[str], ApiProcess], writer: Writer) -> None:
-    """An instance that is paused beyond its session never marks an old balance as current."""
+def test_an_instance_that_pauses_or_stops_does_not_answer_as_the_owner(
+    start: Callable[[str], ApiProcess], writer: Writer, tmp_path: Path
+) -> None:
+    """An instance that is paused beyond its session never marks an old balance as current.
+
+    After it is resumed, the other instance stops.
+    """
     zombie, other = instances = [start(name) for name in "ab"]
     wait_until_shared(instances)
     cards = [card for card in CARDS if metadata(other, card)["active"] == zombie.url]
@@ -219,6 +199,31 @@ def test_a_resumed_instance_does_not_answer_as_the_owner(start: Callable[[str], 
             assert answer.json()["Sequence"] == 2
     wait_until_shared(instances)
     assert 2 == zombie.http.get(f"/v1/customers/{cards[0]}/balance?minSequence=2&timeout=20").json()["Sequence"]
+    assert_that_a_stopping_instance_leaves_first(other, zombie, tmp_path / "b.log")
+
+
+def assert_that_a_stopping_instance_leaves_first(stopping: ApiProcess, other: ApiProcess, log: Path) -> None:
+    """A waiting read gets a problem within the time for running requests. The other instance takes over."""
+    card = next(card for card in CARDS if metadata(other, card)["active"] == stopping.url)
+    before = log.read_text()
+    host, _, port = stopping.url.removeprefix("http://").partition(":")
+    head = f"HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n"
+    request = f"GET /v1/customers/{card}/balance?minSequence=999&timeout=30 {head}"
+    with socket.create_connection((host, int(port)), DEADLINE_SECONDS) as connection:
+        connection.sendall(request.encode())
+        for _ in range(3):  # afterwards the instance has read the request, too
+            assert 200 == stopping.http.get("/livez").status_code
+        stopping.terminate()
+        with HTTPResponse(connection) as answer:
+            answer.begin()
+    assert (503, "application/problem+json") == (answer.status, answer.headers["content-type"])
+    wait_for("the other owner", lambda: metadata(other, card)["active"] == other.url)
+    assert (200, points_at(2)) == (other.balance(card).status_code, other.balance(card).json()["TotalLoyaltyPoints"])
+    complete = log.read_text()
+    assert "Traceback" not in complete
+    of_the_stop = complete.removeprefix(before)
+    # uvicorn writes this line when the running requests have ended.
+    assert of_the_stop.index("partitions revoked") < of_the_stop.index("Waiting for application shutdown")
 
 
 class Waiting:
