@@ -41,7 +41,7 @@ from services.settings import Settings
 from tests.support.kafka import BalanceWriter
 from tests.support.processes import ApiProcess, balance_partitions
 from tests.support.read_load import Load, Writer
-from tests.support.waiting import wait_for
+from tests.support.waiting import POLL_SECONDS, wait_for
 
 REPORT = Path("var/reports/queries.json")
 _POLL_SECONDS = 0.1
@@ -150,7 +150,7 @@ def _restore(
     first = stack.enter_context(start_instance(settings, directory, "first"))
     begun = None
     while begun is None:  # measure from the first record on, to exclude the start of Python and of the web server
-        report = first.wait_until(lambda report: any(each["applied"] for each in report["partitions"]))
+        report = first.wait_until(lambda report: any(each["applied"] for each in report["partitions"]), POLL_SECONDS)
         begun, before = time.monotonic(), sum(each["applied"] for each in balance_partitions(report))
         cpu_before = sum(process_of(first).cpu_times()[:2])
     while not _is_ready(first):  # poll rarely, because a response takes processor time from the restore

@@ -8,6 +8,7 @@ import pytest
 from services.settings import Settings
 from tests.support.kafka import BalanceWriter
 from tests.support.processes import ApiProcess, balance_partitions
+from tests.support.waiting import POLL_SECONDS
 
 COUNT = 60_000
 SAMPLE = [f"CARD{number}" for number in range(0, COUNT, 211)]
@@ -41,7 +42,9 @@ def test_an_instance_resumes_after_kills_and_restores_what_is_lost(
 def killed_while_it_restores(settings: Settings, log: Path) -> list[dict[str, Any]]:
     """Returns the partitions before the kill."""
     with ApiProcess(settings, log) as api:
-        report = api.wait_until(lambda report: any(0 < each["position"] for each in balance_partitions(report)))
+        report = api.wait_until(
+            lambda report: any(0 < each["position"] for each in balance_partitions(report)), POLL_SECONDS
+        )
         api.kill()
     assert not report["ready"]
     return balance_partitions(report)

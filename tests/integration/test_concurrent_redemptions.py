@@ -19,6 +19,7 @@ from services.settings import Settings
 from tests.support.builders import IDS
 from tests.support.kafka import publish, records_of, unique_records_of
 from tests.support.processes import ApiProcess, start_pipeline, wait_until
+from tests.support.waiting import REPORT_POLL_SECONDS
 
 ATTEMPTS, COVERED = 50, 10
 POINTS_EACH = Decimal("10.00")
@@ -93,7 +94,7 @@ def pipeline(settings: Settings, log: Path) -> Iterator[Callable[[Callable[[], b
             LOYALTY_MAX_OFFSETS_PER_TRIGGER=str(settings.max_offsets_per_trigger),
         )
         try:
-            yield lambda condition: wait_until(condition, process, output)
+            yield lambda condition: wait_until(condition, process, output, REPORT_POLL_SECONDS)
         finally:
             # SIGKILL for the process and its children, like a power failure.
             os.killpg(process.pid, signal.SIGKILL)

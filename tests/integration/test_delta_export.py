@@ -23,6 +23,7 @@ from services.sql.maintenance import maintain
 from tests.support.builders import IDS
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, producer_of
 from tests.support.processes import delete_newest_commit, run_to_the_end, start_pipeline, wait_until
+from tests.support.waiting import REPORT_POLL_SECONDS
 
 pytestmark = pytest.mark.usefixtures("topics_created")
 DAY = 86_400_000
@@ -106,7 +107,7 @@ def test_a_killed_export_continues_where_its_table_ends(spark, delta, tmp_path):
         small = {"LOYALTY_MAX_OFFSETS_PER_TRIGGER": "60", "LOYALTY_EXPORT_FORMAT": "delta"}
         process = start_pipeline(delta, log, "--query", "export", "--available-now", **small)
         table = Path(delta.export_dir, "_delta_log")
-        wait_until(lambda: len(list(table.glob("*.json"))) >= 3, process, log)
+        wait_until(lambda: len(list(table.glob("*.json"))) >= 3, process, log, REPORT_POLL_SECONDS)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     assert len(exported(delta)) < 600, "the export had ended before the kill"

@@ -22,7 +22,7 @@ from tests.support.events import Subscriber
 from tests.support.kafka import BalanceWriter, read_all
 from tests.support.processes import ApiProcess, balance_partitions
 from tests.support.read_load import Load, Writer, points_at
-from tests.support.waiting import DEADLINE_SECONDS, wait_for
+from tests.support.waiting import DEADLINE_SECONDS, POLL_SECONDS, REPORT_POLL_SECONDS, wait_for
 
 CARDS = [f"CARD{number}" for number in range(45)]
 METADATA = "/v1/stores/customer-balances/metadata"
@@ -55,22 +55,24 @@ def shares(instance: ApiProcess, role: str = "active") -> dict[str, list[int]]:
     return {each["url"]: each[role] for each in found}
 
 
-def wait_until_shared(instances: list[ApiProcess]) -> None:
-    """Wait until each instance owns a partition, and each partition has an owner and one standby."""
+def wait_until_shared(instances: list[ApiProcess], poll: float = REPORT_POLL_SECONDS) -> None:
+    """Wait until each instance owns and serves a partition, and each partition has an owner and one standby."""
     for each in instances:
         each.wait_until_ready()
-    wait_for(f"{len(instances)} that share all", lambda: all(is_shared(each, instances) for each in instances))
-    wait_for("owners that serve what is theirs", lambda: all(is_served(each) for each in instances))
-
-
-def is_served(instance: ApiProcess) -> bool:
-    return instance.owned("customer-balances") == sorted(shares(instance)[instance.url])
+    of_all = f"{len(instances)} that share all"
+    wait_for(of_all, lambda: all(is_shared(each, instances) for each in instances), poll=poll)
 
 
 def is_shared(asked: ApiProcess, instances: list[ApiProcess]) -> bool:
-    active, standby = (shares(asked, role) for role in ("active", "standby"))
-    owners = {each.url for each in instances} == active.keys() and all(active.values())
-    return owners and all(sorted(chain(*role.values())) == [0, 1, 2] for role in (active, standby))
+    """Whether this instance knows the share of each instance, and serves its own share."""
+    found = asked.http.get(METADATA).json()["instances"]
+    active, standby = ({each["url"]: each[role] for each in found} for role in ("active", "standby"))
+    return (
+        {each.url for each in instances} == active.keys()
+        and all(active.values())
+        and all(sorted(chain(*role.values())) == [0, 1, 2] for role in (active, standby))
+        and asked.owned("customer-balances") == sorted(active[asked.url])
+    )
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -137,7 +139,7 @@ def test_reads_continue_when_owners_die_and_instances_join(
             wait_for("events of the victim", lambda: len(subscriber.sequences) > 10)
             killed = time.monotonic()
             victim.kill()
-            wait_until_shared(survivors)
+            wait_until_shared(survivors, POLL_SECONDS)
             received = len(subscriber.sequences)
             wait_for("events of the heir", lambda: len(subscriber.sequences) > received + 10)
         assert subscriber.connections > 1

@@ -52,6 +52,7 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.scan import files_with
+from tests.support.waiting import REPORT_POLL_SECONDS
 
 SAMPLE = Path(__file__).parents[1] / "data" / "pos-invoices"
 
@@ -393,7 +394,7 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
     lines = sum(len(each["InvoiceLineItems"]) for each in batch)
     with (tmp_path / "pipeline.log").open("a", encoding="utf-8") as log:
         doomed = start_pipeline(settings, log, LOYALTY_MAX_OFFSETS_PER_TRIGGER="90")
-        wait_until(lambda: 0 < len(records_of(settings, topics.LOYALTY)), doomed, log)
+        wait_until(lambda: 0 < len(records_of(settings, topics.LOYALTY)), doomed, log, REPORT_POLL_SECONDS)
         os.killpg(doomed.pid, signal.SIGKILL)
         doomed.wait()
         counted = len(unique_records_of(settings, topics.LOYALTY))

@@ -46,7 +46,6 @@ from services.pseudonyms import pseudonyms
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import headers_of, publish, publish_invoices, read_all
 from tests.support.processes import (
-    POLL_SECONDS,
     dead_letters_counted,
     delete_all_batches_but_the_first,
     delete_newest_commit,
@@ -55,6 +54,7 @@ from tests.support.processes import (
     start_pipeline,
     wait_until,
 )
+from tests.support.waiting import TOPIC_POLL_SECONDS
 
 CARDS = ("CARD7001A", "CARD7002B")
 A, B = CARDS
@@ -332,7 +332,7 @@ def test_timers_run_without_new_events(spark, settings):
         while ("released", Decimal(0)) not in entries(settings, A):
             assert query.isActive, query.exception()
             assert time.monotonic() < deadline, entries(settings, A)
-            time.sleep(POLL_SECONDS)
+            time.sleep(TOPIC_POLL_SECONDS)
     finally:
         query.stop()
 

@@ -29,7 +29,7 @@ from services.pseudonyms import pseudonyms
 from services.settings import Settings
 from services.tls import client_context
 from tests.support.builders import IDS
-from tests.support.waiting import DEADLINE_SECONDS, POLL_SECONDS, wait_for
+from tests.support.waiting import DEADLINE_SECONDS, POLL_SECONDS, REPORT_POLL_SECONDS, TOPIC_POLL_SECONDS, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +103,9 @@ class ApiProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def wait_until(
+        self, condition: Callable[[dict[str, Any]], bool], poll: float = REPORT_POLL_SECONDS
+    ) -> dict[str, Any]:
         """Poll /readyz until its report satisfies the condition. Returns that report."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while time.monotonic() < deadline:
@@ -111,7 +113,7 @@ class ApiProcess:
                 report: dict[str, Any] = self.http.get("/readyz").json()
                 if condition(report):
                     return report
-            time.sleep(POLL_SECONDS)
+            time.sleep(poll)
         raise AssertionError(f"the condition did not hold within {DEADLINE_SECONDS:.0f} s:\n{self._log.read_text()}")
 
     def wait_until_ready(self) -> dict[str, Any]:
@@ -199,7 +201,7 @@ def wait_until_shared(instances: list[ApiProcess]) -> None:
         is_known = all(len(share) == len(instances) and all(share.values()) for share in shares)
         return is_known and all(each.owned("decisions") == sorted(shares[0][each.url]) for each in instances)
 
-    wait_for("instances that share all partitions", is_shared)
+    wait_for("instances that share all partitions", is_shared, poll=REPORT_POLL_SECONDS)
 
 
 def start_as_release_0_1(query: "Query", settings: Settings) -> None:
@@ -301,13 +303,15 @@ def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environm
     return subprocess.Popen(command, env=complete, stdout=log, stderr=log, start_new_session=True)
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: IO[str]) -> None:
+def wait_until(
+    condition: Callable[[], bool], process: subprocess.Popen[bytes], log: IO[str], poll: float = TOPIC_POLL_SECONDS
+) -> None:
     """Poll a condition while the process runs. Fails with the end of its log if it ends or after the timeout."""
     deadline = time.monotonic() + _PIPELINE_SECONDS
     while not condition():
         assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")[-4000:]
         assert time.monotonic() < deadline, Path(log.name).read_text(encoding="utf-8")[-4000:]
-        time.sleep(5 * POLL_SECONDS)  # a condition may read whole topics
+        time.sleep(poll)
 
 
 @contextlib.contextmanager
