@@ -65,6 +65,8 @@ def pair(settings_in: Callable[[Path], Settings], tmp_path_factory: pytest.TempP
     settings = settings_in(folder)
     with created_topics(settings), ExitStack() as stack:
         instances = [stack.enter_context(instance_of(settings, folder / name)) for name in "ab"]
+        for instance in instances:
+            instance.wait_until_ready()
         yield Pair(settings, instances, stack.enter_context(KafkaLoyaltyQuery(settings, Accounts())))
 
 
