@@ -57,6 +57,14 @@ class Pair:
     instances: list[ApiProcess]
     decider: KafkaLoyaltyQuery
 
+    def earn(self, points: str, card: str) -> None:
+        """Give a new customer these points, and wait until both instances share all partitions and serve the points."""
+        earn(self.decider, points, card)
+        wait_until_shared(self.instances)
+        for each in self.instances:
+            answer = each.http.get(f"/v1/customers/{card}/balance?minSequence=1&timeout=30")
+            assert 200 == answer.status_code, answer.text
+
 
 @pytest.fixture(scope="module")
 def pair(settings_in: Callable[[Path], Settings], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
@@ -139,8 +147,7 @@ def redeem_with_the_clients(first: str, second: str) -> None:
 def test_every_instance_runs_a_command_exactly_once(pair: Pair) -> None:
     """Two instances give the same response and the new balance. Kafka has one mark and one command."""
     instances = pair.instances
-    earn(pair.decider, "105.00")
-    wait_until_shared(instances)
+    pair.earn("105.00", CARD)
     for number in range(8):
         first, second = instances[number % 2], instances[1 - number % 2]
         answer = redeem(first, f"k-{number}")
@@ -188,8 +195,7 @@ def command_id_of(message: Message) -> str:
 def test_the_status_shows_the_instances_and_the_records_of_the_topics(pair: Pair) -> None:
     """Two real instances share the partitions. A part that does not run is named. The balances of Kafka are counted."""
     instances = pair.instances
-    earn(pair.decider, "25.00", "9265846832")
-    wait_until_shared(instances)
+    pair.earn("25.00", "9265846832")
 
     found = status_of(pair.settings, {"api": instances[0].url, "pipeline": "http://127.0.0.1:1"})
 
@@ -210,8 +216,7 @@ def test_the_status_shows_the_instances_and_the_records_of_the_topics(pair: Pair
 def test_parallel_commands_never_overspend(pair: Pair) -> None:
     """60 parallel requests with 20 keys go through two instances. The points cover 7, so exactly 7 keys succeed."""
     instances, card = pair.instances, "9265846830"
-    earn(pair.decider, "75.00", card)
-    wait_until_shared(instances)
+    pair.earn("75.00", card)
 
     def patiently(number: int) -> httpx.Response:
         api = instances[number % 2]
@@ -281,7 +286,7 @@ def test_a_command_survives_the_death_of_its_instance(
 def test_the_instance_that_takes_over_gives_the_same_response(pair: Pair, tmp_path: Path) -> None:
     """After the kill of a third instance another gives the same response, and no command runs twice."""
     card = "9265846831"
-    earn(pair.decider, "100.00", card)
+    pair.earn("100.00", card)
     second = pair.instances[0]
     with instance_of(pair.settings, tmp_path / "c") as first:
         first.wait_until_ready()
