@@ -17,6 +17,7 @@ from api.http import documentation
 from api.http.metrics import Metrics
 from api.http.problems import Problem
 from api.http.responses import FRESHNESS
+from api.http.tracing import INTERNAL_PATHS
 from api.routing.peer_client import REPORT_PATH
 from api.routing.peer_messages import FORWARDED_TO
 from api.security.audit import RequestAudit
@@ -219,7 +220,8 @@ class Gate:
             usage = enter(scope, caller, security.limits)
         except Problem as problem:
             await problem.response()(scope, receive, send_safely)
-            self._requests.observe("other", "refused", problem.status.value, time.perf_counter() - started)
+            route = scope["path"] if scope["path"] in INTERNAL_PATHS else "refused"
+            self._requests.observe("other", route, problem.status.value, time.perf_counter() - started)
             return
         try:
             await self._app(scope, receive, send_safely)

@@ -129,7 +129,7 @@ def require_configs(found: Mapping[Topic, Mapping[str, str]], settings: Settings
         (settings.name_of(topic), name, configs[name], topic.config[name])
         for topic, configs in found.items()
         for name in (_CLEANUP, _TIMES)
-        if not {*configs[name].split(",")} <= {*topic.config[name].split(",")}
+        if not {*filter(None, configs[name].split(","))} <= {*topic.config[name].split(",")}
     ]
     if wrong:
         listed = "; ".join(f"topic {each} has {key}={value}, and must have {must}" for each, key, value, must in wrong)
@@ -154,8 +154,11 @@ def _check_configs(client: AdminClient, settings: Settings, existing: Collection
         for resource, answer in answers.items()
     }
     require_configs(found, settings)
+    # Not every broker with Kafka's protocol has this setting.
     wanted = int(_durability(settings).get(_IN_SYNC, 1))
-    if low := [settings.name_of(topic) for topic, configs in found.items() if int(configs[_IN_SYNC]) < wanted]:
+    if low := [
+        settings.name_of(topic) for topic, configs in found.items() if int(configs.get(_IN_SYNC, wanted)) < wanted
+    ]:
         log.warning("these topics should have a larger min.insync.replicas", wanted=wanted, topics=", ".join(low))
     changed = []
     for topic, configs in found.items():

@@ -130,18 +130,24 @@ def test_all_wrong_settings_of_all_topics_are_named_at_once() -> None:
     assert len(topics.ALL) + compact == str(raised.value).count("and must have")
 
 
-@pytest.mark.parametrize("policy", ["compact", "delete", "delete,compact"])
+@pytest.mark.parametrize("policy", ["compact", "delete", "delete,compact", ""])
 def test_a_policy_that_keeps_more_records_is_accepted(policy: str) -> None:
     """Each topic of the catalogue is accepted, too."""
     require_configs({topic: topic.config for topic in topics.ALL}, Settings())
     require_configs({topics.STORE_SALES: topics.STORE_SALES.config | {"cleanup.policy": policy}}, Settings())
 
 
-@pytest.mark.parametrize(("replicas", "in_sync", "warnings"), [(3, "2", 0), (2, "2", 1), (3, "1", 1), (1, "1", 2)])
+@pytest.mark.parametrize(
+    ("replicas", "in_sync", "warnings"), [(3, "2", 0), (2, "2", 1), (3, "1", 1), (1, "1", 2), (3, None, 0)]
+)
 def test_topics_with_few_copies_get_a_warning(
-    monkeypatch: pytest.MonkeyPatch, replicas: int, in_sync: str, warnings: int
+    monkeypatch: pytest.MonkeyPatch, replicas: int, in_sync: str | None, warnings: int
 ) -> None:
-    """Topics of release 0.1 have the ``min.insync.replicas`` of the brokers, and the operator can choose to keep it."""
+    """Topics of release 0.1 have the ``min.insync.replicas`` of the brokers, and the operator can choose to keep it.
+
+    Not every broker with Kafka's protocol has this setting.
+    """
+    config = topics.STORES.config | ({"min.insync.replicas": in_sync} if in_sync else {})
 
     class Client:
         def list_topics(self, **_: Any) -> SimpleNamespace:
@@ -153,7 +159,7 @@ def test_topics_with_few_copies_get_a_warning(
             return {request.topic: failed(exists) for request in requests}
 
         def describe_configs(self, resources: list[Any], **_: Any) -> dict[Any, "Future[Any]"]:
-            return {each: done(topics.STORES.config | {"min.insync.replicas": in_sync}) for each in resources}
+            return {each: done(config) for each in resources}
 
     def done(configs: dict[str, str]) -> "Future[Any]":
         future: Future[Any] = Future()
