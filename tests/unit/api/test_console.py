@@ -28,7 +28,7 @@ from services.ledger.queries import LedgerQueries
 from services.settings import Settings
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
-from tests.support.builders import entry, problem_type
+from tests.support.builders import available_points, entry, problem_type
 from tests.support.clusters import Instance, with_marks
 from tests.support.ledger import Ledger
 from tests.support.secured import SecuredGroup
@@ -39,7 +39,7 @@ CARD = "9265846829"
 HTMX = {"HX-Request": "true"}
 BALANCE = {
     "CustomerCardNo": CARD,
-    "TotalLoyaltyPoints": Decimal("417.04"),
+    **available_points("417.04"),
     "Sequence": 3,
     "OpenedTime": 1_767_373_451_000,
     "UpdatedTime": 1_767_373_451_000,

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from services.ledger.queries import LedgerQueries
 from services.messaging.dead_letters import RecordPosition
 from services.settings import Settings
 from tests.support.browser import CHROMIUM, DRIVER, Browser
-from tests.support.builders import entry
+from tests.support.builders import available_points, entry
 from tests.support.clusters import Instance
 from tests.support.ledger import Ledger
 from tests.support.secured import SecuredGroup
@@ -222,7 +221,7 @@ def test_a_page_does_not_call_an_old_balance_live(chromium: Browser) -> None:
         browser.open(f"/console/helpdesk?card={CARD}")
         browser.until_shown("Live.", "#connection")
         broken.add("/console/customer/balance")
-        instance.write(LOYALTY_BALANCES, CARD, BALANCE | {"TotalLoyaltyPoints": Decimal("17.00"), "Sequence": 4})
+        instance.write(LOYALTY_BALANCES, CARD, BALANCE | available_points("17.00") | {"Sequence": 4})
         browser.until_shown("17.00", "#balance .value")
         assert set() == broken
         announced = browser.element("#total[role=status]")
@@ -333,8 +332,8 @@ def with_statement(browser: Browser, ledger: Ledger, entries: int) -> Iterator[t
         number, opened_time = next(numbers), BALANCE["OpenedTime"]
         own = {"kind": kind, "time": opened_time, "opened_time": opened_time, "total": number * 100}
         ledger.append((CARD, entry(number, 100, reserved=reserved, **own)))
-        total = {"TotalLoyaltyPoints": Decimal(number), "Sequence": number}
-        instance.write(LOYALTY_BALANCES, CARD, BALANCE | total)
+        points = available_points(f"{number}.00")
+        instance.write(LOYALTY_BALANCES, CARD, BALANCE | points | {"Sequence": number})
         if number > entries:
             browser.until_shown(f"{number}.00", "#balance .value")
 
@@ -589,7 +588,7 @@ def test_hidden_pages_leave_the_connections_of_the_browser_to_others(chromium: B
             browser.until_shown("Live.", "#connection")
             browser.driver.minimize_window()
         browser.driver.switch_to.window(browser.driver.window_handles[0])
-        instance.write(LOYALTY_BALANCES, CARD, BALANCE | {"TotalLoyaltyPoints": Decimal("17.00"), "Sequence": 4})
+        instance.write(LOYALTY_BALANCES, CARD, BALANCE | available_points("17.00") | {"Sequence": 4})
         assert "417.04" in browser.text("#balance")
         browser.driver.set_window_rect(0, 0, 1200, 1000)
         browser.until_shown("17.00", "#balance .value")
