@@ -101,7 +101,12 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
             if any(len(each.replicas) < settings.replication_factor for each in existing.partitions.values()):
                 few.append(settings.name_of(topic))
     if few:
-        log.warning("these topics have fewer replicas than LOYALTY_REPLICATION_FACTOR says", topics=", ".join(few))
+        log.warning(
+            "these topics have fewer replicas than LOYALTY_REPLICATION_FACTOR, so a failed broker can lose "
+            "acknowledged records: add replicas with kafka-reassign-partitions.sh, or set LOYALTY_REPLICATION_FACTOR "
+            "to the number that you want",
+            topics=", ".join(few),
+        )
 
 
 def require_partitions(topic: Topic, found: int, settings: Settings) -> None:
@@ -136,9 +141,10 @@ def require_configs(found: Mapping[Topic, Mapping[str, str]], settings: Settings
         topic, name, _, must = wrong[0]
         raise UserError(
             f"{listed}. With these settings, Kafka deletes records too early, or takes their times from the clocks of "
-            "producers. Change each setting, for example with `kafka-configs.sh --bootstrap-server "
-            f"{settings.kafka_bootstrap_servers} --alter --topic {topic} --add-config {name}={must}`. Then read "
-            "docs/how-to/back-up-and-restore.md#a-topic-has-wrong-settings"
+            "producers. This command changes the first setting: `kafka-configs.sh --bootstrap-server "
+            f"{settings.kafka_bootstrap_servers} --alter --topic {topic} --add-config {name}={must}`. Run it for each "
+            "setting that this message names. On a secured Kafka, add `--command-config FILE` with the credentials of "
+            "`admin`. Then read docs/how-to/back-up-and-restore.md#a-topic-has-wrong-settings"
         )
 
 
@@ -159,7 +165,12 @@ def _check_configs(client: AdminClient, settings: Settings, existing: Collection
     if low := [
         settings.name_of(topic) for topic, configs in found.items() if int(configs.get(_IN_SYNC, wanted)) < wanted
     ]:
-        log.warning("these topics should have a larger min.insync.replicas", wanted=wanted, topics=", ".join(low))
+        log.warning(
+            "these topics have a min.insync.replicas that is too low, so failed brokers can lose acknowledged records: "
+            "set it with kafka-configs.sh (docs/how-to/upgrade.md#require-two-replicas-of-existing-topics)",
+            wanted=wanted,
+            topics=", ".join(low),
+        )
     changed = []
     for topic, configs in found.items():
         names = ["max.message.bytes", *(["retention.ms"] if topic.compacted else [])]
