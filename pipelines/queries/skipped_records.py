@@ -48,7 +48,8 @@ def read_again(context: QueryContext, checkpoint: str, topic: Topic) -> DataFram
     begins = {each: begin for each, (begin, _) in watermarks.items()}
     ends = {each: min(end, max(begin, read.get(each, 0))) for each, (begin, end) in watermarks.items()}
     log.info(
-        "learns a schema id and reads records again: do not restart, because a restart begins again",
+        "the query learns a schema id, so it reads records again: do not restart, because a restart repeats the work "
+        "from the beginning",
         query=context.name,
         topic=name,
         records=sum(ends.values()) - sum(begins.values()),

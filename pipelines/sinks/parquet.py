@@ -74,7 +74,10 @@ def require_keys(spark: SparkSession, directory: str, key: Mapping[str, str]) ->
     """Raise CheckpointMismatchError if the directory has a row without a key."""
     if not has_rows(spark, directory):
         return
-    log.info("reads the keys of all files: do not restart, because a restart begins again", folder=directory)
+    log.info(
+        "the export reads the keys of all files: do not restart, because a restart repeats the work from the beginning",
+        folder=directory,
+    )
     if _read(spark, directory, key).where(" OR ".join(f"{column} IS NULL" for column in key)).head(1):
         raise CheckpointMismatchError(
             f"{directory} has files without the column {', '.join(key)}, which an older release wrote: the export "
