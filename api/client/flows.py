@@ -65,7 +65,7 @@ class Pause(NamedTuple):
 T = TypeVar("T")
 C = TypeVar("C", bound=Command)
 Outcome = httpx.Response | httpx.RequestError
-"""What a call gives: its response, or why there is none."""
+"""The result of a call: the response, or the error of the request."""
 Flow = Generator[Call | Pause, Any, T]
 """Yields calls and pauses, receives the outcome of each call, and returns a result."""
 

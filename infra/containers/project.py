@@ -93,7 +93,7 @@ class ComposeProject:
         files = [part for path in self.files for part in ("--file", str(path))]
         profiles = [part for profile in self.profiles for part in ("--profile", profile)]
         command = [*compose_command(), "--project-name", self.name, *files, *profiles, *arguments]
-        # Variables and the file .env of the caller must not change the compose files, nor the images that he runs.
+        # The variables and the file .env of the caller must not change the Compose files or the images of this project.
         own = ("LOYALTY_", "COMPOSE_")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         return _run(command, {**inherited, "IMAGE_TAG": "latest", **self.environment})

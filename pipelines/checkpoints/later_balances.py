@@ -18,7 +18,10 @@ from services.messaging.topic_reader import read_range, watermarks_of
 from services.settings import Settings
 
 CLOCK_DIFFERENCE = timedelta(minutes=5)
-"""How much the clocks of brokers and drivers may differ. A checkpoint that is older by less is not noticed."""
+"""How much the clocks of brokers and drivers may differ.
+
+The pipeline does not notice a checkpoint that is less than this older.
+"""
 
 
 def find_later_balance(
@@ -26,8 +29,8 @@ def find_later_balance(
 ) -> tuple[RecordPosition, int] | None:
     """Find the balance of an event that the micro-batches of a checkpoint cannot have read.
 
-    A replay can write balances at any time. But they have the times of their events, and Spark plans a micro-batch
-    after the brokers have appended its events. So a later event belongs to a later micro-batch.
+    A replay can write a balance later. But each balance has the time of its event, not of the replay. Spark plans a
+    micro-batch after the brokers have appended its events. So a later event belongs to a later micro-batch.
 
     Args:
         planned: when Spark planned the newest micro-batch of the checkpoint, milliseconds since the epoch.
@@ -40,7 +43,7 @@ def find_later_balance(
     """
     name, decode = settings.name_of(LOYALTY_BALANCES), decoder(LOYALTY_BALANCES, ids)
     latest = planned + CLOCK_DIFFERENCE // timedelta(milliseconds=1)
-    # If the clock of a broker was far ahead, an event can have a time that has not come yet. It proves nothing.
+    # If the clock of a broker was far ahead, an event can have a time in the future. Such an event proves nothing.
     present = now()
     with closing(bounded_consumer(settings, "loyalty-pipeline")) as client:
         spans = watermarks_of(client, name)
@@ -65,7 +68,10 @@ def _event_time(message: Message, decode: Callable[[bytes], Record]) -> int:
 
 
 def _has_read(client: Consumer, positions: Positions, event_time: int) -> bool:
-    """Whether the checkpoint has read this event or a later one. Then a clock was wrong, and it proves nothing."""
+    """Whether the checkpoint has read this event or a later one.
+
+    If so, a clock was wrong, and the event proves nothing.
+    """
     for topic, ends in positions.items():
         firsts = _first_offsets(client, topic, ends, event_time)
         if any(0 <= offset < ends[partition] for partition, offset in firsts.items()):

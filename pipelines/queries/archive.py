@@ -80,7 +80,8 @@ def _report_first_start(settings: Settings) -> None:
         folder = local_folder(settings.archive_dir)
         log.warning(
             "a new archive begins without the older records, because Kafka has deleted them. If you have an archive in "
-            "another folder, stop the pipeline, let LOYALTY_ARCHIVE_DIR name that folder, and delete the new archive",
+            "another folder, stop the pipeline, set LOYALTY_ARCHIVE_DIR to that folder, and delete the new archive. "
+            "Otherwise do nothing: a rebuild from this archive lacks the deleted records",
             folder=str(folder.absolute() if folder else settings.archive_dir),
             topics=incomplete,
         )

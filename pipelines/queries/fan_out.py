@@ -49,10 +49,10 @@ def _check_outputs(spark: SparkSession, _: SchemaIds, checkpoint: str, settings:
     if filled := [settings.name_of(topic) for topic in topics if not is_empty(topic, settings)]:
         raise CheckpointMismatchError(
             f"the query fan-out has no checkpoint {checkpoint}, but {' and '.join(filled)} already contain records: "
-            "the query would read pos-invoices from its beginning, and write these records again. Let "
-            "LOYALTY_CHECKPOINT_DIR name the folder that has the checkpoint. If the checkpoint is lost and all readers "
+            "the query would read pos-invoices from its beginning, and write these records again. Set "
+            "LOYALTY_CHECKPOINT_DIR to the folder that has the checkpoint. If the checkpoint is lost and all readers "
             f"ignore duplicates, make an empty folder {checkpoint}, and start the pipeline again "
-            "(docs/how-to/manage-checkpoints.md)"
+            "(docs/how-to/manage-checkpoints.md#a-new-checkpoint-for-the-fan-out)"
         )
 
 

@@ -108,7 +108,7 @@ def _check_changelog(spark: SparkSession, ids: SchemaIds, checkpoint: str, setti
     if is_new and not is_empty(LOYALTY_BALANCES, settings):
         raise CheckpointMismatchError(
             f"{checkpoint} is new, but {changelog} continues another checkpoint: its readers "
-            "would ignore every balance of the new one. Let LOYALTY_CHECKPOINT_DIR name the folder of that checkpoint, "
+            "would ignore every balance of the new one. Set LOYALTY_CHECKPOINT_DIR to the folder of that checkpoint, "
             "or make a new one with `loyalty rebuild` (docs/how-to/rebuild.md)"
         )
     planned = reader.planned_time()
@@ -119,7 +119,7 @@ def _check_changelog(spark: SparkSession, ids: SchemaIds, checkpoint: str, setti
             f"planned its newest micro-batch at {time_text(planned)}, but partition {position.partition}, offset "
             f"{position.offset} of the topic is the balance of an event of {time_text(event_time)}. The accounts of "
             "this checkpoint lack this event, and would use sequence numbers again, so readers would ignore new "
-            "balances. Let LOYALTY_CHECKPOINT_DIR name the folder of the newest checkpoint, or make a new one with "
+            "balances. Set LOYALTY_CHECKPOINT_DIR to the folder of the newest checkpoint, or make a new one with "
             "`loyalty rebuild` (docs/how-to/manage-checkpoints.md#an-older-checkpoint-is-refused)"
         )
 

@@ -116,7 +116,7 @@ def replay(
 
 
 def _selection(reason: str | None, offsets: Iterable[str], *, select_all: bool) -> DeadLetterFilter:
-    """The dead letters that the options select. Stops if the options select none, or all in an unclear way."""
+    """The dead letters that the options select. Stops if an option is missing or blank, or contradicts ``--all``."""
     positions = frozenset(map(_position, offsets))
     if select_all == bool(reason is not None or positions):
         stop("select dead letters with --reason or --offset or both, or use --all alone", MISUSED)
@@ -127,7 +127,7 @@ def _selection(reason: str | None, offsets: Iterable[str], *, select_all: bool) 
 
 
 def _outcome_text(found: Counter[str], published: int | None, left_out: int, horizon: timedelta) -> str:
-    """What a replay has done with the dead letters that it found. A dry run has published None."""
+    """Say what a replay has done with the dead letters that it found. ``published`` is None in a dry run."""
     to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
     text = f"{'would publish' if published is None else 'published'} {to}"
     if published is not None and published < found.total():

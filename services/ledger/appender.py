@@ -173,7 +173,7 @@ class Appender:
 def _missed_erasures(
     keyed: Sequence[tuple[AccountKey, CardEntry]], accounts: Accounts
 ) -> dict[AccountKey, tuple[str, int]]:
-    """The card and the latest possible time of the erasure of each account that has a later account.
+    """For each account that has a later account: its card, and the latest time at which the erasure can have happened.
 
     A card gets an account with a later OpenedTime only after an erasure. The ledger can have missed the erasure. It can
     also learn of the older account only now, from a notification that was sent again.

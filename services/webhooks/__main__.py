@@ -57,7 +57,7 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     read, written = settings.name_of(topics.LOYALTY), settings.name_of(topics.DEAD_LETTERS)
-    # The call raises PublishError if no broker answers or a topic does not exist, also the one that is only read.
+    # ``connected_producer`` raises PublishError if no broker answers, or if one of the two topics does not exist.
     producer = connected_producer(settings, "loyalty-webhooks", [read, written])
     dead_letters, ids = DeadLetterWriter(producer, written), schema_ids(settings)
 

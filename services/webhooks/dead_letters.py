@@ -1,4 +1,4 @@
-"""Writes notifications that an endpoint cannot get to the topic of dead letters."""
+"""Writes each notification that an endpoint cannot receive into the topic dead-letters."""
 
 import asyncio
 import threading

@@ -33,14 +33,14 @@ Result = TypeVar("Result")
 
 
 class GroupReader:
-    """Reads the records of the partitions that the group gives to this member, and commits what is finished.
+    """Reads the records of the partitions that the group gives to this member, and commits the finished records.
 
     A new group starts at the end of the topic. The reader commits this start too. So the endpoint gets all later
     records, even if the process ends before the first one.
 
     One thread makes all calls of the Kafka consumer between ``__enter__`` and ``__exit__``. librdkafka runs the
-    callbacks of a rebalance and of a commit during these calls. ``finish`` runs in the event loop, and so does
-    ``__exit__``, which first ends the thread.
+    callbacks of a rebalance and of a commit during these calls. ``finish`` and ``__exit__`` run in the event
+    loop. ``__exit__`` first ends the thread.
 
     No call waits for the answer to a commit, because a broker that hangs does not answer for minutes. A record counts
     as uncommitted until the answer arrives. The broker receives a commit before the request that gives up its
@@ -84,7 +84,7 @@ class GroupReader:
         return self._reader.error
 
     async def read(self, seconds: float) -> tuple[list[Message], bool]:
-        """The available records, after a wait for the first one. They are empty while the broker does not answer.
+        """Wait for the first record, and return all available records. No records while the broker does not answer.
 
         The second value says whether partitions were revoked. Then the caller must stop its work on all earlier
         records: the next owner of a partition, perhaps this process, reads the rest again.
@@ -129,8 +129,9 @@ class GroupReader:
         return found
 
     def _read_available(self, seconds: float) -> None:
-        """It reads one record per call: after a rebalance, a call for several could return records of revoked
-        partitions.
+        """Read one record per call.
+
+        After a rebalance, one call for several records could return records of revoked partitions.
         """
         while len(self._records) < MAX_UNCOMMITTED:
             found = self._reader.read(1, seconds).records
@@ -178,8 +179,10 @@ class GroupReader:
         self._is_revoked = True
 
     def _commit(self, *, is_last: bool = False) -> None:
-        """Make no commit before the earlier one is answered: librdkafka repeats a commit after some errors, so an
-        earlier offset could replace a later one. The last commit cannot wait for this answer.
+        """Commit each partition up to its first unfinished record.
+
+        Do not send a commit before the broker has answered the earlier one: librdkafka repeats a commit after some
+        errors, so an earlier offset could replace a later one. The last commit cannot wait for this answer.
         """
         offsets = self._uncommitted.committable()
         if not offsets or (self._is_committing and not is_last):
