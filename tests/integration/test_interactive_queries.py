@@ -28,7 +28,7 @@ CARDS = [f"CARD{number}" for number in range(45)]
 METADATA = "/v1/stores/customer-balances/metadata"
 
 LONGEST_OUTAGE = 30.0
-"""Seconds without an answer that this test accepts, because it runs beside others. `make faults` measures the outages."""
+"""Seconds without an answer that a test accepts, because it runs beside others. `make faults` measures outages."""
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_reads_continue_when_owners_die_and_instances_join(
 ) -> None:
     """Three instances answer like one. Then an owner is killed under load and an instance joins.
 
-    Every response is right, and outages are short.
+    Every response is right, and reads continue.
     """
     instances = [start(name) for name in "abc"]
     wait_until_shared(instances)
