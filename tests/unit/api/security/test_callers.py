@@ -65,6 +65,16 @@ def test_a_revocation_counts_at_once(instance: Instance, secured: SecuredGroup) 
         assert 401 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
 
 
+def test_refused_requests_for_internal_paths_count_under_their_path(secured: SecuredGroup) -> None:
+    """An alert on refused callers leaves these paths out: a second Prometheus can ask for them without a key."""
+    paths = ("/metrics", "/v1/customers/A/balance")
+    with TestClient(secured.instance().app) as client:
+        assert [401, 401] == [client.get(path).status_code for path in paths]
+        text = client.get("/metrics", headers=bearer(secured.key(Scope.OPERATE).text)).text
+    for route in ("/metrics", "refused"):
+        assert f'loyalty_http_requests_total{{method="other",route="{route}",status="401"}} 1.0' in text
+
+
 def test_the_metrics_have_the_earliest_expiry_of_the_valid_keys(secured: SecuredGroup) -> None:
     """Expired and revoked keys do not count. Without a valid key there is no sample."""
     instance, valid, later, revoked = secured.instance(), *(secured.key(Scope.OPERATE) for _ in range(3))
