@@ -1,10 +1,10 @@
 """Finds out whether a later checkpoint has written balances, so that nobody continues from a restored older copy."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, Message
 
 from pipelines.checkpoints.reader import Positions
 from schemas.topics import LOYALTY_BALANCES
@@ -12,9 +12,8 @@ from services.clock import now
 from services.messaging.avro import Record, UndecodableError, decoder
 from services.messaging.clients import bounded_consumer
 from services.messaging.dead_letters import RecordPosition
-from services.messaging.publishing import BROKER_TIMEOUT
 from services.messaging.schema_ids import SchemaIds
-from services.messaging.topic_reader import read_range, watermarks_of
+from services.messaging.topic_reader import first_offsets, read_range, watermarks_of
 from services.settings import Settings
 
 CLOCK_DIFFERENCE = timedelta(minutes=5)
@@ -48,7 +47,7 @@ def find_later_balance(
     with closing(bounded_consumer(settings, "loyalty-pipeline")) as client:
         spans = watermarks_of(client, name)
         # A balance is never older than its event. So there is usually nothing to read after a stop.
-        firsts = _first_offsets(client, name, spans, latest)
+        firsts = first_offsets(client, name, spans, latest)
         later = {each: (offset, spans[each][1]) for each, offset in firsts.items() if offset >= 0}
         for message in read_range(client, name, later):
             updated = _event_time(message, decode)
@@ -73,16 +72,7 @@ def _has_read(client: Consumer, positions: Positions, event_time: int) -> bool:
     If so, a clock was wrong, and the event proves nothing.
     """
     for topic, ends in positions.items():
-        firsts = _first_offsets(client, topic, ends, event_time)
+        firsts = first_offsets(client, topic, ends, event_time)
         if any(0 <= offset < ends[partition] for partition, offset in firsts.items()):
             return True
     return False
-
-
-def _first_offsets(client: Consumer, topic: str, partitions: Iterable[int], since: int) -> dict[int, int]:
-    """By partition, the offset of the first record that was appended then or later. Negative if there is none."""
-    asked = [TopicPartition(topic, partition, since) for partition in partitions]
-    found = client.offsets_for_times(asked, BROKER_TIMEOUT)
-    if error := next((each.error for each in found if each.error), None):
-        raise KafkaException(error)
-    return {each.partition: each.offset for each in found}

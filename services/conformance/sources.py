@@ -6,15 +6,13 @@ from contextlib import closing
 from enum import StrEnum
 from typing import IO
 
-from confluent_kafka import KafkaException, TopicPartition
-
 from schemas import topics
 from services.conformance.review import Sent
 from services.errors import UserError
 from services.messaging import clients
 from services.messaging.dead_letters import RecordPosition
-from services.messaging.publishing import BROKER_TIMEOUT, require_broker
-from services.messaging.topic_reader import read_range, watermarks_of
+from services.messaging.publishing import require_broker
+from services.messaging.topic_reader import first_offsets, read_range, watermarks_of
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-conformance"
@@ -65,13 +63,9 @@ def of_topic(settings: Settings, since: int | None) -> Iterator[Sent]:
     with closing(clients.bounded_consumer(settings, CLIENT_ID)) as consumer:
         spans = watermarks_of(consumer, topic)
         if since is not None:
-            times = [TopicPartition(topic, partition, since) for partition in spans]
-            for found in consumer.offsets_for_times(times, timeout=BROKER_TIMEOUT):
-                if found.error:
-                    raise KafkaException(found.error)
-                _, end = spans[found.partition]
-                # A negative offset is the end: no record has this time or a later one.
-                spans[found.partition] = (found.offset if found.offset >= 0 else end, end)
+            for partition, offset in first_offsets(consumer, topic, spans, since).items():
+                _, end = spans[partition]
+                spans[partition] = (offset if offset >= 0 else end, end)
         for message in read_range(consumer, topic, spans):
             position = RecordPosition.of(message)
             yield Sent(

@@ -1,6 +1,6 @@
 """Reads the records that a topic has now, then ends."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -28,6 +28,21 @@ def watermarks_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
             raise PublishError(f"topic {topic}: partition {number} has no leader: start the brokers that store it")
     partitions = [TopicPartition(topic, partition) for partition in described]
     return {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in partitions}
+
+
+def first_offsets(consumer: Consumer, topic: str, partitions: Iterable[int], since: int) -> dict[int, int]:
+    """By partition, the offset of the first record that the broker appended then or later. Negative if there is none.
+
+    Args:
+        since: milliseconds since the epoch.
+
+    Raises KafkaException.
+    """
+    asked = [TopicPartition(topic, partition, since) for partition in partitions]
+    found = consumer.offsets_for_times(asked, timeout=BROKER_TIMEOUT)
+    if error := next((each.error for each in found if each.error), None):
+        raise KafkaException(error)
+    return {each.partition: each.offset for each in found}
 
 
 def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:

@@ -59,7 +59,7 @@ class Changelog:
     def get_watermark_offsets(self, asked: TopicPartition, **_: object) -> tuple[int, int]:
         return 0, len(self._partitions[asked.partition])
 
-    def offsets_for_times(self, asked: list[TopicPartition], _: float) -> list[TopicPartition]:
+    def offsets_for_times(self, asked: list[TopicPartition], **_: object) -> list[TopicPartition]:
         """The first record of each partition that was appended at this time or later; -1 if there is none."""
         found = []
         for each in asked:
@@ -133,7 +133,7 @@ def test_a_wrong_clock_of_a_broker_or_driver_proves_nothing(
 
 def test_an_error_of_one_partition_is_not_an_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Changelog):
-        def offsets_for_times(self, asked: list[TopicPartition], _: float) -> Any:
+        def offsets_for_times(self, asked: list[TopicPartition], **_: object) -> Any:
             error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
             return [SimpleNamespace(partition=each.partition, offset=-1, error=error) for each in asked]
 
