@@ -296,9 +296,10 @@ def test_a_new_authority_replaces_the_old_one(folder, tmp_path):
     """After each step of the guide, the clients trust the certificate of the broker, and `ca.key` signs its renewal."""
     guide = (ROOT / "docs" / "how-to" / "secure-kafka.md").read_text(encoding="utf-8")
     steps = guide.partition("\n### Replace the authority\n")[2].partition("\n## ")[0]
-    runs, position = r"\.venv/bin/python -m infra\.security( var/new-authority)?", re.search(r"Only then delete", steps)
-    assert position
-    assert [" var/new-authority", ""] == re.findall(runs, steps[: position.start()])
+    before, deletion, _ = steps.partition("delete the old certificate")
+    assert deletion
+    runs = re.findall(r"\.venv/bin/python -m infra\.security( var/new-authority)?", before)
+    assert [" var/new-authority", ""] == runs
     old, another = folder.authority.read_bytes(), SecurityFolder(tmp_path / "new-authority")
     another.complete()
     new = another.authority.read_bytes()
