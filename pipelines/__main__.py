@@ -4,7 +4,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Annotated, Any
@@ -223,15 +223,24 @@ def _run(
             READY.set(1)
             log.info("pipeline ready", queries=list(queries))
             watch.watch()
-        has_failed = any(query.exception() for query in queries.values())
-        if available_now and not has_failed:
-            if stopping.is_set() and (len(queries) < len(names) or any(query.isActive for query in queries.values())):
-                log.error("stopped before the last record: run the command again, and it continues")
-                return 1
-            if missing := [name for name in names if name not in queries]:
-                log.error("some queries have not read the last record; the log above says why", queries=missing)
-                return 1
-        return int(has_failed)
+        return _exit_status(names, queries, is_stopped=stopping.is_set(), available_now=available_now)
+
+
+def _exit_status(
+    names: Sequence[str], queries: Mapping[str, StreamingQuery], *, is_stopped: bool, available_now: bool
+) -> int:
+    """1 if a query has failed, or if a query of ``available_now`` has not read its last record. Otherwise 0."""
+    if any(query.exception() for query in queries.values()):
+        return 1
+    if not available_now:
+        return 0
+    if is_stopped and (len(queries) < len(names) or any(query.isActive for query in queries.values())):
+        log.error("stopped before the last record: run the command again, and it continues")
+        return 1
+    if missing := [name for name in names if name not in queries]:
+        log.error("some queries have not read the last record; the log above says why", queries=missing)
+        return 1
+    return 0
 
 
 def _handle_signals(stopping: threading.Event) -> None:

@@ -153,19 +153,20 @@ class QueryWatch:
         try:
             if not programme.has_changed():
                 return
-            log.info("new version of the programme", queries=readers)
-            reason = None
         except UserError as error:
             if not all(is_optional(name, self._names) for name in readers):
                 raise
-            reason = str(error)
-        stop_between_batches([self.queries[name] for name in readers], timedelta(seconds=_RESTART_SECONDS))
-        if reason is None:
+            self._stop(readers)
+            self.close()
+            for name in readers:
+                self._give_up(name, str(error))
+        else:
+            log.info("new version of the programme", queries=readers)
+            self._stop(readers)
             self.start(readers)
-            return
-        self.close()
-        for name in readers:
-            self._give_up(name, reason)
+
+    def _stop(self, names: Sequence[str]) -> None:
+        stop_between_batches([self.queries[name] for name in names], timedelta(seconds=_RESTART_SECONDS))
 
 
 @contextmanager
