@@ -141,6 +141,8 @@ def _caller_of(claims: dict[str, Any]) -> Caller:
         or not _are_texts(scopes)
         or not (stores is None or _are_texts(stores))
         or not (card is None or _are_texts([card]))
+        # Some issuers write null if the user has no such attribute.
+        or None in (claims.get("store", ""), claims.get("card", ""))
     ):
         # Refuse the token, because an unreadable limit must not become no limit.
         raise Unauthenticated("The claim sub, scope, store or card of the token has an unknown form")

@@ -45,11 +45,11 @@ class Issuer:
         self.publish()
 
     def token(self, scope: str = "balance:read", **claims: Any) -> str:
-        """A token that is valid for one minute. Leaves out claims that are None."""
+        """A token that is valid for one minute. Leaves out claims that are ``...``."""
         algorithm, key = self.keys[0]
         now = int(time.time())
         given = {"iss": ISSUER, "aud": AUDIENCE, "exp": now + 60, "sub": "anna", "scope": scope, **claims}
-        present = {name: value for name, value in given.items() if value is not None}
+        present = {name: value for name, value in given.items() if value is not ...}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SecurityWarning)
             return jwt.encode({"alg": algorithm, "kid": key.kid}, present, key, algorithms=[algorithm])
