@@ -235,7 +235,7 @@ class CommandService:
         return None
 
     async def _release(self, command_id: str, claim: _Claim, publication: asyncio.Task[None]) -> None:
-        """End the claim when the store shows the mark.
+        """End the claim when the store shows the mark, or when this instance does not serve the partition any more.
 
         If it ended earlier, the next request could write a second mark after the decision. Compaction would keep the
         mark, and delete the decision.
@@ -245,7 +245,7 @@ class CommandService:
             with suppress(KafkaUnavailable):
                 await asyncio.shield(publication)
             if claim.is_marked:
-                await self._wait(command_id, MARK_SEQUENCE, time.monotonic() + SEND_AGAIN_SECONDS)
+                await self._wait(command_id, MARK_SEQUENCE, math.inf)
         finally:
             del self._in_flight[command_id]
 

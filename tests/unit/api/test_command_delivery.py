@@ -139,15 +139,22 @@ def test_concurrent_repetitions_send_one_command() -> None:
 
 
 @pytest.mark.usefixtures("_short_grace")
-def test_a_command_that_no_copy_shows_has_no_location() -> None:
-    """The copy lags behind the mark. A path that answers "unknown command" would make the client send a new one."""
+def test_a_command_that_no_copy_shows_has_no_location(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy lags behind the mark. A path that answers "unknown command" would make the client send a new one.
+
+    The command stays in flight until the copy shows the mark, however long this takes.
+    """
+    monkeypatch.setattr(service, "SEND_AGAIN_SECONDS", 0)
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
         scene.decides = False
         (instance,) = scene.group.instances
         instance.command_log.on_mark = lambda _: None
-        answers = [await scene.redeem(query="?timeout=0"), await scene.redeem()]
+        answers = [await scene.redeem(query="?timeout=0")]
+        for _ in range(10):
+            await asyncio.sleep(0)  # lets the task run that ends the claim
+        answers.append(await scene.redeem())
         assert "command-not-visible" == problem_type(answers[0], 503)
         assert "command-in-flight" == problem_type(answers[1], 409)
         for answer in answers:
