@@ -9,7 +9,8 @@ import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from services.clock import boot_seconds
-from services.interactive_queries.group import GroupView, view_of
+from services.errors import SettingsError
+from services.interactive_queries.group import GroupView, is_url, view_of
 from services.messaging import clients
 from services.settings import Settings
 from services.state_stores.assignment import ChangelogPartition
@@ -48,6 +49,12 @@ class GroupMembership:
     """
 
     def __init__(self, settings: Settings, url: str) -> None:
+        """Raises SettingsError if the peers would ignore this URL, and with it the partitions of this instance."""
+        if not is_url(url):
+            raise SettingsError(
+                f"LOYALTY_APPLICATION_SERVER: the other instances cannot use {url}. Set it to the URL at which they "
+                "reach this one, such as http://10.0.0.7:8080"
+            )
         self.group = f"{settings.topic_prefix}loyalty-api"
         self.url = url
         self.view: GroupView | None = None

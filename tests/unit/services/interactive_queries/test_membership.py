@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from services.errors import SettingsError
 from services.interactive_queries import membership as module
 from services.interactive_queries.membership import GroupMembership
 from services.settings import Settings
@@ -36,6 +37,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def membership(clock: Clock) -> GroupMembership:  # noqa: ARG001  # in its place
     return GroupMembership(Settings(), URL)
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.1:99999", "http://10.0.0.1:0", "http://[fe80::1%eth0]:8080"])
+def test_an_instance_with_a_url_that_peers_ignore_does_not_start(url: str) -> None:
+    """Its partitions would have no owner."""
+    with pytest.raises(SettingsError, match=r"^LOYALTY_APPLICATION_SERVER: "):
+        GroupMembership(Settings(), url)
 
 
 def answer(result: Any) -> "Future[Any]":
