@@ -13,7 +13,7 @@ from api.commands.problems import CommandErased
 from api.http.problems import Problem
 from api.routing.lookup import Lookup
 from api.routing.peer_messages import seconds_left
-from api.routing.problems import OwnerTimeout, Rebalancing, SequenceNotReached
+from api.routing.problems import OwnerTimeout, SequenceNotReached
 from services.clock import now
 from services.codecs.records import DECISION_SEQUENCE, DONE, ERASE, ERASED, PENDING
 from services.domain.account.model import EVENT_MEMORY
@@ -67,10 +67,8 @@ class Decisions:
             most_seconds: the longest time for everything, also if the owner does not answer.
         """
         async with at_most(most_seconds, self._store, command_id):
-            decision, stale = await self._lookup.value_of(catalogue.DECISIONS, command_id)
-            if decision is None and stale:
-                # A standby may lag, so the command may exist. After 404 a client would send it as a new command.
-                raise Rebalancing(partition=self._store.partition_of(command_id.encode()))
+            # After 404 for a command that exists, a client would send it as a new command.
+            decision, _ = await self._lookup.known_value_of(catalogue.DECISIONS, command_id)
             if decision and decision["Status"] == PENDING and wait_seconds:
                 decided = ReadConsistency(DECISION_SEQUENCE)
                 try:

@@ -9,7 +9,7 @@ from api.commands.decisions import Decisions, at_most
 from api.commands.problems import CardInUse, RedemptionPending, TargetReplaced, UnknownRedemption, UnknownTarget
 from api.http.problems import Problem
 from api.routing.lookup import Lookup
-from api.routing.problems import Rebalancing, UnknownCustomer
+from api.routing.problems import UnknownCustomer
 from api.security.permissions import caller_of
 from services.codecs.records import PENDING
 from services.domain.events import Adjust, Block, Capture, Command, Merge, Replace, Reserve, Transfer, Unblock, Void
@@ -67,10 +67,7 @@ class Preconditions:
     async def _balance(self, card: str, deadline: float) -> dict[str, Any] | None:
         """The balance of a card; None if the card has none. Raises Problem if no instance knows."""
         async with at_most(deadline + _LOOKUP_SECONDS - time.monotonic(), self._balances, card):
-            balance, stale = await self._lookup.value_of(catalogue.BALANCES, card)
-        if balance is None and stale:
-            raise Rebalancing(partition=self._balances.partition_of(card.encode()))
-        return balance
+            return (await self._lookup.known_value_of(catalogue.BALANCES, card)).value
 
     async def card_of_redemption(self, request: Request, command: Command, deadline: float) -> str:
         """The customer of the redemption that a command ends. Raises Problem."""

@@ -8,7 +8,7 @@ from api.current_programme import ProgrammeUnreadable
 from api.dependencies import LookupDep, ProgrammeDep
 from api.http import problems
 from api.http.bodies import JsonRoute
-from api.http.responses import json_response
+from api.http.responses import FRESHNESS, STALE, json_response, text_headers
 from api.routing.problems import COPY_PROBLEMS, FORWARDING_PROBLEMS, CardMoved, NotTheOwner
 from api.schemas.simulation import Basket, Simulation
 from api.security.permissions import caller_of, moved, needs
@@ -27,20 +27,25 @@ router = APIRouter(prefix="/v1", tags=["programme"], route_class=JsonRoute)
     dependencies=[needs(Scope.BALANCE_READ)],
     summary="What a basket would earn",
     response_model=Simulation,
-    responses=problems.responses(
-        *problems.BODY_PROBLEMS,
-        problems.InvalidParameters,
-        CardMoved,
-        *COPY_PROBLEMS,
-        *FORWARDING_PROBLEMS,
-        NotTheOwner,
-        ProgrammeUnreadable,
-    ),
+    responses={
+        200: {"headers": text_headers({STALE: f"{FRESHNESS[STALE]} Only for a basket with a card."})},
+        **problems.responses(
+            *problems.BODY_PROBLEMS,
+            problems.InvalidParameters,
+            CardMoved,
+            *COPY_PROBLEMS,
+            *FORWARDING_PROBLEMS,
+            NotTheOwner,
+            ProgrammeUnreadable,
+        ),
+    },
 )
 async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lookup: LookupDep) -> Response:
     """The points that this basket would earn if it arrived now, and their parts. Nothing is stored.
 
-    The API does not know other purchases of the day. So with `cap-per-day`, the purchase can earn less.
+    The API does not know other purchases of the day. So with `cap-per-day`, the purchase can earn less. If the owner of
+    the customer's partition does not respond, the balance of a standby decides, and the response has
+    `Loyalty-Stale: true`.
     """
     caller = caller_of(request)
     if basket.CustomerCardNo is not None:
@@ -51,8 +56,10 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
     programmes, purchase = await programme.versions(), basket.purchase(now)
     rules = applicable_rules(purchase, programmes).programme
     purchase = with_campaign_time(purchase, programmes)
-    card = basket.CustomerCardNo
-    balance = (await lookup.value_of(catalogue.BALANCES, card)).value if card is not None else None
+    balance, freshness = None, {}
+    if basket.CustomerCardNo is not None:
+        balance, stale = await lookup.known_value_of(catalogue.BALANCES, basket.CustomerCardNo)
+        freshness = {STALE: "true" if stale else "false"}
     # A balance that release 0.1 wrote has no MovedTo and no Blocked.
     if balance and balance.get("MovedTo"):
         raise moved(caller, balance["MovedTo"])
@@ -68,5 +75,6 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
             "Eligible": rules.is_eligible(purchase.customer_type),
             "Tier": tier or None,
             "ProgrammeVersion": rules.version,
-        }
+        },
+        headers=freshness,
     )

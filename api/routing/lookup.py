@@ -33,6 +33,7 @@ from api.routing.problems import (
     ANOTHER_MAY_ANSWER,
     NotTheOwner,
     OwnerTimeout,
+    Rebalancing,
     SequenceNotReached,
     TooStale,
     from_store_error,
@@ -138,6 +139,16 @@ class Lookup:
         if found.status_code == HTTPStatus.NOT_FOUND:
             return KeyValue(None, stale)
         raise OtherProblem.from_response(found.content, found.headers.get("retry-after"))
+
+    async def known_value_of(self, store: str, key: str) -> KeyValue:
+        """Read the JSON value of a key for this instance itself. Raises Problem if no instance knows whether it exists.
+
+        A standby may lag, so a key that it does not have may exist.
+        """
+        found = await self.value_of(store, key)
+        if found.value is None and found.stale:
+            raise Rebalancing(partition=self._local.stores.by_name[store].partition_of(key.encode()))
+        return found
 
     async def query(self, read: KeyRead) -> LocalRead | PeerResponse:
         """Read the key from the instance that can serve it. Raises Problem."""

@@ -1,5 +1,6 @@
 """POST /v1/simulate: the points that the published programme would give for a basket."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ from api.routers import simulation
 from schemas.topics import LOYALTY_PROGRAMMES
 from services.clock import now
 from tests.support.builders import balance, problem_type
-from tests.support.clusters import Instance, damage
+from tests.support.clusters import Group, Instance, damage
 
 NOW = now()
 PROGRAMME = """
@@ -168,6 +169,30 @@ def test_a_replaced_card_is_no_new_customer(client: TestClient, instance: Instan
     instance.write(topic, card, {**record, "MovedTo": "4712"})
     answer = client.post("/v1/simulate", json={"TotalAmount": 100.0, "CustomerCardNo": "4711"})
     assert (410, "4712") == (answer.status_code, answer.json()["newCard"])
+
+
+def test_a_standby_marks_its_balance_as_stale() -> None:
+    """It can lag, so a card that it does not have may exist."""
+
+    async def steps() -> None:
+        group = Group.of(2)
+        owner, standby = group.instances
+        group.share(lambda _: 0, lambda _: 1)
+        topic, card, record = balance("4711", "150.00")
+        standby.write(topic, card, {**record, "Tier": "silver"})
+        owner.write(topic, card, {**record, "Tier": "gold", "Sequence": record["Sequence"] + 1})
+        async with group.running() as client:
+            for tier, stale in (("gold", "false"), ("silver", "true")):
+                answer = await client.post(1, "/v1/simulate", {"TotalAmount": 100, "CustomerCardNo": card})
+                assert (200, tier) == (answer.status_code, answer.json()["Tier"])
+                assert stale == answer.headers["loyalty-stale"]
+                group.dead.add(owner.url)
+            answer = await client.post(1, "/v1/simulate", {"TotalAmount": 100, "CustomerCardNo": "4712"})
+            assert "rebalancing" == problem_type(answer, 503)
+            answer = await client.post(1, "/v1/simulate", {"TotalAmount": 100})
+            assert "loyalty-stale" not in answer.headers
+
+    asyncio.run(steps())
 
 
 @pytest.mark.parametrize(
