@@ -68,7 +68,7 @@ def recompute(
                 if isinstance(event, Absorb) and entry.kind is Kind.MOVED_IN:
                     absorbed += [(number, entry) for number in event.part.returns]
                     unrecorded = [each for each in unrecorded if not _came_with(event.part, each, memory)]
-                if isinstance(event, Replace):
+                if isinstance(event, Replace) and entry.kind is Kind.MOVED_OUT:
                     state, time = settled.state, event.append_time
                     unrecorded = [each for each in unrecorded if not _was_known(each, state, time, programmes, card)]
                     absorbed = []  # The account has moved, and forwards every later message.
@@ -124,6 +124,9 @@ def _without_ignored(
     known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
     known |= {number for number, entry in decided if entry.opened_time == opened_time}
     erased_times = [entry.time for entry in entries if entry.kind is Kind.ERASED]
+    # In one millisecond, the processor applies a purchase before all other events except an Absorb.
+    is_moved_in = any(entry.sequence == 1 and entry.kind is Kind.MOVED_IN for entry in of_account)
+    ignored_until = (opened_time or 0) + (not is_moved_in)
     # A late event can have opened the account, after the processor had ignored newer events of the erased card.
     opened_until = max([opened_time or 0, *(time + EVENT_MEMORY for time in erased_times)])
     decided_times: defaultdict[str, list[int]] = defaultdict(list)
@@ -134,7 +137,7 @@ def _without_ignored(
         for event in events
         if not _is_second_copy(event, known)
         and not _is_second_message(event, decided_times, programmes)
-        and not _came_after_an_erasure(event, erased_times, opened_time or 0)
+        and not _came_after_an_erasure(event, erased_times, ignored_until)
         and not (event.append_time <= opened_until and _needs_account(event, account, programmes))
     ]
 
@@ -182,15 +185,15 @@ def _is_second_message(event: Event, decided_times: Mapping[str, Sequence[int]],
     return any(abs(event.append_time - time) <= RETURN_MEMORY for time in decided_times.get(event.invoice_number, ()))
 
 
-def _came_after_an_erasure(event: Event, erased_times: Iterable[int], opened_time: int) -> bool:
+def _came_after_an_erasure(event: Event, erased_times: Iterable[int], ignored_until: int) -> bool:
     """Whether a replaced card sent an invoice after an erasure of this card, and before the next account was opened.
 
-    The processor ignores such an invoice while it has the marker of the erasure.
+    The processor ignores such an invoice while it has the marker of the erasure: until the next account opens.
     """
     return (
         isinstance(event, Purchase)
         and bool(event.redirect_id)
-        and any(time <= event.append_time < min(opened_time, time + EVENT_MEMORY) for time in erased_times)
+        and any(time <= event.append_time < min(ignored_until, time + EVENT_MEMORY) for time in erased_times)
     )
 
 
@@ -264,6 +267,17 @@ def _opened_as(first: Entry, outcome: Outcome) -> Outcome:
     )
 
 
+def _ids_of(event: Event) -> Collection[str]:
+    """Returns the ids under which an entry can have decided this event.
+
+    A replaced card forwards a purchase under an id of its own. The account may know the number of the invoice. An entry
+    with the number of an exchange may decide its returned half only.
+    """
+    if isinstance(event, Purchase) and event.redirect_id and event.invoice_kind is InvoiceKind.SALE:
+        return event.event_id, event.invoice_number
+    return (event.event_id,)
+
+
 class _Copies:
     """Events by id. A till or a caller may send an event several times.
 
@@ -291,16 +305,13 @@ class _Copies:
         last_times = dict(
             sorted((id_, each.time) for each in self._recorded for id_ in (each.event_id, each.invoice_number))
         )
-        first = []
-        for event_id, copies in self._waiting.items():
-            candidates = copies
-            if event_id in last_times:
-                forgotten_time = last_times[event_id] + memory
-                candidates = [
-                    each for each in copies if isinstance(each, Purchase) and each.append_time > forgotten_time
-                ]
-            first += sorted(candidates, key=lambda event: event.append_time)[:1]
-        return first
+
+        def can_count(event: Event) -> bool:
+            known = [last_times[each] for each in _ids_of(event) if each in last_times]
+            return not known or (isinstance(event, Purchase) and event.append_time > max(known) + memory)
+
+        candidates = (filter(can_count, copies) for copies in self._waiting.values())
+        return [first for each in candidates if (first := min(each, key=lambda event: event.append_time, default=None))]
 
     def take(self, entry: Entry, memory: int) -> Event | None:
         """Removes and returns the event of the entry: the copy with the time of the entry, or else the first copy.

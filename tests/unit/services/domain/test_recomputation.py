@@ -17,6 +17,7 @@ from services.domain.events import (
     Absorb,
     Adjust,
     Block,
+    Capture,
     Erase,
     Forward,
     Line,
@@ -282,6 +283,32 @@ BACK = Purchase(START + 2 * DAY, "R", Decimal(-100), original_invoice_number="I1
 EXCHANGE = replace(
     BACK, invoice_number="X", total_amount=Decimal(0), lines=(Line("A", Decimal(-50)), Line("B", Decimal(50)))
 )
+
+
+def test_a_number_that_a_replaced_card_uses_again_is_not_a_lost_event():
+    """The account knows the number. It ignores the second purchase, and forgets the number later."""
+    again = replace(bought(1, 50 * DAY), redirect_id="I1/redirected")
+
+    assert_nothing_is_late([bought(1, 0)], [again], [bought(2, 120 * DAY)])
+
+
+def test_what_an_erased_card_ignored_in_the_millisecond_of_its_next_account_is_not_a_lost_event():
+    """A replaced card forwards a purchase and another command in one batch. The purchase is applied first."""
+    redirected = replace(bought(2, 7), redirect_id="I2/redirected")
+    capture = Capture(append_time=START + 7, command_id="C/forwarded", origin_id="C", redemption_id="R")
+    arrived = [bought(1, 1), ERASURE, redirected, capture]
+
+    recomputed = recompute(CARD, arrived, entries_of(arrived), PROGRAMMES)
+
+    assert ([], []) == (recomputed.not_processed, recomputed.late.entries)
+
+
+def test_a_refused_replacement_does_not_move_the_account():
+    """The account knows a return that came with another account. It ignores the message, and forgets the return."""
+    refused = Replace(append_time=START + 3 * DAY, command_id="same", counterparty=CARD)
+    message, _ = messages_of(replace(BACK, append_time=START + 4 * DAY))
+
+    assert_nothing_is_late([absorbed(bought(1, 0), BACK)], [refused], [message], [bought(3, 150 * DAY)])
 
 
 @pytest.mark.parametrize(
