@@ -1,6 +1,7 @@
 """The app over real memory stores, fed by the test instead of by Kafka. Some fixtures change how long it waits."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,6 +20,7 @@ from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.builders import IDS, available_points
 from tests.support.clusters import FakeCommandLog, alone, app_of
+from tests.support.loyalty_query import Scene
 
 
 @dataclass
@@ -66,6 +68,12 @@ class TestFeed:
         }
         value = encoder(LOYALTY_BALANCES, IDS)(balance)
         self.waiters.notify(task.apply([ChangelogRecord(task.progress.position, 1, key, value)]))
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The event loop of async tests and fixtures is that of the API."""
+    return "asyncio"
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +134,14 @@ def client(feed: TestFeed, stores: dict[str, StateStore]) -> Iterator[TestClient
 def write(feed: TestFeed) -> Callable[[str, str, int], None]:
     feed.open()
     return feed.write
+
+
+@pytest.fixture
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    """One instance and a loyalty query. The parameter of the fixture is another number of instances."""
+    scene = Scene(getattr(request, "param", 1))
+    async with scene.group.running() as client:
+        scene.http = client.http
+        for instance in scene.group.instances:
+            instance.waiters.bind(asyncio.get_running_loop())
+        yield scene

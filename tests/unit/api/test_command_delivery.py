@@ -20,6 +20,8 @@ from tests.support.builders import CARD, problem_type
 from tests.support.clusters import FakeCommandLog
 from tests.support.loyalty_query import Scene, play
 
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
 
 async def _redeem_when_possible(scene: Scene, query: str = "") -> Any:
     """Repeat a redemption until no earlier request for it is in flight."""
@@ -28,6 +30,12 @@ async def _redeem_when_possible(scene: Scene, query: str = "") -> Any:
             return answer
         await asyncio.sleep(0.01)
     raise AssertionError(answer.text)
+
+
+async def _other_tasks() -> None:
+    """Let the task run that ends the claim of an answered request."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 def _hold_back(log: FakeCommandLog, operation: str) -> asyncio.Event:
@@ -42,134 +50,110 @@ def _hold_back(log: FakeCommandLog, operation: str) -> asyncio.Event:
     return kafka_returns
 
 
-def test_a_repeated_request_is_executed_once() -> None:
+async def test_a_repeated_request_is_executed_once(scene: Scene) -> None:
     """A repeated command gets the same status and body, however its points are spelled. It is sent once."""
+    scene.earn("25.00")
+    answers = [await scene.redeem(points) for points in ("10.00", "10.00", "10.0", "010")]
+    refused = [await scene.redeem("100.00", "k-2") for _ in range(3)]
 
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        answers = [await scene.redeem(points) for points in ("10.00", "10.00", "10.0", "010")]
-        refused = [await scene.redeem("100.00", "k-2") for _ in range(3)]
-
-        assert [201] * 4 == [each.status_code for each in answers]
-        assert [409] * 3 == [each.status_code for each in refused]
-        for group in (answers, refused):
-            assert all(each.content == group[0].content for each in group)
-        assert 2 == len(scene.sent) == len(scene.marks)
-
-    play(steps)
+    assert [201] * 4 == [each.status_code for each in answers]
+    assert [409] * 3 == [each.status_code for each in refused]
+    for group in (answers, refused):
+        assert all(each.content == group[0].content for each in group)
+    assert 2 == len(scene.sent) == len(scene.marks)
 
 
-def test_the_same_key_with_another_body_is_refused() -> None:
+async def test_the_same_key_with_another_body_is_refused(scene: Scene) -> None:
     """422 while the first command is in flight and after it is decided. Under another path it is another command."""
-
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        scene.decides = False
-        assert 202 == (await scene.redeem("10.00", query="?timeout=0")).status_code
-        assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
-        scene.decide()
-        assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
-        scene.decides = True
-        scene.earn("10.00", card="4711")
-        other = await scene.ask("POST", "/v1/customers/4711/redemptions", {"points": "10.01"})
-        assert "insufficient-points" == problem_type(other, 409)
-        assert 2 == len(scene.sent)
-
-    play(steps)
+    scene.earn("25.00")
+    scene.decides = False
+    assert 202 == (await scene.redeem("10.00", query="?timeout=0")).status_code
+    assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
+    scene.decide()
+    assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
+    scene.decides = True
+    scene.earn("10.00", card="4711")
+    other = await scene.ask("POST", "/v1/customers/4711/redemptions", {"points": "10.01"})
+    assert "insufficient-points" == problem_type(other, 409)
+    assert 2 == len(scene.sent)
 
 
-def test_after_the_timeout_the_response_names_the_location() -> None:
+async def test_after_the_timeout_the_response_names_the_location(scene: Scene) -> None:
     """202 pending with Location and Retry-After. A GET of Location is 202 until the decision, then 200."""
+    scene.earn("25.00")
+    scene.decides = False
+    answer = await scene.redeem(query="?timeout=0.05")
 
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        scene.decides = False
-        answer = await scene.redeem(query="?timeout=0.05")
-
-        where = answer.headers["location"]
-        assert (202, "pending", "1") == (answer.status_code, answer.json()["Status"], answer.headers["retry-after"])
-        pending = await scene.ask("GET", where)
-        assert (202, "pending") == (pending.status_code, pending.json()["Status"])
-        waiting = asyncio.create_task(scene.ask("GET", f"{where}?timeout=30"))
-        while not scene.group.instances[0].waiters._waiting:  # noqa: ASYNC110 - no event announces it
-            await asyncio.sleep(0)
-        scene.decide()
-        decided = await asyncio.wait_for(waiting, 20)
-        assert (200, "done") == (decided.status_code, decided.json()["Status"])
-        assert decided.json() == (await scene.redeem()).json()
-        assert "unknown-command" == problem_type(await scene.ask("GET", "/v1/commands/nothing"), 404)
-
-    play(steps)
+    where = answer.headers["location"]
+    assert (202, "pending", "1") == (answer.status_code, answer.json()["Status"], answer.headers["retry-after"])
+    pending = await scene.ask("GET", where)
+    assert (202, "pending") == (pending.status_code, pending.json()["Status"])
+    waiting = asyncio.create_task(scene.ask("GET", f"{where}?timeout=30"))
+    while not scene.group.instances[0].waiters._waiting:  # noqa: ASYNC110 - no event announces it
+        await asyncio.sleep(0)
+    scene.decide()
+    decided = await asyncio.wait_for(waiting, 20)
+    assert (200, "done") == (decided.status_code, decided.json()["Status"])
+    assert decided.json() == (await scene.redeem()).json()
+    assert "unknown-command" == problem_type(await scene.ask("GET", "/v1/commands/nothing"), 404)
 
 
-def test_a_repetition_in_flight_is_refused() -> None:
+async def test_a_repetition_in_flight_is_refused(scene: Scene) -> None:
     """409 with Location while the command is in flight. Afterwards the same answer as the first request."""
+    scene.earn("25.00")
+    scene.decides = False
+    first = asyncio.create_task(scene.redeem())
+    await scene.until_sent(1)
+    second = await scene.redeem()
 
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        scene.decides = False
-        first = asyncio.create_task(scene.redeem())
-        await scene.until_sent(1)
-        second = await scene.redeem()
-
-        assert "command-in-flight" == problem_type(second, 409)
-        assert "1" == second.headers["retry-after"]
-        scene.decide()
-        assert 201 == (await first).status_code
-        assert second.headers["location"] == (await first).headers["location"]
-        assert (await first).content == (await scene.redeem()).content
-        assert 1 == len(scene.sent)
-
-    play(steps)
+    assert "command-in-flight" == problem_type(second, 409)
+    assert "1" == second.headers["retry-after"]
+    scene.decide()
+    assert 201 == (await first).status_code
+    assert second.headers["location"] == (await first).headers["location"]
+    assert (await first).content == (await scene.redeem()).content
+    assert 1 == len(scene.sent)
 
 
-def test_concurrent_repetitions_send_one_command() -> None:
+@pytest.mark.parametrize("scene", [3], indirect=True)
+async def test_concurrent_repetitions_send_one_command(scene: Scene) -> None:
     """Thirty equal requests at the same time send one command. Each gets 409 in flight or the decision."""
+    scene.earn("25.00")
+    answers = await asyncio.gather(*(scene.redeem(number=number % 3) for number in range(30)))
 
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        answers = await asyncio.gather(*(scene.redeem(number=number % 3) for number in range(30)))
-
-        assert {201, 409} >= {each.status_code for each in answers}
-        assert 1 == len({each.content for each in answers if each.status_code == 201})
-        assert {"command-in-flight"} >= {problem_type(each, 409) for each in answers if each.status_code == 409}
-        assert 1 == len(scene.sent) == len(scene.marks)
-
-    play(steps, size=3)
+    assert {201, 409} >= {each.status_code for each in answers}
+    assert 1 == len({each.content for each in answers if each.status_code == 201})
+    assert {"command-in-flight"} >= {problem_type(each, 409) for each in answers if each.status_code == 409}
+    assert 1 == len(scene.sent) == len(scene.marks)
 
 
 @pytest.mark.usefixtures("_short_grace")
-def test_a_command_that_no_copy_shows_has_no_location(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_that_no_copy_shows_has_no_location(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy lags behind the mark. A path that answers "unknown command" would make the client send a new one.
 
     The command stays in flight until the copy shows the mark, however long this takes.
     """
     monkeypatch.setattr(service, "SEND_AGAIN_SECONDS", 0)
+    scene.earn("25.00")
+    scene.decides = False
+    (instance,) = scene.group.instances
+    instance.command_log.on_mark = lambda _: None
+    answers = [await scene.redeem(query="?timeout=0")]
+    await _other_tasks()
+    answers.append(await scene.redeem())
+    assert "command-not-visible" == problem_type(answers[0], 503)
+    assert "command-in-flight" == problem_type(answers[1], 409)
+    for answer in answers:
+        assert ("1", False) == (answer.headers["retry-after"], "location" in answer.headers)
 
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        scene.decides = False
-        (instance,) = scene.group.instances
-        instance.command_log.on_mark = lambda _: None
-        answers = [await scene.redeem(query="?timeout=0")]
-        for _ in range(10):
-            await asyncio.sleep(0)  # lets the task run that ends the claim
-        answers.append(await scene.redeem())
-        assert "command-not-visible" == problem_type(answers[0], 503)
-        assert "command-in-flight" == problem_type(answers[1], 409)
-        for answer in answers:
-            assert ("1", False) == (answer.headers["retry-after"], "location" in answer.headers)
-
-        (mark,) = scene.marks
-        scene.take_mark(mark)
-        scene.decide()
-        assert 201 == (await _redeem_when_possible(scene)).status_code
-        assert 1 == len(scene.sent)
-
-    play(steps)
+    (mark,) = scene.marks
+    scene.take_mark(mark)
+    scene.decide()
+    assert 201 == (await _redeem_when_possible(scene)).status_code
+    assert 1 == len(scene.sent)
 
 
-def test_a_repetition_before_the_mark_has_no_location(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repetition_before_the_mark_has_no_location(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first request waits for the owner of the balance, so no copy shows the command yet."""
     answers = asyncio.Event()
     balance = preconditions.Preconditions._balance
@@ -179,18 +163,14 @@ def test_a_repetition_before_the_mark_has_no_location(monkeypatch: pytest.Monkey
         return await balance(self, card, deadline)
 
     monkeypatch.setattr(preconditions.Preconditions, "_balance", slow)
-
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        first = asyncio.create_task(scene.redeem())
-        await asyncio.sleep(0)
-        second = await scene.redeem()
-        assert "command-in-flight" == problem_type(second, 409)
-        assert "location" not in second.headers
-        answers.set()
-        assert 201 == (await first).status_code
-
-    play(steps)
+    scene.earn("25.00")
+    first = asyncio.create_task(scene.redeem())
+    await asyncio.sleep(0)
+    second = await scene.redeem()
+    assert "command-in-flight" == problem_type(second, 409)
+    assert "location" not in second.headers
+    answers.set()
+    assert 201 == (await first).status_code
 
 
 def test_a_retry_sends_a_marked_command_that_was_never_sent() -> None:
@@ -213,24 +193,20 @@ def test_a_retry_sends_a_marked_command_that_was_never_sent() -> None:
     play(retry)
 
 
-def test_a_retry_finds_a_command_of_an_earlier_release() -> None:
+async def test_a_retry_finds_a_command_of_an_earlier_release(scene: Scene) -> None:
     """Its record has a hash without the Idempotency-Key. New records have another one, and the API shows neither."""
+    scene.earn("25.00")
+    scene.decides = False
+    identity = (await scene.redeem(query="?timeout=0")).json()["CommandID"]
+    former_hash = request_hash(identity, {"points": 1000, "reason": "", "actor": ""})
+    assert former_hash != scene.marks[0]["RequestHash"]
+    entry = await scene.ask("GET", f"/v1/stores/decisions/keys/{identity}")
+    assert ("pending", False) == (entry.json()["value"]["Status"], "RequestHash" in entry.json()["value"])
 
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        scene.decides = False
-        identity = (await scene.redeem(query="?timeout=0")).json()["CommandID"]
-        former_hash = request_hash(identity, {"points": 1000, "reason": "", "actor": ""})
-        assert former_hash != scene.marks[0]["RequestHash"]
-        entry = await scene.ask("GET", f"/v1/stores/decisions/keys/{identity}")
-        assert ("pending", False) == (entry.json()["value"]["Status"], "RequestHash" in entry.json()["value"])
-
-        scene.take_mark({**scene.marks[0], "RequestHash": former_hash})
-        scene.decide()
-        assert 201 == (await _redeem_when_possible(scene)).status_code
-        assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
-
-    play(steps)
+    scene.take_mark({**scene.marks[0], "RequestHash": former_hash})
+    scene.decide()
+    assert 201 == (await _redeem_when_possible(scene)).status_code
+    assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
 
 
 def test_an_instance_sends_an_undecided_command_again_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,72 +232,60 @@ def test_an_instance_sends_an_undecided_command_again_only_after_a_while(monkeyp
 
 
 @pytest.mark.usefixtures("_short_grace")
-def test_a_command_is_done_when_the_balance_shows_it() -> None:
+async def test_a_command_is_done_when_the_balance_shows_it(scene: Scene) -> None:
     """The status is 202 until the balance shows the decision, then 201."""
+    scene.earn("25.00")
+    (instance,) = scene.group.instances
+    held_back: list[tuple[Any, ...]] = []
+    write = instance.write
 
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        (instance,) = scene.group.instances
-        held_back: list[tuple[Any, ...]] = []
-        write = instance.write
+    def without_balances(*record: Any) -> None:
+        held_back.append(record) if record[0] == LOYALTY_BALANCES else write(*record)
 
-        def without_balances(*record: Any) -> None:
-            held_back.append(record) if record[0] == LOYALTY_BALANCES else write(*record)
-
-        instance.write = without_balances  # type: ignore[method-assign]
-        answer = await scene.redeem(query="?timeout=0.1")
-        assert (202, "done") == (answer.status_code, answer.json()["Status"])
-        assert 202 == (await scene.ask("GET", answer.headers["location"])).status_code
-        for record in held_back:
-            write(*record)
-        assert 200 == (await scene.ask("GET", answer.headers["location"])).status_code
-        assert 201 == (await scene.redeem()).status_code
-
-    play(steps)
+    instance.write = without_balances  # type: ignore[method-assign]
+    answer = await scene.redeem(query="?timeout=0.1")
+    assert (202, "done") == (answer.status_code, answer.json()["Status"])
+    assert 202 == (await scene.ask("GET", answer.headers["location"])).status_code
+    for record in held_back:
+        write(*record)
+    assert 200 == (await scene.ask("GET", answer.headers["location"])).status_code
+    assert 201 == (await scene.redeem()).status_code
 
 
 @pytest.mark.usefixtures("_short_grace")
-def test_a_new_account_that_no_balance_shows_yet_is_not_erased() -> None:
+async def test_a_new_account_that_no_balance_shows_yet_is_not_erased(scene: Scene) -> None:
     """The pipeline stopped for an hour after it wrote the decision. An erasure would replace a decision of this age."""
-
-    async def steps(scene: Scene) -> None:
-        (instance,) = scene.group.instances
-        for task in instance.stores["customer-balances"].tasks.values():
-            task.progress.end_asked_at = boot_seconds() + 60
-        write = instance.write
-        instance.write = lambda *record: None if record[0] == LOYALTY_BALANCES else write(*record)  # type: ignore[method-assign]
-        scene.now = now() - 3_600_000
-        body = {"points": "5.00", "reason": "goodwill", "actor": "clerk 7"}
-        for _ in range(2):
-            answer = await scene.ask("POST", f"/v1/customers/{CARD}/adjustments?timeout=0", body)
-            assert (202, "done") == (answer.status_code, answer.json()["Status"])
-        assert 202 == (await scene.ask("GET", answer.headers["location"])).status_code
-
-    play(steps)
+    (instance,) = scene.group.instances
+    for task in instance.stores["customer-balances"].tasks.values():
+        task.progress.end_asked_at = boot_seconds() + 60
+    write = instance.write
+    instance.write = lambda *record: None if record[0] == LOYALTY_BALANCES else write(*record)  # type: ignore[method-assign]
+    scene.now = now() - 3_600_000
+    body = {"points": "5.00", "reason": "goodwill", "actor": "clerk 7"}
+    for _ in range(2):
+        answer = await scene.ask("POST", f"/v1/customers/{CARD}/adjustments?timeout=0", body)
+        assert (202, "done") == (answer.status_code, answer.json()["Status"])
+    assert 202 == (await scene.ask("GET", answer.headers["location"])).status_code
 
 
 @pytest.mark.parametrize("lost", ["on_mark", "on_send"])
-def test_an_outage_of_kafka_leaves_no_partial_command(lost: str) -> None:
+async def test_an_outage_of_kafka_leaves_no_partial_command(scene: Scene, lost: str) -> None:
     """503 with Retry-After, and the same request works as soon as Kafka is back, with one mark."""
+    scene.earn("25.00")
+    log = scene.group.instances[0].command_log
+    working = getattr(log, lost)
 
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        log = scene.group.instances[0].command_log
-        working = getattr(log, lost)
+    def fail(_: Record) -> None:
+        raise PublishError("no broker")
 
-        def fail(_: Record) -> None:
-            raise PublishError("no broker")
-
-        setattr(log, lost, fail)
-        answer = await scene.redeem()
-        assert ("kafka-unavailable", "1") == (problem_type(answer, 503), answer.headers["retry-after"])
-        setattr(log, lost, working)
-        again = await _redeem_when_possible(scene)
-        assert (201, "15.00") == (again.status_code, again.json()["AvailableLoyaltyPoints"])
-        assert (1, 1) == (len(scene.marks), len(scene.sent))
-        assert "25.00" == (await scene.balance())["TotalLoyaltyPoints"]
-
-    play(steps)
+    setattr(log, lost, fail)
+    answer = await scene.redeem()
+    assert ("kafka-unavailable", "1") == (problem_type(answer, 503), answer.headers["retry-after"])
+    setattr(log, lost, working)
+    again = await _redeem_when_possible(scene)
+    assert (201, "15.00") == (again.status_code, again.json()["AvailableLoyaltyPoints"])
+    assert (1, 1) == (len(scene.marks), len(scene.sent))
+    assert "25.00" == (await scene.balance())["TotalLoyaltyPoints"]
 
 
 @pytest.mark.usefixtures("_short_grace")
@@ -353,42 +317,34 @@ def test_a_failure_after_the_response_leaves_no_traceback(caplog: pytest.LogCapt
 
 @pytest.mark.usefixtures("_short_grace")
 @pytest.mark.parametrize("lost", ["mark", "send"])
-def test_a_response_does_not_wait_for_kafka_longer_than_the_client(lost: str) -> None:
+async def test_a_response_does_not_wait_for_kafka_longer_than_the_client(scene: Scene, lost: str) -> None:
     """503 at most a second after the timeout. Kafka takes the records later, and the command is executed once."""
+    scene.earn("25.00")
+    kafka_returns = _hold_back(scene.group.instances[0].command_log, lost)
+    started = time.monotonic()
+    answer = await scene.redeem(query="?timeout=0.2")
+    assert time.monotonic() - started < 4  # The service takes 0.5 s. A busy machine takes longer.
+    assert ("kafka-unavailable", "1") == (problem_type(answer, 503), answer.headers["retry-after"])
+    again = await scene.redeem()
+    assert ("command-in-flight", "1") == (problem_type(again, 409), again.headers["retry-after"])
 
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        kafka_returns = _hold_back(scene.group.instances[0].command_log, lost)
-        started = time.monotonic()
-        answer = await scene.redeem(query="?timeout=0.2")
-        assert time.monotonic() - started < 4  # The service takes 0.5 s. A busy machine takes longer.
-        assert ("kafka-unavailable", "1") == (problem_type(answer, 503), answer.headers["retry-after"])
-        again = await scene.redeem()
-        assert ("command-in-flight", "1") == (problem_type(again, 409), again.headers["retry-after"])
-
-        kafka_returns.set()
-        await scene.until_sent(1)
-        again = await _redeem_when_possible(scene)
-        assert (201, "15.00") == (again.status_code, again.json()["AvailableLoyaltyPoints"])
-        assert (1, 1) == (len(scene.marks), len(scene.sent))
-
-    play(steps)
+    kafka_returns.set()
+    await scene.until_sent(1)
+    again = await _redeem_when_possible(scene)
+    assert (201, "15.00") == (again.status_code, again.json()["AvailableLoyaltyPoints"])
+    assert (1, 1) == (len(scene.marks), len(scene.sent))
 
 
 @pytest.mark.usefixtures("_short_grace")
-def test_the_end_of_the_process_sends_commands_that_are_marked() -> None:
+async def test_the_end_of_the_process_sends_commands_that_are_marked(scene: Scene) -> None:
     """The mark is written, and Kafka is slow. The end waits for the command."""
-
-    async def steps(scene: Scene) -> None:
-        scene.earn("25.00")
-        (instance,) = scene.group.instances
-        kafka_returns = _hold_back(instance.command_log, "send")
-        assert "kafka-unavailable" == problem_type(await scene.redeem(query="?timeout=0"), 503)
-        closing = asyncio.create_task(instance.app.state.dependencies.commands.close())
-        done, _ = await asyncio.wait([closing], timeout=0.05)
-        assert (set(), []) == (done, scene.sent)
-        kafka_returns.set()
-        await closing
-        assert 1 == len(scene.sent) == len(scene.marks)
-
-    play(steps)
+    scene.earn("25.00")
+    (instance,) = scene.group.instances
+    kafka_returns = _hold_back(instance.command_log, "send")
+    assert "kafka-unavailable" == problem_type(await scene.redeem(query="?timeout=0"), 503)
+    closing = asyncio.create_task(instance.app.state.dependencies.commands.close())
+    done, _ = await asyncio.wait([closing], timeout=0.05)
+    assert (set(), []) == (done, scene.sent)
+    kafka_returns.set()
+    await closing
+    assert 1 == len(scene.sent) == len(scene.marks)

@@ -18,8 +18,10 @@ from services.domain.programme import Programmes
 from services.messaging.avro import Record, encoder
 from tests.support.builders import CARD, IDS, problem_type
 from tests.support.clusters import Instance, with_marks
-from tests.support.loyalty_query import Scene, play
+from tests.support.loyalty_query import Scene
 from tests.support.openapi import assert_responses_are_documented, schema_of
+
+pytestmark = pytest.mark.anyio
 
 PSEUDONYM = f"p1-{'a2' * 26}"
 NOTHING = (b"", b" \n", b"{}", b"{ }")
@@ -59,53 +61,43 @@ NOTHING = (b"", b" \n", b"{}", b"{ }")
         ("transfers", {"from": "A", "to": PSEUDONYM, "points": "1"}),
     ],
 )
-def test_an_invalid_command_is_refused_before_it_is_sent(path: str, body: dict[str, Any]) -> None:
+async def test_an_invalid_command_is_refused_before_it_is_sent(scene: Scene, path: str, body: dict[str, Any]) -> None:
     """422 names the parameter. Nothing is sent to Kafka."""
+    answer = await scene.http.post(
+        f"{scene.group.instances[0].url}/v1/{path}",
+        content=json.dumps(body).encode(),  # httpx does not encode half a surrogate pair, but a client may
+        headers={"Idempotency-Key": "k", "content-type": "application/json"},
+    )
+    assert "invalid-parameters" == problem_type(answer, 422)
+    assert answer.json()["errors"]
 
-    async def steps(scene: Scene) -> None:
-        answer = await scene.http.post(
-            f"{scene.group.instances[0].url}/v1/{path}",
-            content=json.dumps(body).encode(),  # httpx does not encode half a surrogate pair, but a client may
-            headers={"Idempotency-Key": "k", "content-type": "application/json"},
-        )
-        assert "invalid-parameters" == problem_type(answer, 422)
-        assert answer.json()["errors"]
-
-    scene = play(steps)
     assert ([], []) == (scene.sent, scene.marks)
 
 
-def test_a_card_of_invisible_characters_only_is_blank() -> None:
+async def test_a_card_of_invisible_characters_only_is_blank(scene: Scene) -> None:
     """It has no start and no end that a client could repair."""
-
-    async def steps(scene: Scene) -> None:
-        body = {"from": "A", "to": "\N{ZERO WIDTH SPACE}", "points": "1"}
-        answer = await scene.ask("POST", "/v1/transfers", body)
-        assert ["must not be blank"] == [each["reason"] for each in answer.json()["errors"]]
-
-    play(steps)
+    body = {"from": "A", "to": "\N{ZERO WIDTH SPACE}", "points": "1"}
+    answer = await scene.ask("POST", "/v1/transfers", body)
+    assert ["must not be blank"] == [each["reason"] for each in answer.json()["errors"]]
 
 
-def test_the_idempotency_key_is_required_and_printable() -> None:
+async def test_the_idempotency_key_is_required_and_printable(scene: Scene) -> None:
     """400 without a key. 422 for a key that is empty, too long or not ASCII. 413 for a body that is too large."""
+    assert "idempotency-key-missing" == problem_type(await scene.redeem(key=None), 400)  # type: ignore[arg-type]
+    url = f"{scene.group.instances[0].url}/v1/customers/{CARD}/redemptions"
+    for key in ("", "x" * 256, "café".encode(), b"a\x7f"):
+        answer = await scene.http.post(url, json={"points": "1"}, headers={"Idempotency-Key": key})
+        assert "invalid-parameters" == problem_type(answer, 422)
+    huge = await scene.http.post(url, content=b"x" * 20_000, headers={"Idempotency-Key": "k"})
+    assert ("body-too-large", 16_384) == (problem_type(huge, 413), huge.json()["limit"])
 
-    async def steps(scene: Scene) -> None:
-        assert "idempotency-key-missing" == problem_type(await scene.redeem(key=None), 400)  # type: ignore[arg-type]
-        url = f"{scene.group.instances[0].url}/v1/customers/{CARD}/redemptions"
-        for key in ("", "x" * 256, "café".encode(), b"a\x7f"):
-            answer = await scene.http.post(url, json={"points": "1"}, headers={"Idempotency-Key": key})
-            assert "invalid-parameters" == problem_type(answer, 422)
-        huge = await scene.http.post(url, content=b"x" * 20_000, headers={"Idempotency-Key": "k"})
-        assert ("body-too-large", 16_384) == (problem_type(huge, 413), huge.json()["limit"])
+    async def drops() -> Any:
+        for _ in range(20):
+            yield b"x" * 1_000
 
-        async def drops() -> Any:
-            for _ in range(20):
-                yield b"x" * 1_000
+    hidden = await scene.http.post(url, content=drops(), headers={"Idempotency-Key": "k"})
+    assert "body-too-large" == problem_type(hidden, 413)
 
-        hidden = await scene.http.post(url, content=drops(), headers={"Idempotency-Key": "k"})
-        assert "body-too-large" == problem_type(hidden, 413)
-
-    scene = play(steps)
     assert ([], []) == (scene.sent, scene.marks)
 
 
@@ -142,20 +134,16 @@ def test_two_keys_are_refused(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "redemptions/R/capture"), ("POST", "redemptions/R/void"), ("DELETE", "customers/A")]
 )
-def test_a_command_without_a_body_refuses_one(method: str, path: str, body: bytes) -> None:
+async def test_a_command_without_a_body_refuses_one(scene: Scene, method: str, path: str, body: bytes) -> None:
     """A client that asks for a part of the points must not get all of them. No body, blanks and ``{}`` are equal."""
-
-    async def steps(scene: Scene) -> None:
-        url, headers = f"{scene.group.instances[0].url}/v1/{path}", {"Idempotency-Key": "k"}
-        answer = await scene.http.request(method, url, content=body, headers=headers)
-        assert "invalid-parameters" == problem_type(answer, 422)
-        assert "body: must be empty, because this path takes no body" == answer.json()["detail"]
-        assert [] == scene.sent
-        headers["Content-Type"] = "application/json"
-        found = [(await scene.http.request(method, url, content=each, headers=headers)).status_code for each in NOTHING]
-        assert [200 if method == "DELETE" else 404] * len(NOTHING) == found
-
-    play(steps)
+    url, headers = f"{scene.group.instances[0].url}/v1/{path}", {"Idempotency-Key": "k"}
+    answer = await scene.http.request(method, url, content=body, headers=headers)
+    assert "invalid-parameters" == problem_type(answer, 422)
+    assert "body: must be empty, because this path takes no body" == answer.json()["detail"]
+    assert [] == scene.sent
+    headers["Content-Type"] = "application/json"
+    found = [(await scene.http.request(method, url, content=each, headers=headers)).status_code for each in NOTHING]
+    assert [200 if method == "DELETE" else 404] * len(NOTHING) == found
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
