@@ -19,8 +19,9 @@ from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.builders import IDS, available_points
-from tests.support.clusters import FakeCommandLog, alone, app_of
+from tests.support.clusters import Callers, FakeCommandLog, alone, app_of
 from tests.support.loyalty_query import Scene
+from tests.unit.api.three_instances import running, three
 
 
 @dataclass
@@ -145,3 +146,10 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
         for instance in scene.group.instances:
             instance.waiters.bind(asyncio.get_running_loop())
         yield scene
+
+
+@pytest.fixture
+async def callers() -> AsyncIterator[Callers]:
+    """A client of three instances with standbys and balances."""
+    async with running(three()) as callers:
+        yield callers

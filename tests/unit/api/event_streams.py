@@ -1,7 +1,7 @@
 """Streams of balance events: instances in one process, and a changelog that the test compacts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
@@ -97,6 +97,7 @@ class Client:
 
     def __init__(self, group: Group) -> None:
         self.group = group
+        self.changelog = Changelog(group)
         self.http = httpx.AsyncClient(transport=StreamingTransport(group))
 
     @asynccontextmanager
@@ -132,13 +133,10 @@ class Client:
             return stream.response
 
 
-def run(
-    scenario: Callable[[Client, Changelog], Any], size: int = 1, group: Group | None = None, owner: int = 0
-) -> None:
-    async def main() -> None:
-        cluster = group or Group.of(size)
-        cluster.share(lambda _: owner, lambda _: 1 - owner if len(cluster.instances) > 1 else None)
-        async with cluster.running():
-            await scenario(Client(cluster), Changelog(cluster))
-
-    asyncio.run(main())
+@asynccontextmanager
+async def connected(size: int = 1, group: Group | None = None, owner: int = 0) -> AsyncIterator[Client]:
+    """A client of these instances. One of them owns all partitions, and of two the other one is the standby."""
+    cluster = group or Group.of(size)
+    cluster.share(lambda _: owner, lambda _: 1 - owner if len(cluster.instances) > 1 else None)
+    async with cluster.running():
+        yield Client(cluster)

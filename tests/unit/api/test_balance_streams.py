@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,17 +18,27 @@ from services.state_stores.task import ChangelogRecord
 from tests.support.builders import CARD, problem_type
 from tests.support.clusters import Group
 from tests.support.secured import SecuredGroup, bearer
-from tests.unit.api.event_streams import OPENED, PATH, Changelog, Client, balance, run
+from tests.unit.api.event_streams import OPENED, PATH, Changelog, Client, balance, connected
 
-pytestmark = pytest.mark.usefixtures("step_seconds")
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("step_seconds")]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with connected() as client:
+        yield client
+
+
+@pytest.fixture
+def changelog(client: Client) -> Changelog:
+    return client.changelog
 
 
 @pytest.mark.parametrize("owner", [0, 1])
-def test_a_head_request_of_a_stream_ends_with_its_headers(owner: int) -> None:
+async def test_a_head_request_of_a_stream_ends_with_its_headers(owner: int) -> None:
     """The connection is free again, and the stream leaves its place, also at an instance that forwards."""
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
-        changelog.write(balance(1))
+    async with connected(size=2, owner=owner) as client:
+        client.changelog.write(balance(1))
         async with asyncio.timeout(20):
             answer = await client.http.head(client.group.instances[0].url + PATH)
         assert (200, "text/event-stream; charset=utf-8") == (answer.status_code, answer.headers["content-type"])
@@ -36,48 +46,41 @@ def test_a_head_request_of_a_stream_ends_with_its_headers(owner: int) -> None:
         streams = [each.app.state.dependencies.balance_events._streams for each in client.group.instances]
         assert [0] * len(streams) == [each._open.total() for each in streams]
 
-    run(scenario, size=2, owner=owner)
 
-
-def test_another_instance_forwards_and_a_standby_continues() -> None:
+async def test_another_instance_forwards_and_a_standby_continues() -> None:
     """The stream of a dead owner ends. The standby sends the rest, and the client sees each revision once."""
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
+    async with connected(size=2, owner=1) as client:
         group = client.group
-        changelog.write(balance(1))
+        client.changelog.write(balance(1))
         async with client.stream(0) as stream:
             assert 1 == await stream.sequence()
             assert group.instances[1].url + PATH in [str(each.url) for each in group.sent]
-            changelog.write(balance(2))
+            client.changelog.write(balance(2))
             assert 2 == await stream.sequence()
             group.instances[1].app.state.dependencies.streams.close()
             await stream.end()
         group.dead.add(group.instances[1].url)
-        changelog.write(balance(3))
+        client.changelog.write(balance(3))
         async with client.stream(0, last=f"{OPENED}.2.1") as stream:
             assert 3 == await stream.sequence()
 
-    run(scenario, size=2, owner=1)
 
-
-def test_a_stream_ends_when_the_partition_moves_or_the_client_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_ends_when_the_partition_moves_or_the_client_is_too_slow(
+    client: Client, changelog: Changelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client connects again, and finds the new owner or the records that it has missed."""
     monkeypatch.setattr("services.state_stores.waiters._MOST_RECORDS", 3)
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
-        changelog.write(balance(1))
-        async with client.stream() as stream:
-            assert 1 == await stream.sequence()
-            changelog.write(*map(balance, range(2, 10)))
-            await stream.end()
-        async with client.stream() as stream:
-            assert 9 == await stream.sequence()
-            instance = client.group.instances[0]
-            instance.membership.owned = frozenset()
-            instance.membership.changed()
-            await stream.end()
-
-    run(scenario)
+    changelog.write(balance(1))
+    async with client.stream() as stream:
+        assert 1 == await stream.sequence()
+        changelog.write(*map(balance, range(2, 10)))
+        await stream.end()
+    async with client.stream() as stream:
+        assert 9 == await stream.sequence()
+        instance = client.group.instances[0]
+        instance.membership.owned = frozenset()
+        instance.membership.changed()
+        await stream.end()
 
 
 class SlowHistory:
@@ -103,28 +106,28 @@ class SlowHistory:
         self.events._readers.shutdown()
 
 
-def test_a_slow_read_of_the_history_ends(step_seconds: Callable[[float], None]) -> None:
+async def test_a_slow_read_of_the_history_ends(
+    client: Client, changelog: Changelog, step_seconds: Callable[[float], None]
+) -> None:
     """Each client gets ``gap`` and the current balance, also if no thread is free. Then the read never starts."""
     step_seconds(0.1)
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
-        changelog.write(*map(balance, (1, 2, 3)))
-        history = SlowHistory(client, changelog)
-        try:
-            for sequence in range(3, 9):
-                async with client.stream(last=f"{OPENED}.1.0") as stream:
-                    assert "gap" == (await stream.next())[0]
-                    assert sequence == await stream.sequence()
-                    changelog.write(balance(sequence + 1))
-                    assert sequence + 1 == await stream.sequence()
-        finally:
-            history.release()
-        assert history.reads <= balances._MOST_HISTORIES_AT_ONCE
-
-    run(scenario)
+    changelog.write(*map(balance, (1, 2, 3)))
+    history = SlowHistory(client, changelog)
+    try:
+        for sequence in range(3, 9):
+            async with client.stream(last=f"{OPENED}.1.0") as stream:
+                assert "gap" == (await stream.next())[0]
+                assert sequence == await stream.sequence()
+                changelog.write(balance(sequence + 1))
+                assert sequence + 1 == await stream.sequence()
+    finally:
+        history.release()
+    assert history.reads <= balances._MOST_HISTORIES_AT_ONCE
 
 
-def test_a_slow_schema_registry_does_not_stop_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_schema_registry_does_not_stop_other_requests(
+    client: Client, changelog: Changelog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The decoder asks the registry for schemas that this process has not used yet. Meanwhile, the event loop goes on.
 
     If the registry takes too long, the stream ends.
@@ -138,46 +141,37 @@ def test_a_slow_schema_registry_does_not_stop_other_requests(monkeypatch: pytest
         return decode(revisions, body, record)
 
     monkeypatch.setattr(balances._Revisions, "_value", wait_and_decode)
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
-        changelog.write(*map(balance, (1, 2, 3)))
-        async with client.stream(last=f"{OPENED}.1.0") as stream:
-            assert await asyncio.to_thread(begun.wait, 20)
-            answered.set()
-            assert [2, 3] == [await stream.sequence() for _ in range(2)]
-        answered.clear()
-        monkeypatch.setattr(EventStreams.step, "__defaults__", (0.1,))
-        async with client.stream(last=f"{OPENED}.1.0") as stream:
-            await stream.end()
+    changelog.write(*map(balance, (1, 2, 3)))
+    async with client.stream(last=f"{OPENED}.1.0") as stream:
+        assert await asyncio.to_thread(begun.wait, 20)
         answered.set()
+        assert [2, 3] == [await stream.sequence() for _ in range(2)]
+    answered.clear()
+    monkeypatch.setattr(EventStreams.step, "__defaults__", (0.1,))
+    async with client.stream(last=f"{OPENED}.1.0") as stream:
+        await stream.end()
+    answered.set()
 
-    run(scenario)
 
-
-def test_a_stream_ends_with_its_instance_during_a_read() -> None:
+async def test_a_stream_ends_with_its_instance_during_a_read(client: Client, changelog: Changelog) -> None:
     """The stop of an instance does not wait for the changelog."""
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
-        changelog.write(balance(1), balance(2))
-        history = SlowHistory(client, changelog)
-        try:
-            async with client.stream(last=f"{OPENED}.1.0") as stream:
-                assert await asyncio.to_thread(history.begun.acquire, timeout=20)
-                client.group.instances[0].app.state.dependencies.streams.close()
-                await stream.end()
-        finally:
-            history.release()
-
-    run(scenario)
+    changelog.write(balance(1), balance(2))
+    history = SlowHistory(client, changelog)
+    try:
+        async with client.stream(last=f"{OPENED}.1.0") as stream:
+            assert await asyncio.to_thread(history.begun.acquire, timeout=20)
+            client.group.instances[0].app.state.dependencies.streams.close()
+            await stream.end()
+    finally:
+        history.release()
 
 
-def test_streams_need_the_scope_the_card_and_a_place(tmp_path: Path) -> None:
+async def test_streams_need_the_scope_the_card_and_a_place(tmp_path: Path) -> None:
     """The limits of a caller hold, also behind a forward. Places are free again when streams end."""
     secured = SecuredGroup(tmp_path)
     group = Group.of(2, secured.security)
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
-        changelog.write(balance(1))
+    async with connected(group=group, owner=1) as client:
+        client.changelog.write(balance(1))
         own = bearer(secured.issuer.token(scope=Scope.BALANCE_READ, card=CARD))
         for claims in ({"scope": Scope.LEDGER_READ}, {"scope": Scope.BALANCE_READ, "card": "other"}):
             refused = await client.refusal(**bearer(secured.issuer.token(**claims)))
@@ -190,34 +184,28 @@ def test_streams_need_the_scope_the_card_and_a_place(tmp_path: Path) -> None:
         async with client.stream(**own) as stream:
             assert 1 == await stream.sequence()
 
-    run(scenario, group=group, owner=1)
-
 
 @pytest.mark.parametrize("limit", [{}, {"card": CARD}])
-def test_a_stream_says_that_the_card_was_replaced(tmp_path: Path, limit: dict[str, str]) -> None:
+async def test_a_stream_says_that_the_card_was_replaced(tmp_path: Path, limit: dict[str, str]) -> None:
     """The 0.00 points of the old card are no balance. A caller with one card does not see the new card."""
     secured = SecuredGroup(tmp_path)
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
-        changelog.write(balance(1), {**balance(2), "MovedTo": "NEW-CARD"}, balance(1, OPENED + 1))
+    async with connected(group=Group.of(1, secured.security)) as client:
+        client.changelog.write(balance(1), {**balance(2), "MovedTo": "NEW-CARD"}, balance(1, OPENED + 1))
         own = bearer(secured.issuer.token(scope=Scope.BALANCE_READ, **limit))
         async with client.stream(last=f"{OPENED}.1.0", **own) as stream:
             new_card = {} if limit else {"newCard": "NEW-CARD"}
             assert ("card-replaced", f"{OPENED}.2.1", new_card) == await stream.next()
             assert 1 == await stream.sequence()
 
-    run(scenario, group=Group.of(1, secured.security))
-
 
 @pytest.mark.parametrize("owner", [0, 1], ids=["local", "forwarded"])
-def test_streams_that_open_at_once_get_no_more_places(owner: int) -> None:
+async def test_streams_that_open_at_once_get_no_more_places(owner: int) -> None:
     """The check takes the place, also before a refusal. Ended streams leave nothing behind."""
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
+    async with connected(size=2, owner=owner) as client:
         streams = client.group.instances[0].app.state.dependencies.streams
         streams._most = 3
         assert [404, 404, 404] == [(await client.refusal()).status_code for _ in range(3)]
-        changelog.write(balance(1))
+        client.changelog.write(balance(1))
         url = client.group.instances[0].url + PATH
         requests = [client.http.build_request("GET", url) for _ in range(10)]
         opened = await asyncio.gather(*(client.http.send(each, stream=True) for each in requests))
@@ -226,12 +214,10 @@ def test_streams_that_open_at_once_get_no_more_places(owner: int) -> None:
             await each.aclose()
         assert {} == streams._open
 
-    run(scenario, size=2, owner=owner)
-
 
 @pytest.mark.parametrize("number", [0, 1], ids=["forwarded", "local"])
 @pytest.mark.parametrize("credentials", ["key", "token"])
-def test_a_stream_ends_with_its_credentials(
+async def test_a_stream_ends_with_its_credentials(
     credentials: str,
     number: int,
     tmp_path: Path,
@@ -242,9 +228,8 @@ def test_a_stream_ends_with_its_credentials(
     step_seconds(0.01)
     secured = SecuredGroup(tmp_path)
     key = secured.key(Scope.BALANCE_READ)
-
-    async def scenario(client: Client, changelog: Changelog) -> None:
-        changelog.write(balance(1))
+    async with connected(group=Group.of(2, secured.security), owner=1) as client:
+        client.changelog.write(balance(1))
         token, now = secured.issuer.token(scope=Scope.BALANCE_READ), time.time()
         own = bearer(key.text if credentials == "key" else token)
         async with client.stream(number, **own) as stream:
@@ -255,5 +240,3 @@ def test_a_stream_ends_with_its_credentials(
                 monkeypatch.setattr(time, "time", lambda: now + 66)
             await stream.end()
         assert 401 == (await client.refusal(number, **own)).status_code
-
-    run(scenario, group=Group.of(2, secured.security), owner=1)

@@ -24,11 +24,13 @@ from tests.unit.api.three_instances import (
     URLS,
     copy_at,
     move_partition,
-    run,
+    running,
     see_on_refresh,
     summary,
     three,
 )
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
 
 def hops(group: Group) -> list[httpx.Request]:
@@ -41,43 +43,34 @@ def forwarded_to(group: Group) -> list[str]:
     return [f"{each.url.scheme}://{each.url.netloc.decode()}" for each in hops(group)]
 
 
-def test_the_owner_serves_the_lookup_itself() -> None:
+async def test_the_owner_serves_the_lookup_itself(callers: Callers) -> None:
     """The owner forwards nothing."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        answer = await callers.get(1, PATH)
-        assert (200, "1", "active", "false") == summary(answer)
-        headers = {name: answer.headers[f"loyalty-{name}"] for name in ("partition", "offset", "lag", "sequence")}
-        position = copy_at(group, 1).progress.position
-        assert {"partition": "1", "offset": str(position), "lag": "0", "sequence": "1"} == headers
-        assert [] == hops(group)
-
-    run(group, steps)
+    group = callers.group
+    answer = await callers.get(1, PATH)
+    assert (200, "1", "active", "false") == summary(answer)
+    headers = {name: answer.headers[f"loyalty-{name}"] for name in ("partition", "offset", "lag", "sequence")}
+    position = copy_at(group, 1).progress.position
+    assert {"partition": "1", "offset": str(position), "lag": "0", "sequence": "1"} == headers
+    assert [] == hops(group)
 
 
-def test_other_instances_forward_to_the_owner_once() -> None:
+async def test_other_instances_forward_to_the_owner_once(callers: Callers) -> None:
     """Status, body and headers are those of the owner, also for an unknown customer."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        direct, forwarded = await callers.get(1, PATH), await callers.get(0, PATH)
-        assert (direct.status_code, direct.content) == (forwarded.status_code, forwarded.content)
-        same = ("content-type", "etag", "cache-control", "loyalty-served-by", "loyalty-role", "loyalty-sequence")
-        assert [direct.headers[name] for name in same] == [forwarded.headers[name] for name in same]
-        assert [URLS[1]] == forwarded_to(group)
-        for number in range(3):
-            assert "unknown-customer" == problem_type(await callers.get(number, "/v1/customers/nobody/balance"), 404)
-
-    run(group, steps)
+    group = callers.group
+    direct, forwarded = await callers.get(1, PATH), await callers.get(0, PATH)
+    assert (direct.status_code, direct.content) == (forwarded.status_code, forwarded.content)
+    same = ("content-type", "etag", "cache-control", "loyalty-served-by", "loyalty-role", "loyalty-sequence")
+    assert [direct.headers[name] for name in same] == [forwarded.headers[name] for name in same]
+    assert [URLS[1]] == forwarded_to(group)
+    for number in range(3):
+        assert "unknown-customer" == problem_type(await callers.get(number, "/v1/customers/nobody/balance"), 404)
 
 
-def test_only_listed_headers_are_forwarded() -> None:
+async def test_only_listed_headers_are_forwarded() -> None:
     """A forwarded request has the listed headers of the client, the deadline and the expected role."""
     group = three()
     listed = {"authorization": "Bearer x", "traceparent": "00-1-2-01", "if-none-match": '"1"'}
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         url = f"{URLS[0]}{PATH}?minSequence=1"
         answer = await callers.http.get(url, headers={**listed, "cookie": "secret", "x-forwarded-for": "10.1.1.1"})
         assert (304, b"", '"1"') == (answer.status_code, answer.content, answer.headers["etag"])
@@ -88,22 +81,16 @@ def test_only_listed_headers_are_forwarded() -> None:
         assert 0 < float(hop.headers["loyalty-deadline"]) <= 5
         assert b"minSequence=1" == hop.url.query
 
-    run(group, steps)
 
-
-def test_a_forwarded_request_is_never_forwarded_again() -> None:
+async def test_a_forwarded_request_is_never_forwarded_again(callers: Callers) -> None:
     """An instance that is not the owner, or has no copy, responds with a problem."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        active, standby = ({"Loyalty-Forwarded-To": role} for role in ("active", "standby"))
-        for number in (0, 2):
-            assert "not-the-owner" == problem_type(await callers.http.get(URLS[number] + PATH, headers=active), 421)
-        assert "starting" == problem_type(await callers.http.get(URLS[0] + PATH, headers=standby), 503)
-        assert (200, "2", "standby", "true") == summary(await callers.http.get(URLS[2] + PATH, headers=standby))
-        assert 4 == len(hops(group))  # the requests of this test
-
-    run(group, steps)
+    group = callers.group
+    active, standby = ({"Loyalty-Forwarded-To": role} for role in ("active", "standby"))
+    for number in (0, 2):
+        assert "not-the-owner" == problem_type(await callers.http.get(URLS[number] + PATH, headers=active), 421)
+    assert "starting" == problem_type(await callers.http.get(URLS[0] + PATH, headers=standby), 503)
+    assert (200, "2", "standby", "true") == summary(await callers.http.get(URLS[2] + PATH, headers=standby))
+    assert 4 == len(hops(group))  # the requests of this test
 
 
 @pytest.mark.parametrize(
@@ -116,34 +103,28 @@ def test_a_forwarded_request_is_never_forwarded_again() -> None:
         ("POST", f"/v1/customers/{CARD}/redemptions"),
     ],
 )
-def test_a_request_of_another_group_is_refused(method: str, path: str) -> None:
+async def test_a_request_of_another_group_is_refused(callers: Callers, method: str, path: str) -> None:
     """Before any work. Release 0.1 sends no group, so its requests are served."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        for role in ("active", "standby"):
-            headers = {"Loyalty-Forwarded-To": role, "Loyalty-Group": "other"}
-            refused = await callers.http.request(method, URLS[1] + path, headers=headers)
-            assert 403 == refused.status_code
-            assert method == "HEAD" or "forward-refused" == problem_type(refused, 403)
-        if not path.endswith("events"):
-            for sender in ({}, {"Loyalty-Group": "test"}):
-                headers = {"Loyalty-Forwarded-To": "active", **sender}
-                accepted = await callers.http.request(method, URLS[1] + path, headers=headers)
-                assert accepted.status_code in {200, 400}
-
-    run(group, steps)
+    for role in ("active", "standby"):
+        headers = {"Loyalty-Forwarded-To": role, "Loyalty-Group": "other"}
+        refused = await callers.http.request(method, URLS[1] + path, headers=headers)
+        assert 403 == refused.status_code
+        assert method == "HEAD" or "forward-refused" == problem_type(refused, 403)
+    if not path.endswith("events"):
+        for sender in ({}, {"Loyalty-Group": "test"}):
+            headers = {"Loyalty-Forwarded-To": "active", **sender}
+            accepted = await callers.http.request(method, URLS[1] + path, headers=headers)
+            assert accepted.status_code in {200, 400}
 
 
 @pytest.mark.parametrize("standbys", [True, False])
-def test_an_instance_of_another_group_at_the_address_of_the_owner_serves_nothing(*, standbys: bool) -> None:
+async def test_an_instance_of_another_group_at_the_address_of_the_owner_serves_nothing(*, standbys: bool) -> None:
     """Two deployments on one machine have the same address. A standby answers, or nobody."""
     group = three(standbys=standbys)
     stranger = group.instances[1]
     stranger.membership.group = "other"
     stranger.app = app_of(stranger.local, stranger.reports, stranger.command_log)
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         for _ in range(2):
             answer = await callers.get(0, PATH)
             if standbys:
@@ -160,54 +141,43 @@ def test_an_instance_of_another_group_at_the_address_of_the_owner_serves_nothing
         assert group.instances[0].command_log.marks
         assert not stranger.command_log.marks
 
-    run(group, steps)
-
 
 @pytest.mark.parametrize("failure", ["dead", "mute"])
-def test_a_standby_serves_while_the_owner_does_not_respond(failure: str) -> None:
+async def test_a_standby_serves_while_the_owner_does_not_respond(callers: Callers, failure: str) -> None:
     """The response is stale. The next request goes to the standby at once, until the owner reports again.
 
     The standby serves its own clients, too.
     """
-    group = three()
+    group = callers.group
+    getattr(group, failure).add(URLS[1])
+    assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
+    tried = len(hops(group))
+    assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
+    assert [URLS[2]] == forwarded_to(group)[tried:]
+    assert (200, "2", "standby", "true") == summary(await callers.get(2, PATH))
 
-    async def steps(callers: Callers) -> None:
-        getattr(group, failure).add(URLS[1])
-        assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
-        tried = len(hops(group))
-        assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
-        assert [URLS[2]] == forwarded_to(group)[tried:]
-        assert (200, "2", "standby", "true") == summary(await callers.get(2, PATH))
-
-        getattr(group, failure).clear()
-        group.instances[0].reports.note(group.instances[1].local.report())
-        assert (200, "1", "active", "false") == summary(await callers.get(0, PATH))
-
-    run(group, steps)
+    getattr(group, failure).clear()
+    group.instances[0].reports.note(group.instances[1].local.report())
+    assert (200, "1", "active", "false") == summary(await callers.get(0, PATH))
 
 
 @pytest.mark.parametrize(
     ("failure", "status", "expected"), [("dead", 502, "owner-unreachable"), ("mute", 504, "owner-timeout")]
 )
-def test_no_instance_responds(failure: str, status: int, expected: str) -> None:
+async def test_no_instance_responds(callers: Callers, failure: str, status: int, expected: str) -> None:
     """502 for failed connections and 504 for timeouts. Both name the owner and the standby."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        getattr(group, failure).update(URLS[1:])
-        answer = await callers.get(0, PATH)
-        assert expected == problem_type(answer, status)
-        assert URLS[1:] == answer.json()["tried"]
-        assert int(answer.headers["retry-after"]) >= 1
-
-    run(group, steps)
+    group = callers.group
+    getattr(group, failure).update(URLS[1:])
+    answer = await callers.get(0, PATH)
+    assert expected == problem_type(answer, status)
+    assert URLS[1:] == answer.json()["tried"]
+    assert int(answer.headers["retry-after"]) >= 1
 
 
-def test_a_short_deadline_of_a_client_makes_no_suspect() -> None:
+async def test_a_short_deadline_of_a_client_makes_no_suspect() -> None:
     """A client may send any deadline. A peer that does not answer within a millisecond is not dead."""
     group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         group.mute.add(URLS[1])
         answer = await callers.http.get(URLS[0] + PATH, headers={"loyalty-deadline": "0.001"})
         assert 504 == answer.status_code
@@ -215,47 +185,35 @@ def test_a_short_deadline_of_a_client_makes_no_suspect() -> None:
         await callers.get(0, PATH)
         assert group.instances[0].reports.why_suspect(URLS[1])
 
-    run(group, steps)
 
-
-def test_a_read_without_time_is_504() -> None:
+async def test_a_read_without_time_is_504(callers: Callers) -> None:
     """The deadline has passed. The partition does not move. A deadline that is no number does not count."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        answer = await callers.http.get(URLS[0] + PATH, headers={"loyalty-deadline": "0"})
-        assert "owner-timeout" == problem_type(answer, 504)
-        answer = await callers.http.get(URLS[0] + PATH, headers={"loyalty-deadline": "nan"})
-        assert (200, "1", "active", "false") == summary(answer)
-
-    run(group, steps)
+    answer = await callers.http.get(URLS[0] + PATH, headers={"loyalty-deadline": "0"})
+    assert "owner-timeout" == problem_type(answer, 504)
+    answer = await callers.http.get(URLS[0] + PATH, headers={"loyalty-deadline": "nan"})
+    assert (200, "1", "active", "false") == summary(answer)
 
 
-def test_a_standby_serves_while_the_owner_has_too_many_connections() -> None:
+async def test_a_standby_serves_while_the_owner_has_too_many_connections(callers: Callers) -> None:
     """The next copy answers, as it does for a dead owner."""
-    group = three()
+    group = callers.group
+    peers = group.instances[0].app.state.dependencies.peers
+    forward = peers.forward
 
-    async def steps(callers: Callers) -> None:
-        peers = group.instances[0].app.state.dependencies.peers
-        forward = peers.forward
+    async def refused(request: PeerRequest, target: Target, *seconds: float) -> PeerResponse:
+        if target.url == URLS[1]:
+            return PeerResponse.from_problem(TooManyConnections())
+        found: PeerResponse = await forward(request, target, *seconds)
+        return found
 
-        async def refused(request: PeerRequest, target: Target, *seconds: float) -> PeerResponse:
-            if target.url == URLS[1]:
-                return PeerResponse.from_problem(TooManyConnections())
-            found: PeerResponse = await forward(request, target, *seconds)
-            return found
-
-        peers.forward = refused
-        assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
-
-    run(group, steps)
+    peers.forward = refused
+    assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
 
 
-def test_a_suspect_does_not_cost_all_the_time() -> None:
+async def test_a_suspect_does_not_cost_all_the_time() -> None:
     """The last instance may use all the remaining time, unless it is a suspect."""
     group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         peers, timeouts = group.instances[0].app.state.dependencies.peers, []
 
         async def noted(_: object, __: object, ___: float, timeout_seconds: float) -> None:
@@ -268,15 +226,12 @@ def test_a_suspect_does_not_cost_all_the_time() -> None:
         assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
         assert [5, 1] == timeouts
 
-    run(group, steps)
 
-
-def test_an_unexpected_error_does_not_end_the_reports() -> None:
+async def test_an_unexpected_error_does_not_end_the_reports() -> None:
     """The peer becomes a suspect, and the next report ends that."""
     group = Group.of(2)
     group.share(lambda place: place[1] % 2)
-
-    async def steps(_: Callers) -> None:
+    async with running(group):
         first, dependencies = group.instances[0], group.instances[0].app.state.dependencies
         collector = ReportCollector(dependencies.peers, dependencies.locator, first.reports)
         report = dependencies.peers.report
@@ -291,28 +246,22 @@ def test_an_unexpected_error_does_not_end_the_reports() -> None:
         await collector._collect(URLS[1])
         assert first.reports.why_suspect(URLS[1]) is None
 
-    run(group, steps)
 
-
-def test_a_new_owner_is_discovered() -> None:
+async def test_a_new_owner_is_discovered() -> None:
     """The former owner responds with 421, the group is asked again, and the new owner serves."""
     group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         first, _, third = group.instances
         see_on_refresh(first, move_partition(group))
         group._restore(third, (TOPIC, 1))
         assert (200, "2", "active", "false") == summary(await callers.get(0, PATH))
         assert [URLS[1], URLS[2]] == forwarded_to(group)
 
-    run(group, steps)
 
-
-def test_without_owner_and_copies_the_response_is_rebalancing() -> None:
+async def test_without_owner_and_copies_the_response_is_rebalancing() -> None:
     """503 rebalancing with Retry-After."""
     group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         first, second, _ = group.instances
         second.membership.owned = frozenset()
         second.drop((TOPIC, 1))
@@ -322,48 +271,38 @@ def test_without_owner_and_copies_the_response_is_rebalancing() -> None:
         assert "rebalancing" == problem_type(answer, 503)
         assert int(answer.headers["retry-after"]) >= 1
 
-    run(group, steps)
 
-
-def test_a_standby_serves_while_the_new_owner_restores() -> None:
+async def test_a_standby_serves_while_the_new_owner_restores(callers: Callers) -> None:
     """Without a standby the client gets the 503 restoring of the owner."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        owner = copy_at(group, 1)
-        owner.progress.restored = False
-        for number in range(3):
-            assert (200, "2", "standby", "true") == summary(await callers.get(number, PATH))
-        group.instances[2].drop((TOPIC, 1))
-        for instance in group.instances:
-            if instance.url != URLS[2]:
-                instance.reports.note(group.instances[2].local.report())
-        for number in range(3):
-            assert "restoring" == problem_type(await callers.get(number, PATH), 503)
-
-    run(group, steps)
+    group = callers.group
+    owner = copy_at(group, 1)
+    owner.progress.restored = False
+    for number in range(3):
+        assert (200, "2", "standby", "true") == summary(await callers.get(number, PATH))
+    group.instances[2].drop((TOPIC, 1))
+    for instance in group.instances:
+        if instance.url != URLS[2]:
+            instance.reports.note(group.instances[2].local.report())
+    for number in range(3):
+        assert "restoring" == problem_type(await callers.get(number, PATH), 503)
 
 
-def test_a_standby_serves_for_a_damaged_copy() -> None:
+async def test_a_standby_serves_for_a_damaged_copy(callers: Callers) -> None:
     """The first read that finds the damage stops the copy from serving. Without a standby the response is 503."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        copy = copy_at(group, 1)
-        damage(copy)
-        for query in ("", "?minSequence=1&timeout=1"):
-            for number in (1, 0, 2):
-                answer = await callers.get(number, PATH + query)
-                assert (200, "2", "standby", "true") == summary(answer)
-        assert "Corruption: block checksum mismatch" == copy.store.damage
-        damage(copy_at(group, 2))
-        for number in range(3):
-            assert "restoring" == problem_type(await callers.get(number, PATH), 503)
-
-    run(group, steps)
+    group = callers.group
+    copy = copy_at(group, 1)
+    damage(copy)
+    for query in ("", "?minSequence=1&timeout=1"):
+        for number in (1, 0, 2):
+            answer = await callers.get(number, PATH + query)
+            assert (200, "2", "standby", "true") == summary(answer)
+    assert "Corruption: block checksum mismatch" == copy.store.damage
+    damage(copy_at(group, 2))
+    for number in range(3):
+        assert "restoring" == problem_type(await callers.get(number, PATH), 503)
 
 
-def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
+async def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
     """The owner reads from RocksDB, and 64 bytes of its SST file are flipped. No read gets 500, and none gets 404."""
     group = three()
     keys = [f"card{number:06d}".encode() for number in range(3_000)]
@@ -377,8 +316,7 @@ def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
     owner, standby = copy_at(group, 1), copy_at(group, 2)
     owner.store = RocksDbStorePartition(tmp_path / "1", rocksdb_options())
     standby.store.apply(values, Checkpoint("test", 7, 1))
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         store = group.instances[1].stores["customer-balances"]
         served_by = []
         for key in keys[:: len(keys) // 1_000]:
@@ -391,75 +329,60 @@ def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
         assert {URLS[2]} == set(served_by[first:])
         assert "Corruption" in str(owner.store.damage)
 
-    run(group, steps)
     owner.store.close()
 
 
-def test_a_damaged_copy_is_reported_as_not_restored() -> None:
+async def test_a_damaged_copy_is_reported_as_not_restored(callers: Callers) -> None:
     """Peers do not ask the instance for the copy any more. Metrics and reports show the damage.
 
     The instance stays ready, because other instances have copies.
     """
-    group = three()
+    group = callers.group
+    damaged = group.instances[1]
+    damage(copy_at(group, 1))
+    await callers.get(1, PATH)
 
-    async def steps(callers: Callers) -> None:
-        damaged = group.instances[1]
-        damage(copy_at(group, 1))
-        await callers.get(1, PATH)
-
-        (held,) = [each for each in damaged.local.report().partitions if each.store == "customer-balances"][1:]
-        assert (1, False) == (held.partition, held.restored)
-        ready = await callers.get(1, "/readyz")
-        assert 200 == ready.status_code
-        reports = {(each["store"], each["partition"]): each for each in ready.json()["partitions"]}
-        report = reports["customer-balances", 1]
-        assert (False, None, "Corruption: block checksum mismatch") == tuple(
-            report[name] for name in ("restored", "entries", "rebuiltBecause")
-        )
-        samples = (await callers.get(1, "/metrics")).text
-        assert 'loyalty_store_restored{partition="1",store="customer-balances"} 0.0' in samples
-        assert 'loyalty_store_damaged{partition="1",store="customer-balances"} 1.0' in samples
-
-    run(group, steps)
+    (held,) = [each for each in damaged.local.report().partitions if each.store == "customer-balances"][1:]
+    assert (1, False) == (held.partition, held.restored)
+    ready = await callers.get(1, "/readyz")
+    assert 200 == ready.status_code
+    reports = {(each["store"], each["partition"]): each for each in ready.json()["partitions"]}
+    report = reports["customer-balances", 1]
+    assert (False, None, "Corruption: block checksum mismatch") == tuple(
+        report[name] for name in ("restored", "entries", "rebuiltBecause")
+    )
+    samples = (await callers.get(1, "/metrics")).text
+    assert 'loyalty_store_restored{partition="1",store="customer-balances"} 0.0' in samples
+    assert 'loyalty_store_damaged{partition="1",store="customer-balances"} 1.0' in samples
 
 
-def test_an_instance_with_a_damaged_global_store_is_not_ready() -> None:
+async def test_an_instance_with_a_damaged_global_store_is_not_ready(callers: Callers) -> None:
     """No other instance can serve a global store in its place."""
-    group = three()
+    group = callers.group
+    task = group.instances[1].stores[PROGRAMMES].tasks[0]
+    assert 200 == (await callers.get(1, "/readyz")).status_code
+    task.store.damage = "Corruption: block checksum mismatch"
 
-    async def steps(callers: Callers) -> None:
-        task = group.instances[1].stores[PROGRAMMES].tasks[0]
-        assert 200 == (await callers.get(1, "/readyz")).status_code
-        task.store.damage = "Corruption: block checksum mismatch"
-
-        assert "not-ready" == problem_type(await callers.get(1, "/readyz"), 503)
-
-    run(group, steps)
+    assert "not-ready" == problem_type(await callers.get(1, "/readyz"), 503)
 
 
-def test_each_instance_lists_the_same_instances_and_stores() -> None:
+async def test_each_instance_lists_the_same_instances_and_stores(callers: Callers) -> None:
     """The lists of the holders of a store and of a key are the same, too."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        for number in range(3):
-            found = (await callers.get(number, "/v1/instances")).json()["instances"]
-            assert [(url, url == URLS[number], True) for url in URLS] == [
-                (each["url"], each["self"], each["reachable"]) for each in found
-            ]
-            holders = (await callers.get(number, "/v1/stores/customer-balances/metadata")).json()["instances"]
-            assert [
-                {"url": url, "active": [each], "standby": [(each - 1) % 3]} for each, url in enumerate(URLS)
-            ] == holders
-            key = (await callers.get(number, f"/v1/stores/customer-balances/metadata/{CARD}")).json()
-            assert {"store": "customer-balances", "partition": 1, "active": URLS[1], "standbys": [URLS[2]]} == key
-            assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/none/metadata"), 404)
-            assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/none/metadata/x"), 404)
-            stores = (await callers.get(number, "/v1/stores")).json()["stores"]
-            assert {"customer-balances", "stores"} <= {each["name"] for each in stores}
-        group.dead.add(URLS[1])
-        await callers.get(0, PATH)
-        found = (await callers.get(0, "/v1/instances")).json()["instances"]
-        assert [True, False, True] == [each["reachable"] for each in found]
-
-    run(group, steps)
+    group = callers.group
+    for number in range(3):
+        found = (await callers.get(number, "/v1/instances")).json()["instances"]
+        assert [(url, url == URLS[number], True) for url in URLS] == [
+            (each["url"], each["self"], each["reachable"]) for each in found
+        ]
+        holders = (await callers.get(number, "/v1/stores/customer-balances/metadata")).json()["instances"]
+        assert [{"url": url, "active": [each], "standby": [(each - 1) % 3]} for each, url in enumerate(URLS)] == holders
+        key = (await callers.get(number, f"/v1/stores/customer-balances/metadata/{CARD}")).json()
+        assert {"store": "customer-balances", "partition": 1, "active": URLS[1], "standbys": [URLS[2]]} == key
+        assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/none/metadata"), 404)
+        assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/none/metadata/x"), 404)
+        stores = (await callers.get(number, "/v1/stores")).json()["stores"]
+        assert {"customer-balances", "stores"} <= {each["name"] for each in stores}
+    group.dead.add(URLS[1])
+    await callers.get(0, PATH)
+    found = (await callers.get(0, "/v1/instances")).json()["instances"]
+    assert [True, False, True] == [each["reachable"] for each in found]

@@ -15,11 +15,13 @@ from tests.unit.api.three_instances import (
     URLS,
     copy_at,
     move_partition,
-    run,
+    running,
     see_on_refresh,
     summary,
     three,
 )
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
 NEVER_OLD = 4_000_000_000_000
 """A time in the year 2096."""
@@ -32,45 +34,37 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def test_max_lag_bounds_the_lag_of_a_standby() -> None:
+async def test_max_lag_bounds_the_lag_of_a_standby(callers: Callers) -> None:
     """A standby with a greater or an unknown lag is too stale. The problem names the lag."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        group.dead.add(URLS[1])
-        copy = copy_at(group, 2)
-        copy.progress.end_offset = copy.progress.position + 3
-        for number in (0, 2):
-            assert (200, "2", "standby", "true") == summary(await callers.get(number, f"{PATH}?maxLag=3"))
-            refused = await callers.get(number, f"{PATH}?maxLag=2")
-            assert "too-stale" == problem_type(refused, 503)
-            assert (2, 3) == (refused.json()["maxLag"], refused.json()["lag"])
-        copy.progress.end_asked_at -= 7200
-        assert "too-stale" == problem_type(await callers.get(0, f"{PATH}?maxLag=3"), 503)
-
-    run(group, steps)
+    group = callers.group
+    group.dead.add(URLS[1])
+    copy = copy_at(group, 2)
+    copy.progress.end_offset = copy.progress.position + 3
+    for number in (0, 2):
+        assert (200, "2", "standby", "true") == summary(await callers.get(number, f"{PATH}?maxLag=3"))
+        refused = await callers.get(number, f"{PATH}?maxLag=2")
+        assert "too-stale" == problem_type(refused, 503)
+        assert (2, 3) == (refused.json()["maxLag"], refused.json()["lag"])
+    copy.progress.end_asked_at -= 7200
+    assert "too-stale" == problem_type(await callers.get(0, f"{PATH}?maxLag=3"), 503)
 
 
-def test_a_replaced_card_says_how_new_its_entry_is() -> None:
+async def test_a_replaced_card_says_how_new_its_entry_is() -> None:
     """The client can demand this version of a standby that has not read the replacement yet."""
     group = three()
     group.write([(LOYALTY_BALANCES, CARD, {**balance(CARD, "0.00", 2)[2], "OpenedTime": 1, "MovedTo": "new"})])
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         for expected in (("1", "active", "false"), ("2", "standby", "true")):
             gone = await callers.get(0, PATH)
             assert (410, *expected) == summary(gone)
             assert ('"1.2"', "2") == (gone.headers["etag"], gone.headers["loyalty-sequence"])
             group.dead.add(URLS[1])
 
-    run(group, steps)
 
-
-def test_an_owner_without_its_lease_serves_as_a_standby() -> None:
+async def test_an_owner_without_its_lease_serves_as_a_standby() -> None:
     """The group may have replaced it. Its answers are stale, and too stale for a client with maxLag=0."""
     group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         group.instances[1].membership.lease_holds = False
         for number in (0, 1):
             assert (200, "1", "standby", "true") == summary(await callers.get(number, PATH))
@@ -78,14 +72,11 @@ def test_an_owner_without_its_lease_serves_as_a_standby() -> None:
         for number in (0, 1):
             assert "too-stale" == problem_type(await callers.get(number, f"{PATH}?maxLag=0"), 503)
 
-    run(group, steps)
 
-
-def test_an_owner_that_loses_its_lease_during_the_read_serves_as_a_standby() -> None:
+async def test_an_owner_that_loses_its_lease_during_the_read_serves_as_a_standby() -> None:
     """The lease is checked after the read, too."""
     group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         owner, store = group.instances[1], copy_at(group, 1).store
         read = store.get
 
@@ -96,103 +87,79 @@ def test_an_owner_that_loses_its_lease_during_the_read_serves_as_a_standby() -> 
         store.get = slow_read  # type: ignore[method-assign]
         assert (200, "1", "standby", "true") == summary(await callers.get(1, PATH))
 
-    run(group, steps)
 
-
-def test_instances_without_the_coordinator_still_read_from_each_other() -> None:
+async def test_instances_without_the_coordinator_still_read_from_each_other() -> None:
     """No instance owns a partition any more, but the last view and the copies still serve."""
     group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         for instance in group.instances:
             instance.membership.owned, instance.membership.lease_holds = frozenset(), False
         for number in range(3):
             assert (200, "1", "standby", "true") == summary(await callers.get(number, PATH))
 
-    run(group, steps)
 
-
-def test_a_long_poll_waits_at_the_owner() -> None:
+async def test_a_long_poll_waits_at_the_owner(callers: Callers) -> None:
     """MinSequence is forwarded, and the write at the owner ends the wait."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        waiting = asyncio.create_task(callers.get(0, f"{PATH}?minSequence=2&timeout=30"))
-        await until(lambda: bool(group.instances[1].waiters._waiting))
-        group.write([balance(CARD, "2.50", 2)])
-        answer = await asyncio.wait_for(waiting, 20)
-        assert (200, "1", "active", "false") == summary(answer)
-        assert 2 == answer.json()["Sequence"]
-
-    run(group, steps)
+    group = callers.group
+    waiting = asyncio.create_task(callers.get(0, f"{PATH}?minSequence=2&timeout=30"))
+    await until(lambda: bool(group.instances[1].waiters._waiting))
+    group.write([balance(CARD, "2.50", 2)])
+    answer = await asyncio.wait_for(waiting, 20)
+    assert (200, "1", "active", "false") == summary(answer)
+    assert 2 == answer.json()["Sequence"]
 
 
-def test_a_long_poll_follows_a_partition_that_moves() -> None:
+async def test_a_long_poll_follows_a_partition_that_moves(callers: Callers) -> None:
     """The owner loses the partition while a client waits. The wait continues at the new owner."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        first, second, third = group.instances
-        waiting = [asyncio.create_task(callers.get(number, f"{PATH}?minSequence=2&timeout=30")) for number in (0, 1)]
-        await until(lambda: bool(second.local.stores.waiters._waiting))
-        moved = move_partition(group)
-        for instance in (first, second):
-            see_on_refresh(instance, moved)
-        second.membership.view = moved
-        second.local.stores.waiters.notify_all()
-        await until(lambda: bool(third.local.stores.waiters._waiting))
-        group.write([balance(CARD, "2.50", 2)])
-        for answer in await asyncio.wait_for(asyncio.gather(*waiting), 20):
-            assert (200, "2", "active", "false") == summary(answer)
-
-    run(group, steps)
+    group = callers.group
+    first, second, third = group.instances
+    waiting = [asyncio.create_task(callers.get(number, f"{PATH}?minSequence=2&timeout=30")) for number in (0, 1)]
+    await until(lambda: bool(second.local.stores.waiters._waiting))
+    moved = move_partition(group)
+    for instance in (first, second):
+        see_on_refresh(instance, moved)
+    second.membership.view = moved
+    second.local.stores.waiters.notify_all()
+    await until(lambda: bool(third.local.stores.waiters._waiting))
+    group.write([balance(CARD, "2.50", 2)])
+    for answer in await asyncio.wait_for(asyncio.gather(*waiting), 20):
+        assert (200, "2", "active", "false") == summary(answer)
 
 
-def test_the_sequence_is_not_reached_in_time() -> None:
+async def test_the_sequence_is_not_reached_in_time(callers: Callers) -> None:
     """Each instance responds with the 503 of the owner, which names the current sequence."""
-    group = three()
-
-    async def steps(callers: Callers) -> None:
-        for number in range(3):
-            answer = await callers.get(number, f"{PATH}?minSequence=2&timeout=0.05")
-            assert "sequence-not-reached" == problem_type(answer, 503)
-            assert (1, URLS[1]) == (answer.json()["currentSequence"], answer.headers["loyalty-served-by"])
-
-    run(group, steps)
+    for number in range(3):
+        answer = await callers.get(number, f"{PATH}?minSequence=2&timeout=0.05")
+        assert "sequence-not-reached" == problem_type(answer, 503)
+        assert (1, URLS[1]) == (answer.json()["currentSequence"], answer.headers["loyalty-served-by"])
 
 
 @pytest.mark.parametrize(
     ("opened", "asked", "expected"),
     [(5, 60.0, 404), (5, -60.0, 503), (0, 60.0, 503), (NEVER_OLD, 60.0, 503)],
 )
-def test_a_client_that_has_seen_an_erased_account_learns_that_it_is_gone(
+async def test_a_client_that_has_seen_an_erased_account_learns_that_it_is_gone(
     opened: int, asked: float, expected: int
 ) -> None:
     """An owner with every record from before the read knows that the account is gone. Without the opened time the
     account may still come. So may a new account. Then the client must ask again.
     """
     group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         group.write([(LOYALTY_BALANCES, CARD, None)])
         copy_at(group, 1).progress.end_asked_at = boot_seconds() + asked
         for number in (0, 1):
             answer = await callers.get(number, f"{PATH}?minSequence=1&openedTime={opened}&timeout=0.01")
             assert ("unknown-customer" if expected == 404 else "sequence-not-reached") == problem_type(answer, expected)
 
-    run(group, steps)
 
-
-def test_a_wait_ends_when_the_owner_learns_that_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wait_ends_when_the_owner_learns_that_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No record of the card comes, but the broker reports the end of the topic."""
     monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 0.01)
     group = three(standbys=False)
-
-    async def steps(callers: Callers) -> None:
+    async with running(group) as callers:
         group.write([(LOYALTY_BALANCES, CARD, None)])
         waiting = asyncio.create_task(callers.get(1, f"{PATH}?minSequence=1&openedTime=5&timeout=30"))
         await until(lambda: bool(group.instances[1].waiters._waiting))
         copy_at(group, 1).progress.end_asked_at = boot_seconds()
         assert "unknown-customer" == problem_type(await asyncio.wait_for(waiting, 20), 404)
-
-    run(group, steps)

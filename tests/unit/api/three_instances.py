@@ -3,8 +3,8 @@
 The tests of lookups ask for one card, whose partition is 1.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import httpx
@@ -39,13 +39,12 @@ def three(*, standbys: bool = True) -> Group:
     return group
 
 
-def run(group: Group, steps: Callable[[Callers], Awaitable[None]]) -> None:
-    async def started() -> None:
-        async with group.running() as callers:
-            group.sent.clear()
-            await steps(callers)
-
-    asyncio.run(asyncio.wait_for(started(), 60))
+@asynccontextmanager
+async def running(group: Group) -> AsyncIterator[Callers]:
+    """Run the instances. Only the requests after their start count as sent."""
+    async with group.running() as callers:
+        group.sent.clear()
+        yield callers
 
 
 def copy_at(group: Group, number: int) -> StoreTask:
