@@ -71,12 +71,6 @@ class TestFeed:
         self.waiters.notify(task.apply([ChangelogRecord(task.progress.position, 1, key, value)]))
 
 
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    """The event loop of async tests and fixtures is that of the API."""
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def _no_repeated_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long poll reads again each second. So without that a test proves that a write or a move wakes it."""

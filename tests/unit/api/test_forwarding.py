@@ -15,6 +15,8 @@ from services.interactive_queries.reports import InstanceReport, PeerReports
 from services.state_stores.assignment import Role
 from tests.support.clusters import TLS
 
+pytestmark = pytest.mark.anyio
+
 KEYS = "/v1/stores/customer-balances/keys/"
 PATHS = [
     f"{KEYS}C01",
@@ -73,22 +75,22 @@ async def forwarded(path: str, query: str, *, given: bool) -> str:
 
 @pytest.mark.parametrize("given", [False, True], ids=["the request's path", "a path of its own"])
 @pytest.mark.parametrize("path", PATHS)
-def test_the_path_arrives_unchanged(path: str, *, given: bool) -> None:
+async def test_the_path_arrives_unchanged(path: str, *, given: bool) -> None:
     """Dots in a key are part of the key. The peer decodes the same path, and no segment is "." or ".."."""
-    sent, _, query = asyncio.run(forwarded(path, "maxLag=1&from=a/../b", given=given)).partition("?")
+    sent, _, query = (await forwarded(path, "maxLag=1&from=a/../b", given=given)).partition("?")
 
     assert unquote_to_bytes(path) == unquote_to_bytes(sent)
     assert not {".", ".."} & set(sent.split("/"))
     assert "maxLag=1&from=a/../b" == query
 
 
-def test_headers_arrive_unchanged() -> None:
+async def test_headers_arrive_unchanged() -> None:
     """A header may have bytes that are not ASCII (RFC 9110, section 5.5)."""
-    lines = asyncio.run(head_of(PeerRequest("GET", b"/v1/stores", {"x-request-id": "\xe9\xff"})))
+    lines = await head_of(PeerRequest("GET", b"/v1/stores", {"x-request-id": "\xe9\xff"}))
     assert b"x-request-id: \xe9\xff" in [line.lower() for line in lines]
 
 
-def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer cannot make an instance ask another server, and a proxy of the environment gets no request."""
     asked: list[str] = []
 
@@ -102,23 +104,21 @@ def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return await asyncio.start_server(respond, "127.0.0.1", 0)
 
-    async def status() -> int:
-        other = await server("other", b"200 OK")
-        url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
-        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-            monkeypatch.setenv(name, url)
-        for name in ("no_proxy", "NO_PROXY"):  # else a proxy would not be asked for this machine in any case
-            monkeypatch.delenv(name, raising=False)
-        peer = await server("peer", b"307 Temporary Redirect\r\nlocation: %s/secret" % url.encode())
-        target = Target(f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}", Role.ACTIVE)
-        client = PeerClient(PeerReports(), "test", None, TLS)
-        try:
-            async with other, peer:
-                return (await client.forward(PeerRequest("GET", b"/v1/stores"), target, 5.0, 5.0)).status_code
-        finally:
-            await client.close()
-
-    assert 307 == asyncio.run(status())
+    other = await server("other", b"200 OK")
+    url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, url)
+    for name in ("no_proxy", "NO_PROXY"):  # else a proxy would not be asked for this machine in any case
+        monkeypatch.delenv(name, raising=False)
+    peer = await server("peer", b"307 Temporary Redirect\r\nlocation: %s/secret" % url.encode())
+    target = Target(f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}", Role.ACTIVE)
+    client = PeerClient(PeerReports(), "test", None, TLS)
+    try:
+        async with other, peer:
+            answer = await client.forward(PeerRequest("GET", b"/v1/stores"), target, 5.0, 5.0)
+    finally:
+        await client.close()
+    assert 307 == answer.status_code
     assert ["peer"] == asked
 
 
@@ -134,44 +134,41 @@ async def report_of(answer: InstanceReport) -> InstanceReport:
         await client.close()
 
 
-def test_the_report_of_a_peer_is_accepted() -> None:
+async def test_the_report_of_a_peer_is_accepted() -> None:
     """It names the URL and the group that the instance has asked for."""
     report = InstanceReport(url="http://two:8080", group="test", partitions=())
-    assert report == asyncio.run(report_of(report))
+    assert report == await report_of(report)
 
 
 @pytest.mark.parametrize(("url", "group"), [("http://three:8080", "test"), ("http://two:8080", "other")])
-def test_the_report_of_another_process_is_refused(url: str, group: str) -> None:
+async def test_the_report_of_another_process_is_refused(url: str, group: str) -> None:
     """An address can belong to another instance after a restart, or to another deployment. Its copies are not ours."""
     report = InstanceReport(url=url, group=group, partitions=())
     with pytest.raises(
         PeerUnreachableError, match=f"^http://two:8080 has another instance: {url} of the group {group}\\. "
     ):
-        asyncio.run(report_of(report))
+        await report_of(report)
 
 
-def test_a_peer_that_stops_within_its_refusal_of_a_stream_does_not_keep_the_request(
+@pytest.mark.timeout(60)
+async def test_a_peer_that_stops_within_its_refusal_of_a_stream_does_not_keep_the_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It sends the head of a problem and then nothing, as a peer whose network breaks at this moment."""
     monkeypatch.setattr(peer_client, "_STREAM_SECONDS", 0.5)
+    gone = asyncio.Event()
 
-    async def main() -> None:
-        gone = asyncio.Event()
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 9\r\n\r\n")
+        await reader.read()  # until the other side closes the connection
+        writer.close()
+        gone.set()
 
-        async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 9\r\n\r\n")
-            await reader.read()  # until the other side closes the connection
-            writer.close()
-            gone.set()
-
-        peers = PeerClient(PeerReports(), "test", None, TLS)
-        async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
-            target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Role.ACTIVE)
-            with pytest.raises(PeerTimeoutError, match="only a part of its response"):
-                await peers.open_stream(PeerRequest("GET", PATHS[0].encode()), target)
-            await gone.wait()
-        await peers.close()
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+    peers = PeerClient(PeerReports(), "test", None, TLS)
+    async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
+        target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Role.ACTIVE)
+        with pytest.raises(PeerTimeoutError, match="only a part of its response"):
+            await peers.open_stream(PeerRequest("GET", PATHS[0].encode()), target)
+        await gone.wait()
+    await peers.close()

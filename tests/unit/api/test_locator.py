@@ -22,6 +22,8 @@ from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.clusters import URL, FakeFeed, FixedMembership, view
 
+pytestmark = pytest.mark.anyio
+
 B, C, D = (f"http://10.0.0.{number}:8080" for number in range(2, 5))
 TOPIC = LOYALTY_BALANCES.name
 ACTIVE, STANDBY = Role.ACTIVE, Role.STANDBY
@@ -96,23 +98,19 @@ def test_only_group_members_are_asked() -> None:
     assert {B} == scene.locator.peers
 
 
-def test_the_group_is_asked_again_although_an_earlier_answer_arrives() -> None:
+async def test_the_group_is_asked_again_although_an_earlier_answer_arrives() -> None:
     """The coordinator was asked before the partition moved, so the earlier answer names the former owner."""
+    scene = Scene(view=owned_by(B, C))
+    membership, late = scene.membership, view({B: [(TOPIC, 1)], C: []}, boot_seconds())
 
-    async def main() -> None:
-        scene = Scene(view=owned_by(B, C))
-        membership, late = scene.membership, view({B: [(TOPIC, 1)], C: []}, boot_seconds())
+    def refresh() -> None:
+        membership.view = late
+        new = view({B: [], C: [(TOPIC, 1)]}, boot_seconds())
+        asyncio.get_running_loop().call_soon(setattr, membership, "view", new)
 
-        def refresh() -> None:
-            membership.view = late
-            new = view({B: [], C: [(TOPIC, 1)]}, boot_seconds())
-            asyncio.get_running_loop().call_soon(setattr, membership, "view", new)
-
-        membership.on_refresh = refresh
-        await scene.locator.rediscover(time.monotonic() + 30)
-        assert Target(C, ACTIVE) == scene.targets()[0]
-
-    asyncio.run(main())
+    membership.on_refresh = refresh
+    await scene.locator.rediscover(time.monotonic() + 30)
+    assert Target(C, ACTIVE) == scene.targets()[0]
 
 
 def test_a_copy_that_is_not_restored_is_not_asked() -> None:

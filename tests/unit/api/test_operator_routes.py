@@ -34,6 +34,8 @@ from tests.support.builders import problem_type
 from tests.support.clusters import Instance
 from tests.support.secured import SecuredGroup, bearer
 
+pytestmark = pytest.mark.anyio
+
 LETTERS = [
     DeadLetter(
         RecordPosition(0, number), 1_000 + number, "pos-invoices", RecordPosition(2, number), reason, b"K", value
@@ -168,7 +170,7 @@ def test_a_replay_of_large_dead_letters_takes_little_memory(client: TestClient, 
     assert (32, 0 if dry_run else 32) == (body["selected"], body["published"])
 
 
-def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka) -> None:
+async def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka) -> None:
     """Each read takes the whole topic. The instance keeps the results of a few queries for a short time."""
     found = Operations(Settings())
 
@@ -176,18 +178,15 @@ def test_many_callers_share_one_read_of_the_dead_letters(kafka: Kafka) -> None:
         await asyncio.gather(*(found.newest_dead_letters(reason, 50) for reason in reasons))
         return kafka.reads
 
-    async def scenario() -> None:
-        assert 1 == await reads_after(*[None] * 5)
-        assert 1 == await reads_after(None)
-        assert 11 == await reads_after(*map(str, range(10)), "9")
-        assert len(found._newest_letters) < 10
-        found._newest_letters.expire(time.monotonic() + operations._LETTERS_SECONDS)
-        assert 12 == await reads_after("9")
-
-    asyncio.run(scenario())
+    assert 1 == await reads_after(*[None] * 5)
+    assert 1 == await reads_after(None)
+    assert 11 == await reads_after(*map(str, range(10)), "9")
+    assert len(found._newest_letters) < 10
+    found._newest_letters.expire(time.monotonic() + operations._LETTERS_SECONDS)
+    assert 12 == await reads_after("9")
 
 
-def test_waiting_callers_share_the_failure_of_a_read(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_callers_share_the_failure_of_a_read(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Kafka a read takes ten seconds and a thread. So many callers neither wait for each other nor take all
     threads.
     """
@@ -204,16 +203,13 @@ def test_waiting_callers_share_the_failure_of_a_read(kafka: Kafka, monkeypatch: 
         outcomes = await asyncio.gather(*reads, return_exceptions=True)
         return {each.describe() if isinstance(each, problems.Problem) else str(each) for each in outcomes}
 
-    async def scenario() -> None:
-        expected = {"The operation needs Kafka: no Kafka broker answers. Repeat the request later."}
-        assert expected == await failures_of(*(found.newest_dead_letters(reason, 50) for reason in (None, "a", None)))
-        assert 1 == kafka.reads
-        assert expected == await failures_of(found.newest_dead_letters(None, 50))
-        assert 2 == kafka.reads
-        assert expected == await failures_of(*(found.audits() for _ in range(3)))
-        assert 3 == kafka.reads
-
-    asyncio.run(scenario())
+    expected = {"The operation needs Kafka: no Kafka broker answers. Repeat the request later."}
+    assert expected == await failures_of(*(found.newest_dead_letters(reason, 50) for reason in (None, "a", None)))
+    assert 1 == kafka.reads
+    assert expected == await failures_of(found.newest_dead_letters(None, 50))
+    assert 2 == kafka.reads
+    assert expected == await failures_of(*(found.audits() for _ in range(3)))
+    assert 3 == kafka.reads
 
 
 def test_a_schema_registry_that_does_not_answer_is_a_problem(
@@ -413,7 +409,7 @@ def test_the_second_status_has_rates(client: TestClient, kafka: Kafka, monkeypat
     assert [True] == [each["self"] for each in second["instances"]]
 
 
-def test_a_stream_that_leaves_starts_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_leaves_starts_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a part hangs, many clients connect again and again. They must not take all threads."""
     found, looks, end = Operations(Settings()), Semaphore(0), Event()
     api: Any = None
@@ -428,38 +424,31 @@ def test_a_stream_that_leaves_starts_no_second_look(monkeypatch: pytest.MonkeyPa
         with anyio.move_on_after(0.1):
             await found.status(api)
 
-    async def scenario() -> None:
-        async with anyio.create_task_group() as clients:
-            for _ in range(3):
-                clients.start_soon(connect_and_leave)
-                await anyio.sleep(0.05)  # the next client comes before this one leaves
-            await anyio.sleep(0.5)
-            try:
-                assert (True, False) == (looks.acquire(blocking=False), looks.acquire(blocking=False))
-            finally:
-                end.set()
-
-    anyio.run(scenario)
+    async with anyio.create_task_group() as clients:
+        for _ in range(3):
+            clients.start_soon(connect_and_leave)
+            await anyio.sleep(0.05)  # the next client comes before this one leaves
+        await anyio.sleep(0.5)
+        try:
+            assert (True, False) == (looks.acquire(blocking=False), looks.acquire(blocking=False))
+        finally:
+            end.set()
 
 
-def test_the_status_does_not_wait_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_status_does_not_wait_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """While its database hangs, the routes of the ledger fill the threads of FastAPI."""
     found, answered = Operations(Settings()), Event()
     api: Any = None
     monkeypatch.setattr(operations, "status_of", lambda *_: None)
-
-    async def scenario() -> None:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = 1
-        async with anyio.create_task_group() as reads:
-            reads.start_soon(anyio.to_thread.run_sync, answered.wait, 20)
-            await anyio.lowlevel.checkpoint()
-            try:
-                with anyio.fail_after(5):
-                    await found.status(api)
-            finally:
-                answered.set()
-
-    anyio.run(scenario)
+    anyio.to_thread.current_default_thread_limiter().total_tokens = 1
+    async with anyio.create_task_group() as reads:
+        reads.start_soon(anyio.to_thread.run_sync, answered.wait, 20)
+        await anyio.lowlevel.checkpoint()
+        try:
+            with anyio.fail_after(5):
+                await found.status(api)
+        finally:
+            answered.set()
 
 
 def test_the_status_is_a_stream(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

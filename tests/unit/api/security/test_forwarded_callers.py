@@ -14,6 +14,8 @@ from tests.support.builders import balance, problem_type
 from tests.support.clusters import Callers, Group
 from tests.support.secured import BALANCE, SecuredGroup, bearer, run_pair
 
+pytestmark = pytest.mark.anyio
+
 
 def test_forged_and_replayed_hops_are_refused(secured: SecuredGroup, tmp_path: Path) -> None:
     """Only a fresh signature of the group lets a request in as a forwarded one, and only once."""
@@ -113,7 +115,7 @@ def test_instances_read_each_others_reports(secured: SecuredGroup) -> None:
     run_pair(secured, ask)
 
 
-def test_a_peer_with_another_secret_counts_as_unreachable(secured: SecuredGroup, tmp_path: Path) -> None:
+async def test_a_peer_with_another_secret_counts_as_unreachable(secured: SecuredGroup, tmp_path: Path) -> None:
     """The client gets 502, as for a peer that is down, and never the refusal between two instances."""
 
     async def ask(callers: Callers) -> None:
@@ -126,17 +128,14 @@ def test_a_peer_with_another_secret_counts_as_unreachable(secured: SecuredGroup,
         statuses = [each.status_code for each in answers]
         assert {200, 502} == set(statuses)
 
-    async def go() -> None:
-        other = SecuredGroup(tmp_path)
-        other.keys, other.issuer = secured.keys, secured.issuer
-        other.secret_file = tmp_path / "other.secret"
-        group = Group.of(2, lambda url: (secured if "0" in url.partition("-")[2][:1] else other).security(url))
-        group.share(lambda place: place[1] % 2)
-        group.write([balance(card, "1.00") for card in "ABC"])
-        async with group.running() as callers:
-            await ask(callers)
-
-    asyncio.run(go())
+    other = SecuredGroup(tmp_path)
+    other.keys, other.issuer = secured.keys, secured.issuer
+    other.secret_file = tmp_path / "other.secret"
+    group = Group.of(2, lambda url: (secured if "0" in url.partition("-")[2][:1] else other).security(url))
+    group.share(lambda place: place[1] % 2)
+    group.write([balance(card, "1.00") for card in "ABC"])
+    async with group.running() as callers:
+        await ask(callers)
 
 
 def test_keys_and_secrets_rotate_under_load_without_a_refusal(

@@ -1,6 +1,5 @@
 """The identity of instances: what is accepted, and what is refused."""
 
-import asyncio
 import os
 import time
 from hashlib import sha256
@@ -15,6 +14,8 @@ from api.security.caller import Caller
 from api.security.hops import HopRequest, Hops, InstanceSecretError, InstanceSecrets
 from api.security.problems import ForwardRefused
 from services.api_keys.keys import Scope
+
+pytestmark = pytest.mark.anyio
 
 ONE, TWO = "http://one:8080", "http://two:8080"
 ANNA = Caller("token:anna", frozenset({Scope.BALANCE_READ}), frozenset({"STR1"}), "A")
@@ -89,7 +90,7 @@ def test_an_identity_belongs_to_one_request(file: Path, changed: dict[str, str])
         (None, [b"{}"], False),
     ],
 )
-def test_an_identity_belongs_to_one_body(
+async def test_an_identity_belongs_to_one_body(
     file: Path, content: bytes | None, received: list[bytes], *, accepted: bool
 ) -> None:
     """The receiver refuses another body at its end, in any parts, and a body if none was signed."""
@@ -107,10 +108,10 @@ def test_an_identity_belongs_to_one_body(
             await checked()
 
     if accepted:
-        asyncio.run(read())
+        await read()
     else:
         with pytest.raises(HTTPException) as refused:
-            asyncio.run(read())
+            await read()
         assert isinstance(refused.value.__cause__, ForwardRefused)
 
 

@@ -24,6 +24,8 @@ from services.api_keys.keys import Scope
 from tests.support.http_server import QuietHandler, serving
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
+pytestmark = pytest.mark.anyio
+
 
 @pytest.fixture
 def issuer(tmp_path: Path) -> Issuer:
@@ -36,13 +38,13 @@ def verifier(issuer: Issuer) -> TokenVerifier:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA", "Ed25519"])
-def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> None:
+async def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> None:
     """Each algorithm is accepted. The claims become the scopes and the limits of the caller."""
     issuer = Issuer(tmp_path / "keys.json", algorithm)
     verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(issuer.file)))
     token = issuer.token("balance:read openid operate", store=["STR1", "STR2"], card="A")
 
-    caller = asyncio.run(verifier.verify(token))
+    caller = await verifier.verify(token)
 
     expected = frozenset({Scope.BALANCE_READ, Scope.OPERATE})
     assert Caller("token:anna", expected, frozenset({"STR1", "STR2"}), "A") == caller
@@ -75,12 +77,14 @@ def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> None:
         {"card": None},
     ],
 )
-def test_a_token_with_wrong_claims_is_refused(issuer: Issuer, verifier: TokenVerifier, claims: dict[str, Any]) -> None:
+async def test_a_token_with_wrong_claims_is_refused(
+    issuer: Issuer, verifier: TokenVerifier, claims: dict[str, Any]
+) -> None:
     """Each claim is required and checked. A limit of an unknown form never counts as no limit."""
     token = issuer.token(**claims)
 
     with pytest.raises(Unauthenticated):
-        asyncio.run(verifier.verify(token))
+        await verifier.verify(token)
     assert verifier.verified_caller(f"Bearer {token}".encode()) is None
 
 
@@ -110,24 +114,24 @@ def _unsigned(token: str) -> str:
     ],
     ids=["changed", "unsigned", "cut", "twice", "empty", "no token", "too long", "not ASCII"],
 )
-def test_a_forged_token_is_refused(issuer: Issuer, verifier: TokenVerifier, forge: Callable[[str], str]) -> None:
+async def test_a_forged_token_is_refused(issuer: Issuer, verifier: TokenVerifier, forge: Callable[[str], str]) -> None:
     """A changed token, a missing signature and any other text give the same problem, and never another error."""
     with pytest.raises(Unauthenticated):
-        asyncio.run(verifier.verify(forge(issuer.token())))
+        await verifier.verify(forge(issuer.token()))
 
 
-def test_the_public_key_cannot_sign(issuer: Issuer, verifier: TokenVerifier) -> None:
+async def test_the_public_key_cannot_sign(issuer: Issuer, verifier: TokenVerifier) -> None:
     """A token that is signed with the text of the public key as a shared secret is refused."""
     secret = OctKey.import_key(issuer.file.read_bytes())
     claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 60, "sub": "eve", "scope": "operate"}
     forged = jwt.encode({"alg": "HS256", "kid": "key-1"}, claims, secret)
 
     with pytest.raises(Unauthenticated):
-        asyncio.run(verifier.verify(forged))
+        await verifier.verify(forged)
 
 
 @pytest.mark.parametrize("algorithms", [tokens.ALGORITHMS, (*tokens.ALGORITHMS, "HS256")], ids=["ours", "with HS256"])
-def test_a_symmetric_key_of_the_set_is_ignored(
+async def test_a_symmetric_key_of_the_set_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithms: tuple[str, ...]
 ) -> None:
     """Everybody can read the set, so its symmetric key signs no token, even if HS256 were allowed."""
@@ -139,7 +143,7 @@ def test_a_symmetric_key_of_the_set_is_ignored(
     verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(issuer.file)))
     issuer.keys.insert(0, ("HS256", secret))
     with pytest.raises(Unauthenticated):
-        asyncio.run(verifier.verify(issuer.token()))
+        await verifier.verify(issuer.token())
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_a_symmetric_key_of_the_set_is_ignored(
     ],
     ids=["kty", "EC curve", "OKP curve", "number", "no kty", "null"],
 )
-def test_a_key_of_an_unknown_form_is_ignored(
+async def test_a_key_of_an_unknown_form_is_ignored(
     issuer: Issuer, verifier: TokenVerifier, key: dict[str, Any] | None
 ) -> None:
     """The other keys stay in use (RFC 7517, section 5), and a warning names the key. Without any other key the response
@@ -163,23 +167,23 @@ def test_a_key_of_an_unknown_form_is_ignored(
     public = json.loads(issuer.file.read_bytes())["keys"]
     issuer.file.write_text(json.dumps({"keys": [key, *public]}))
     with capture_logs() as logs:
-        assert "token:anna" == asyncio.run(verifier.verify(issuer.token())).name
+        assert "token:anna" == (await verifier.verify(issuer.token())).name
     assert [["new" if key else None]] == [each["kid"] for each in logs]
 
     issuer.file.write_text(json.dumps({"keys": [key]}))
     with pytest.raises(KeysUnavailable):
-        asyncio.run(IssuerKeys(str(issuer.file)).get())
+        await IssuerKeys(str(issuer.file)).get()
 
 
-def test_another_issuer_with_the_same_key_id_is_refused(tmp_path: Path, verifier: TokenVerifier) -> None:
+async def test_another_issuer_with_the_same_key_id_is_refused(tmp_path: Path, verifier: TokenVerifier) -> None:
     """The id of a key proves nothing."""
     with pytest.raises(Unauthenticated):
-        asyncio.run(verifier.verify(Issuer(tmp_path / "others.json").token()))
+        await verifier.verify(Issuer(tmp_path / "others.json").token())
 
 
 @pytest.mark.parametrize("key_id", ["key-1", "../../etc/passwd", "", None, 7, ["key-1"]])
 @pytest.mark.parametrize("named", ["jwk", "jku", "x5u", "nothing"])
-def test_a_token_brings_no_key(tmp_path: Path, verifier: TokenVerifier, named: str, key_id: object) -> None:
+async def test_a_token_brings_no_key(tmp_path: Path, verifier: TokenVerifier, named: str, key_id: object) -> None:
     """The header of a token chooses one of the issuer's keys, and can neither contain nor name another one."""
     _, key = Issuer(tmp_path / "others.json").keys[0]
     evil = "https://evil.example/keys"
@@ -190,43 +194,39 @@ def test_a_token_brings_no_key(tmp_path: Path, verifier: TokenVerifier, named: s
     signature = JWSRegistry.algorithms["ES256"].sign(signed.encode(), key)
 
     with pytest.raises(Unauthenticated):
-        asyncio.run(verifier.verify(f"{signed}.{_base64(signature)}"))
+        await verifier.verify(f"{signed}.{_base64(signature)}")
 
 
 def _base64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
-def test_the_oldest_known_token_is_forgotten(
+async def test_the_oldest_known_token_is_forgotten(
     issuer: Issuer, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory does not grow with each token. A forgotten token is verified again."""
     monkeypatch.setattr(tokens, "_MOST_KNOWN", 3)
     texts = [issuer.token(sub=f"caller {number}") for number in range(5)]
-
-    async def verify() -> None:
-        for text in texts:
-            await verifier.verify(text)
-        assert [False, False, True, True, True] == [verifier.accepted_before(text) for text in texts]
-        assert "token:caller 0" == (await verifier.caller_of(texts[0])).name
-
-    asyncio.run(verify())
+    for text in texts:
+        await verifier.verify(text)
+    assert [False, False, True, True, True] == [verifier.accepted_before(text) for text in texts]
+    assert "token:caller 0" == (await verifier.caller_of(texts[0])).name
 
 
-def test_a_known_token_ends_with_its_time(
+async def test_a_known_token_ends_with_its_time(
     issuer: Issuer, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory of verified tokens does not extend them."""
     end = time.time() + 60
     token = issuer.token(exp=end)
-    asyncio.run(verifier.verify(token))
+    await verifier.verify(token)
     assert verifier.verified_caller(f"Bearer {token}".encode())
     monkeypatch.setattr(time, "time", lambda: end)
 
     assert verifier.verified_caller(f"Bearer {token}".encode()) is None
 
 
-def test_the_key_of_known_tokens_is_removed_also_if_nobody_sends_another_token(
+async def test_the_key_of_known_tokens_is_removed_also_if_nobody_sends_another_token(
     issuer: Issuer, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A known token is verified again after the time between two reads of the keys, which starts such a read."""
@@ -237,41 +237,34 @@ def test_the_key_of_known_tokens_is_removed_also_if_nobody_sends_another_token(
         while await verifier.caller_of(token):  # noqa: ASYNC110 - the refusal or the deadline ends it
             await asyncio.sleep(0.01)
 
-    async def remove() -> None:
-        token = issuer.token()
-        await verifier.caller_of(token)
-        issuer.rotate()
-        issuer.keys.pop()
-        issuer.publish()
-        with pytest.raises(Unauthenticated):
-            await asyncio.wait_for(ask_again(token), 60)
-
-    asyncio.run(remove())
+    token = issuer.token()
+    await verifier.caller_of(token)
+    issuer.rotate()
+    issuer.keys.pop()
+    issuer.publish()
+    with pytest.raises(Unauthenticated):
+        await asyncio.wait_for(ask_again(token), 60)
 
 
-def test_new_keys_are_found_and_removed_keys_are_refused(
+async def test_new_keys_are_found_and_removed_keys_are_refused(
     issuer: Issuer, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new key works without a restart while old tokens stay valid. Tokens of a removed key end at the next read."""
     monkeypatch.setattr(issuer_keys, "RETRY_SECONDS", 0.0)
-
-    async def rotate() -> None:
-        old = issuer.token()
+    old = issuer.token()
+    await verifier.verify(old)
+    issuer.rotate("RS256")
+    new = issuer.token(sub="berta")
+    assert "token:berta" == (await verifier.verify(new)).name
+    assert "token:anna" == (await verifier.verify(old)).name
+    issuer.keys.pop()
+    issuer.publish()
+    monkeypatch.setattr(issuer_keys, "REFRESH_SECONDS", 0.0)
+    await verifier.verify(new)  # it starts the refresh
+    while verifier.verified_caller(f"Bearer {old}".encode()):  # noqa: ASYNC110 - the deadline of the test ends it
+        await asyncio.sleep(0.01)
+    with pytest.raises(Unauthenticated):
         await verifier.verify(old)
-        issuer.rotate("RS256")
-        new = issuer.token(sub="berta")
-        assert "token:berta" == (await verifier.verify(new)).name
-        assert "token:anna" == (await verifier.verify(old)).name
-        issuer.keys.pop()
-        issuer.publish()
-        monkeypatch.setattr(issuer_keys, "REFRESH_SECONDS", 0.0)
-        await verifier.verify(new)  # it starts the refresh
-        while verifier.verified_caller(f"Bearer {old}".encode()):  # noqa: ASYNC110 - the deadline of the test ends it
-            await asyncio.sleep(0.01)
-        with pytest.raises(Unauthenticated):
-            await verifier.verify(old)
-
-    asyncio.run(rotate())
 
 
 class _Endless(QuietHandler):
@@ -292,14 +285,14 @@ class _Endless(QuietHandler):
 
 
 @pytest.mark.parametrize(("part", "pause"), [(b" " * 2**16, 0.0), (b" ", 0.05)], ids=["large", "slow"])
-def test_a_set_without_an_end_is_no_set(monkeypatch: pytest.MonkeyPatch, part: bytes, pause: float) -> None:
+async def test_a_set_without_an_end_is_no_set(monkeypatch: pytest.MonkeyPatch, part: bytes, pause: float) -> None:
     """The read ends at its limit of bytes, or of time in total."""
     monkeypatch.setattr(issuer_keys, "_TIMEOUT_SECONDS", 0.5 if pause else 30.0)
     _Endless.part, _Endless.pause, _Endless.sent = part, pause, 0
     with serving(_Endless) as url:
         keys = IssuerKeys(f"{url}/keys")
         with pytest.raises(KeysUnavailable):
-            asyncio.run(keys.get())
+            await keys.get()
     assert _Endless.sent < 64 * 2**20
 
 
@@ -317,30 +310,26 @@ class _Provider(QuietHandler):
         self.wfile.write(b"" if self.is_down else self.content)
 
 
-def test_an_outage_of_the_provider_is_survived(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_of_the_provider_is_survived(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last keys stay in use. Requests with unknown keys do not all ask the provider. Without keys the response is
     503.
     """
     with serving(_Provider) as provider:
         url = f"{provider}/keys"
         _Provider.content, _Provider.is_down, _Provider.asked = issuer.file.read_bytes(), True, 0
-
-        async def go() -> None:
-            verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(url))
-            with pytest.raises(KeysUnavailable):
-                await verifier.verify(issuer.token())
-            verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(url))
-            _Provider.is_down = False
+        verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(url))
+        with pytest.raises(KeysUnavailable):
             await verifier.verify(issuer.token())
-            _Provider.is_down = True
-            monkeypatch.setattr(issuer_keys, "REFRESH_SECONDS", 0.0)
-            asked = _Provider.asked
-            for number in range(20):
-                assert await verifier.verify(issuer.token(sub=f"caller {number}"))
-            issuer.rotate()
-            for _ in range(20):
-                with pytest.raises(Unauthenticated):
-                    await verifier.verify(issuer.token())
-            assert _Provider.asked <= asked + 1
-
-        asyncio.run(go())
+        verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(url))
+        _Provider.is_down = False
+        await verifier.verify(issuer.token())
+        _Provider.is_down = True
+        monkeypatch.setattr(issuer_keys, "REFRESH_SECONDS", 0.0)
+        asked = _Provider.asked
+        for number in range(20):
+            assert await verifier.verify(issuer.token(sub=f"caller {number}"))
+        issuer.rotate()
+        for _ in range(20):
+            with pytest.raises(Unauthenticated):
+                await verifier.verify(issuer.token())
+        assert _Provider.asked <= asked + 1

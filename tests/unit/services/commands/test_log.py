@@ -15,6 +15,8 @@ from services.settings import Settings
 from tests.support.mock_kafka import fail, mock_broker
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.anyio
+
 
 @pytest.fixture
 def settings() -> Iterator[Settings]:
@@ -42,7 +44,7 @@ def test_a_producer_is_replaced_after_a_fatal_error(settings: Settings) -> None:
     log.close()
 
 
-def test_commands_leave_the_threads_of_asyncio_free(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_leave_the_threads_of_asyncio_free(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the Schema Registry does not answer, scans, tokens and programmes need these threads."""
     log, answered = CommandLog(settings), Event()
 
@@ -51,18 +53,14 @@ def test_commands_leave_the_threads_of_asyncio_free(settings: Settings, monkeypa
         raise SchemaRegistryUnavailableError
 
     monkeypatch.setattr("services.commands.log.schema_ids", ask)
-
-    async def scenario() -> None:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        mark = asyncio.create_task(log.mark(mark_of("0123", "reserve", "hash")))
-        await asyncio.sleep(0)
-        try:
-            async with asyncio.timeout(5):
-                await asyncio.to_thread(int)
-        finally:
-            answered.set()
-        with pytest.raises(PublishError):
-            await mark
-
-    asyncio.run(scenario())
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    mark = asyncio.create_task(log.mark(mark_of("0123", "reserve", "hash")))
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(int)
+    finally:
+        answered.set()
+    with pytest.raises(PublishError):
+        await mark
     log.close()

@@ -15,6 +15,8 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import NotServingError
 from tests.unit.services.state_stores.materialisers import DEFINITION, RETENTION, TOPIC, Scene, made_of, stored
 
+pytestmark = pytest.mark.anyio
+
 DAY = 86_400_000
 
 
@@ -201,19 +203,15 @@ def test_a_damaged_store_is_rebuilt_and_the_others_continue() -> None:
     assert (True, True) == (task.serving, task.progress.has_reached_active_target(0.0))
 
 
-def test_a_read_that_waits_for_a_damaged_store_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_that_waits_for_a_damaged_store_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The materialiser finds the damage and rebuilds the store. The caller can then ask another copy."""
     damaged = stored(5)
     scene = Scene(damaged, MemoryStorePartition(), high=5)
     scene.take(0)
-
-    async def wait_for_the_store() -> None:
-        scene.waiters.bind(asyncio.get_running_loop())
-        waiting = asyncio.create_task(scene.waiters.wait(b"C1", lambda: scene.store.serving(0), lambda _: False, 60))
-        await asyncio.sleep(0)  # the request starts to wait
-        damaged.damage = "block checksum mismatch"
-        scene.connect(monkeypatch, "here")
-        with pytest.raises(NotServingError):
-            await asyncio.wait_for(waiting, 10)
-
-    asyncio.run(wait_for_the_store())
+    scene.waiters.bind(asyncio.get_running_loop())
+    waiting = asyncio.create_task(scene.waiters.wait(b"C1", lambda: scene.store.serving(0), lambda _: False, 60))
+    await asyncio.sleep(0)  # the request starts to wait
+    damaged.damage = "block checksum mismatch"
+    scene.connect(monkeypatch, "here")
+    with pytest.raises(NotServingError):
+        await asyncio.wait_for(waiting, 10)

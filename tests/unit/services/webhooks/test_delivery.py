@@ -19,6 +19,8 @@ from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message
 from services.webhooks.metrics import Metrics
 
+pytestmark = pytest.mark.anyio
+
 MESSAGE = Message("msg_1", "earned", b"{}")
 
 
@@ -89,17 +91,13 @@ def test_an_attempt_without_an_answer_ends_after_the_timeout() -> None:
         delivered([b"hello\r\n\r\n"])
 
 
-def test_a_refused_connection_is_no_answer() -> None:
+async def test_a_refused_connection_is_no_answer() -> None:
     """The reason names the error but not the URL."""
-
-    async def deliver() -> None:
-        url = f"http://127.0.0.1:{free_port()}/t0ken"
-        endpoint = Endpoint("a", url, (b"x" * 24,), attempts=2, first_wait=timedelta(seconds=0.01))
-        async with http_client() as client:
+    url = f"http://127.0.0.1:{free_port()}/t0ken"
+    endpoint = Endpoint("a", url, (b"x" * 24,), attempts=2, first_wait=timedelta(seconds=0.01))
+    async with http_client() as client:
+        with pytest.raises(UndeliveredError, match=r"^no answer: ConnectError$"):
             await Delivery(endpoint, client, Metrics(CollectorRegistry())).deliver(MESSAGE)
-
-    with pytest.raises(UndeliveredError, match=r"^no answer: ConnectError$"):
-        asyncio.run(deliver())
 
 
 @pytest.mark.parametrize("status", [b"301 Moved", b"400 Bad", b"401 No", b"404 Not Found", b"410 Gone", b"422 No"])
@@ -190,7 +188,7 @@ def test_any_wrong_response_is_a_failed_attempt(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("error", [UnicodeError("label too long"), OverflowError(), RuntimeError(), KeyError("a")])
-def test_an_unexpected_error_of_the_client_is_a_failed_attempt(error: Exception) -> None:
+async def test_an_unexpected_error_of_the_client_is_a_failed_attempt(error: Exception) -> None:
     """An error that httpx does not document counts as no answer."""
 
     class Client:
@@ -200,7 +198,7 @@ def test_an_unexpected_error_of_the_client_is_a_failed_attempt(error: Exception)
     endpoint = Endpoint("a", "http://crm.example/hook", (b"x" * 24,), attempts=1)
     delivery = Delivery(endpoint, cast(httpx.AsyncClient, Client()), Metrics(CollectorRegistry()))
     with pytest.raises(UndeliveredError, match=rf"^no answer: {type(error).__name__}$"):
-        asyncio.run(delivery.deliver(MESSAGE))
+        await delivery.deliver(MESSAGE)
 
 
 def delivery_to(answer: Callable[[httpx.Request], Awaitable[httpx.Response]], **rules: int) -> Delivery:
@@ -210,7 +208,7 @@ def delivery_to(answer: Callable[[httpx.Request], Awaitable[httpx.Response]], **
 
 
 @pytest.mark.parametrize(("sent", "read"), [(64, 64), (65, 65), (10_000, 65)], ids=["short", "a bit longer", "long"])
-def test_a_long_response_is_not_read(sent: int, read: int) -> None:
+async def test_a_long_response_is_not_read(sent: int, read: int) -> None:
     """A receiver cannot keep a place with a response that never ends. A short response is read, for the next request.
 
     The numbers are KiB.
@@ -226,11 +224,11 @@ def test_a_long_response_is_not_read(sent: int, read: int) -> None:
     async def answer(_: httpx.Request) -> httpx.Response:
         return httpx.Response(200, stream=Body())
 
-    asyncio.run(delivery_to(answer).deliver(MESSAGE))
+    await delivery_to(answer).deliver(MESSAGE)
     assert read == len(sizes)
 
 
-def test_a_receiver_gets_no_more_requests_at_once_than_it_allows() -> None:
+async def test_a_receiver_gets_no_more_requests_at_once_than_it_allows() -> None:
     """The others wait for a place. All of them are delivered."""
     running, most, answered = 0, 0, 0
 
@@ -244,11 +242,8 @@ def test_a_receiver_gets_no_more_requests_at_once_than_it_allows() -> None:
         answered += 1
         return httpx.Response(200)
 
-    async def deliver() -> None:
-        delivery = delivery_to(answer, concurrency=3)
-        await asyncio.gather(*(delivery.deliver(MESSAGE) for _ in range(10)))
-
-    asyncio.run(deliver())
+    delivery = delivery_to(answer, concurrency=3)
+    await asyncio.gather(*(delivery.deliver(MESSAGE) for _ in range(10)))
     assert (3, 10) == (most, answered)
 
 

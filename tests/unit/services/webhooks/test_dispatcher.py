@@ -34,6 +34,8 @@ from services.webhooks.metrics import Metrics
 from tests.support.builders import IDS, entry, notification
 from tests.support.mock_kafka import hanging, lose_leader, mock_broker
 
+pytestmark = pytest.mark.anyio
+
 ENDPOINT = Endpoint("crm", "http://crm.example", (b"x" * 24,), frozenset(Kind))
 STUCK = "stuck"
 TOPIC = Settings().name_of(topics.LOYALTY)
@@ -316,7 +318,7 @@ def test_a_commit_that_fails_for_one_partition_is_repeated(monkeypatch: pytest.M
     assert (1, []) == (reader.committed[0], errors)
 
 
-def test_the_lag_grows_while_all_partitions_are_paused() -> None:
+async def test_the_lag_grows_while_all_partitions_are_paused() -> None:
     """A receiver does not answer, so the dispatcher reads no further. An alert on the lag must still fire, also if one
     of the partitions then has no leader.
     """
@@ -335,31 +337,28 @@ def test_the_lag_grows_while_all_partitions_are_paused() -> None:
                 broker.produce(TOPIC, value, partition=partition)
         broker.flush(10)
 
-    async def run() -> None:
-        with mock_broker() as (settings, broker):
-            publish(broker, 1, 0)  # the topic exists
-            each = EndpointDispatcher(ENDPOINT, settings, IDS, deliver, cast(DeadLetterWriter, None), Metrics(registry))
-            stopping = threading.Event()
-            running = asyncio.create_task(each.run(stopping))
-            try:
-                async with asyncio.timeout(60):
-                    # A record from before the dispatcher has its partitions is not delivered.
-                    while not each._deliveries:
-                        publish(broker, 1, 0, 1)
-                        await asyncio.sleep(0.05)
-                    publish(broker, MAX_UNCOMMITTED, 0, 1)
-                    await until(lambda: each._reader._paused == {0, 1})
-                    publish(broker, MAX_UNCOMMITTED, 0, 1)
-                    await until(lambda: lag() >= 4 * MAX_UNCOMMITTED)
-                    known = lag()
-                    lose_leader(broker, TOPIC)
-                    publish(broker, MAX_UNCOMMITTED, 1)
-                    await until(lambda: lag() >= known + MAX_UNCOMMITTED)
-            finally:
-                stopping.set()
-                await running
-
-    asyncio.run(run())
+    with mock_broker() as (settings, broker):
+        publish(broker, 1, 0)  # the topic exists
+        each = EndpointDispatcher(ENDPOINT, settings, IDS, deliver, cast(DeadLetterWriter, None), Metrics(registry))
+        stopping = threading.Event()
+        running = asyncio.create_task(each.run(stopping))
+        try:
+            async with asyncio.timeout(60):
+                # A record from before the dispatcher has its partitions is not delivered.
+                while not each._deliveries:
+                    publish(broker, 1, 0, 1)
+                    await asyncio.sleep(0.05)
+                publish(broker, MAX_UNCOMMITTED, 0, 1)
+                await until(lambda: each._reader._paused == {0, 1})
+                publish(broker, MAX_UNCOMMITTED, 0, 1)
+                await until(lambda: lag() >= 4 * MAX_UNCOMMITTED)
+                known = lag()
+                lose_leader(broker, TOPIC)
+                publish(broker, MAX_UNCOMMITTED, 1)
+                await until(lambda: lag() >= known + MAX_UNCOMMITTED)
+        finally:
+            stopping.set()
+            await running
 
 
 def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
