@@ -3,8 +3,8 @@
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
 from itertools import count
 from types import SimpleNamespace
@@ -147,15 +147,17 @@ class Group(Reader):
         return super().read(most, seconds)
 
 
-def dispatch(
+@asynccontextmanager
+async def dispatching(
     reader: Reader,
     monkeypatch: pytest.MonkeyPatch,
-    steps: Callable[[asyncio.Event, list[str]], Any],
     dead_letters: Any = None,
     registry: CollectorRegistry | None = None,
     send: Callable[[Message], Awaitable[None]] | None = None,
-) -> list[str]:
-    """Run a dispatcher while ``steps`` runs. Deliveries of STUCK wait for its event. Returns the delivered ids."""
+) -> AsyncIterator[tuple[asyncio.Event, list[str]]]:
+    """Run a dispatcher, for a minute at most. Yields an event for which deliveries of STUCK wait, and the delivered
+    ids.
+    """
     metrics = Metrics(registry or CollectorRegistry())
 
     def reader_of(*_: object, on_commit: Any, **__: object) -> Reader:
@@ -164,29 +166,24 @@ def dispatch(
 
     monkeypatch.setattr(group_reader, "LogReader", reader_of)
     delivered: list[str] = []
+    released, stopping = asyncio.Event(), threading.Event()
 
-    async def run() -> None:
-        released, stopping = asyncio.Event(), threading.Event()
+    async def deliver(message: Message) -> None:
+        if f'"CustomerCardNo":"{STUCK}"'.encode() in message.body:
+            await released.wait()
+        if send is not None:
+            await send(message)
+        delivered.append(message.identity)
 
-        async def deliver(message: Message) -> None:
-            if f'"CustomerCardNo":"{STUCK}"'.encode() in message.body:
-                await released.wait()
-            if send is not None:
-                await send(message)
-            delivered.append(message.identity)
-
-        letters = cast(DeadLetterWriter, dead_letters)
-        each = EndpointDispatcher(ENDPOINT, Settings(), IDS, deliver, letters, metrics)
-        running = asyncio.create_task(each.run(stopping))
-        try:
-            async with asyncio.timeout(60):
-                await steps(released, delivered)
-        finally:
-            stopping.set()
-            await running
-
-    asyncio.run(run())
-    return delivered
+    letters = cast(DeadLetterWriter, dead_letters)
+    each = EndpointDispatcher(ENDPOINT, Settings(), IDS, deliver, letters, metrics)
+    running = asyncio.create_task(each.run(stopping))
+    try:
+        async with asyncio.timeout(60):
+            yield released, delivered
+    finally:
+        stopping.set()
+        await running
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -194,24 +191,22 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_one_notification_in_retry_keeps_at_most_500_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_notification_in_retry_keeps_at_most_500_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The partition pauses behind it, so a crash repeats 500 deliveries at most. After its delivery the partition
     continues.
     """
     reader = Reader({0: [STUCK, *(f"card {number % 97}" for number in range(1, 1_500))]})
-
-    async def steps(released: asyncio.Event, delivered: list[str]) -> None:
+    async with dispatching(reader, monkeypatch) as (released, delivered):
         await until(lambda: len(delivered) == MAX_UNCOMMITTED - 1 and bool(reader.paused))
         await asyncio.sleep(0.2)
         assert (MAX_UNCOMMITTED, 0) == (reader.read_count[0], reader.committed[0])
         released.set()
         await until(lambda: reader.committed[0] == 1_500)
-
-    assert 1_500 == len(set(dispatch(reader, monkeypatch, steps)))
+    assert 1_500 == len(set(delivered))
     assert reader.max_uncommitted <= MAX_UNCOMMITTED == 500
 
 
-def test_the_log_names_a_notification_by_its_position(
+async def test_the_log_names_a_notification_by_its_position(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The webhook-id is a hash without a key. So whoever reads it can find the card by trial."""
@@ -219,46 +214,40 @@ def test_the_log_names_a_notification_by_its_position(
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(next(answers))))
     endpoint = Endpoint("crm", "http://crm.example", (b"x" * 24,), first_wait=timedelta(seconds=0.01))
     reader = Reader({3: ["a"]})
-
-    async def steps(_: asyncio.Event, __: list[str]) -> None:
-        await until(lambda: reader.committed[3] == 1)
-
     send = Delivery(endpoint, client, Metrics(CollectorRegistry())).deliver
-    (identity,) = dispatch(reader, monkeypatch, steps, send=send)
+    async with dispatching(reader, monkeypatch, send=send) as (_, delivered):
+        await until(lambda: reader.committed[3] == 1)
+    (identity,) = delivered
     (line,) = (each for each in capsys.readouterr().out.splitlines() if "an attempt" in each)
     assert "endpoint=crm offset=0 partition=3" in line
     assert identity not in line
 
 
-def test_a_notification_in_retry_stops_no_other_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_notification_in_retry_stops_no_other_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each partition has its own limit."""
     reader = Reader({0: [STUCK] + ["a"] * 600, 1: ["b"] * 800})
-
-    async def steps(released: asyncio.Event, _: list[str]) -> None:
+    async with dispatching(reader, monkeypatch) as (released, delivered):
         await until(lambda: reader.committed[1] == 800)
         assert 0 == reader.committed[0]
         released.set()
         await until(lambda: reader.committed[0] == 601)
+    assert 1_401 == len(set(delivered))
 
-    assert 1_401 == len(set(dispatch(reader, monkeypatch, steps)))
 
-
-def test_failed_commits_count_as_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_commits_count_as_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """While Kafka takes no commit, the dispatcher reads no more than the limit, and then commits all."""
     reader = Reader({0: ["a", "b"] * 300})
     reader.commits_fail = True
-
-    async def steps(_: asyncio.Event, delivered: list[str]) -> None:
+    async with dispatching(reader, monkeypatch) as (_, delivered):
         await until(lambda: len(delivered) == MAX_UNCOMMITTED)
         await asyncio.sleep(0.2)
         assert MAX_UNCOMMITTED == len(delivered)
         reader.commits_fail = False
         await until(lambda: reader.committed[0] == 600)
+    assert 600 == len(set(delivered))
 
-    assert 600 == len(set(dispatch(reader, monkeypatch, steps)))
 
-
-def test_one_commit_waits_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_commit_waits_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Librdkafka repeats a commit after some errors, so an earlier offset could replace a later one."""
     reader = Reader({0: ["a", "b"] * 50})
     commit, answer, reads, in_flight = reader.commit, reader._answer_commits, count(), []
@@ -269,15 +258,12 @@ def test_one_commit_waits_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(reader, "commit", counted)
     monkeypatch.setattr(reader, "_answer_commits", lambda: next(reads) % 5 or answer())
-
-    async def steps(_: asyncio.Event, __: list[str]) -> None:
+    async with dispatching(reader, monkeypatch):
         await until(lambda: reader.committed[0] == 100)
         assert {1} == {*in_flight}
 
-    dispatch(reader, monkeypatch, steps)
 
-
-def test_a_partition_without_commits_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partition_without_commits_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others have more records than the limit."""
     reader = Reader({0: ["a"], 1: ["b"] * 2 * MAX_UNCOMMITTED})
 
@@ -291,14 +277,11 @@ def test_a_partition_without_commits_does_not_stop_the_others(monkeypatch: pytes
         reader.on_commit(None, cast(Any, answers))
 
     monkeypatch.setattr(reader, "commit", answer)
-
-    async def steps(_: asyncio.Event, __: list[str]) -> None:
+    async with dispatching(reader, monkeypatch):
         await until(lambda: reader.committed[1] == 2 * MAX_UNCOMMITTED)
 
-    dispatch(reader, monkeypatch, steps)
 
-
-def test_a_commit_that_fails_for_one_partition_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_that_fails_for_one_partition_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such an answer has no error of its own, but the partition has one."""
     reader = Reader({0: ["a"], 1: []})
     commit, errors = reader.commit, [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)]
@@ -310,11 +293,8 @@ def test_a_commit_that_fails_for_one_partition_is_repeated(monkeypatch: pytest.M
             commit(offsets, asynchronous=asynchronous)
 
     monkeypatch.setattr(reader, "commit", commit_with_error)
-
-    async def steps(_: asyncio.Event, __: list[str]) -> None:
+    async with dispatching(reader, monkeypatch):
         await until(lambda: reader.committed[0] == 1)
-
-    dispatch(reader, monkeypatch, steps)
     assert (1, []) == (reader.committed[0], errors)
 
 
@@ -361,7 +341,7 @@ async def test_the_lag_grows_while_all_partitions_are_paused() -> None:
             await running
 
 
-def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for no answer to its commits. librdkafka does, for minutes."""
     monkeypatch.setattr(clients, "CLOSE_SECONDS", 0.1)
     with mock_broker() as (settings, broker), ExitStack() as until_the_end:
@@ -373,24 +353,21 @@ def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPa
                 until_the_end.enter_context(hanging(broker))
                 stopping.set()
 
-        async def run() -> None:
+        broker.produce(TOPIC, Record(0, 0, "a").value())
+        broker.flush(10)  # the topic exists
+        metrics = Metrics(CollectorRegistry())
+        each = EndpointDispatcher(ENDPOINT, settings, IDS, deliver, cast(DeadLetterWriter, None), metrics)
+        running = asyncio.create_task(each.run(stopping))
+        # A record from before the dispatcher has its partitions is not delivered.
+        while not stopping.is_set() and not running.done():
             broker.produce(TOPIC, Record(0, 0, "a").value())
-            broker.flush(10)  # the topic exists
-            metrics = Metrics(CollectorRegistry())
-            each = EndpointDispatcher(ENDPOINT, settings, IDS, deliver, cast(DeadLetterWriter, None), metrics)
-            running = asyncio.create_task(each.run(stopping))
-            # A record from before the dispatcher has its partitions is not delivered.
-            while not stopping.is_set() and not running.done():
-                broker.produce(TOPIC, Record(0, 0, "a").value())
-                broker.poll(0)
-                await asyncio.sleep(0.05)
-            await running
-
-        asyncio.run(run())
+            broker.poll(0)
+            await asyncio.sleep(0.05)
+        await running
         assert stopping.is_set()
 
 
-def test_a_short_outage_of_the_broker_ends_no_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_short_outage_of_the_broker_ends_no_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Librdkafka connects again by itself. Any other error of Kafka ends the dispatcher."""
     reader = Reader({0: ["a", "b"]})
     read, errors = reader.read, [KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT]
@@ -402,18 +379,15 @@ def test_a_short_outage_of_the_broker_ends_no_dispatcher(monkeypatch: pytest.Mon
         return read(most, seconds)
 
     monkeypatch.setattr(reader, "read", failing)
-
-    async def steps(_: asyncio.Event, __: list[str]) -> None:
-        await until(lambda: reader.committed[0] == 2)
-        assert reader.error is None
-        errors.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-        await until(lambda: not errors)
-
-    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        dispatch(reader, monkeypatch, steps)
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):  # noqa: PT012 - its end raises
+        async with dispatching(reader, monkeypatch):
+            await until(lambda: reader.committed[0] == 2)
+            assert reader.error is None
+            errors.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            await until(lambda: not errors)
 
 
-def test_a_new_consumer_subscribes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_consumer_subscribes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The former consumer has lost all brokers."""
     reader = Reader({0: ["a"]})
     read, renewed, subscribed = reader.read, [False, True], []
@@ -426,23 +400,19 @@ def test_a_new_consumer_subscribes_again(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(reader, "read", failing)
     monkeypatch.setattr(reader, "renew", lambda: renewed.pop(0))
     monkeypatch.setattr(reader, "subscribe", lambda topics, **_: subscribed.append(topics))
-
-    async def steps(_: asyncio.Event, __: list[str]) -> None:
+    async with dispatching(reader, monkeypatch):
         await until(lambda: reader.committed[0] == 1)
-
-    dispatch(reader, monkeypatch, steps)
     assert [[TOPIC], [TOPIC]] == subscribed
 
 
-def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Librdkafka keeps the pause of a partition over its revocation. Nothing would read the partition again."""
     reader = Group({0: [STUCK, *(f"card {number}" for number in range(1, 600))]})
     partitions = [TopicPartition(TOPIC, 0, 1)]
     consumer = SimpleNamespace(
         committed=lambda _, timeout: partitions if timeout else None, assign=lambda _: None, resume=reader.resume
     )
-
-    async def steps(released: asyncio.Event, _: list[str]) -> None:
+    async with dispatching(reader, monkeypatch) as (released, _):
         await until(lambda: bool(reader.paused))
         reader.on_revoke(consumer, partitions)
         reader.read_count[0] = 1
@@ -451,21 +421,16 @@ def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: pytest.
         await until(lambda: reader.read_count[0] == 600)
         assert not reader.paused
 
-    dispatch(reader, monkeypatch, steps)
 
-
-def test_an_unknown_committed_offset_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_committed_offset_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The offset is not that of a new endpoint. A start at the end would skip the waiting notifications."""
     reader = Group({0: ["a"]})
     answer = SimpleNamespace(partition=0, offset=-1001, error=KafkaError(KafkaError.NOT_COORDINATOR))
     consumer = SimpleNamespace(committed=lambda *_, **__: [answer])
-
-    async def steps(_: asyncio.Event, __: list[str]) -> None:
-        reader.rebalances.append(lambda: reader.on_assign(consumer, []))
-        await until(lambda: not reader.rebalances)
-
-    with pytest.raises(KafkaException, match="NOT_COORDINATOR"):
-        dispatch(reader, monkeypatch, steps)
+    with pytest.raises(KafkaException, match="NOT_COORDINATOR"):  # noqa: PT012 - its end raises
+        async with dispatching(reader, monkeypatch):
+            reader.rebalances.append(lambda: reader.on_assign(consumer, []))
+            await until(lambda: not reader.rebalances)
 
 
 @pytest.mark.parametrize("seconds", [1, 45, 3600])
@@ -476,7 +441,7 @@ def test_each_session_timeout_makes_a_member(seconds: int) -> None:
         assert made._reader.consumer
 
 
-def test_deliveries_of_a_revoked_partition_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deliveries_of_a_revoked_partition_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next owner of the partition delivers the notification. Two processes would mix the order of a customer."""
     reader = Group({0: [STUCK], 1: ["a"], 2: ["b"]})
     reader.paused = {1, 2}
@@ -486,7 +451,7 @@ def test_deliveries_of_a_revoked_partition_end(monkeypatch: pytest.MonkeyPatch) 
         reader.on_revoke(None, [TopicPartition(TOPIC, 0)])
         reader.resume([TopicPartition(TOPIC, 1)])
 
-    async def steps(released: asyncio.Event, delivered: list[str]) -> None:
+    async with dispatching(reader, monkeypatch) as (released, delivered):
         await until(lambda: reader.read_count[0] == 1)
         reader.rebalances.append(again.set)
         await until(again.is_set)  # the delivery has begun before this read
@@ -495,12 +460,11 @@ def test_deliveries_of_a_revoked_partition_end(monkeypatch: pytest.MonkeyPatch) 
         released.set()
         reader.resume([TopicPartition(TOPIC, 2)])
         await until(lambda: len(delivered) >= 2)
-
-    assert 2 == len(dispatch(reader, monkeypatch, steps))
+    assert 2 == len(delivered)
     assert [0, 1, 1] == [reader.committed[number] for number in range(3)]
 
 
-def test_no_record_overtakes_one_that_could_not_be_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_record_overtakes_one_that_could_not_be_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process ends, because it can write no dead letter. The next one delivers both records, in their order."""
     reader = Reader({0: ["a", "a"]})
     value, read = Record.value, reader.read
@@ -525,28 +489,22 @@ def test_no_record_overtakes_one_that_could_not_be_finished(monkeypatch: pytest.
 
     letters = Letters()
     overtook: list[str] = []
-
-    async def steps(_: asyncio.Event, delivered: list[str]) -> None:
-        await until(all_read.is_set)
-        begun = asyncio.all_tasks()
-        letters.fail.set()
-        await until(lambda: len(begun & asyncio.all_tasks()) == len(begun) - 2)  # both deliveries have ended
-        go_on.set()
-        overtook.extend(delivered)
-
-    with pytest.raises(PublishError, match="no broker answers"):
-        dispatch(reader, monkeypatch, steps, letters)
+    with pytest.raises(PublishError, match="no broker answers"):  # noqa: PT012 - its end raises
+        async with dispatching(reader, monkeypatch, letters) as (_, delivered):
+            await until(all_read.is_set)
+            begun = asyncio.all_tasks()
+            letters.fail.set()
+            await until(lambda: len(begun & asyncio.all_tasks()) == len(begun) - 2)  # both deliveries have ended
+            go_on.set()
+            overtook.extend(delivered)
     assert [] == overtook
     assert 0 == reader.committed[0]
 
 
 @pytest.mark.parametrize("outcome", ["delivered", "dead"])
-def test_each_outcome_is_counted_from_zero(monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
+async def test_each_outcome_is_counted_from_zero(monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
     """An alert sees no increase of a series that begins with its first notification."""
     registry = CollectorRegistry()
-
-    async def steps(_: asyncio.Event, __: list[str]) -> None:
+    async with dispatching(Reader({}), monkeypatch, registry=registry):
         labels = {"endpoint": ENDPOINT.name, "outcome": outcome}
         assert 0 == registry.get_sample_value("loyalty_webhook_messages_total", labels)
-
-    dispatch(Reader({}), monkeypatch, steps, registry=registry)
