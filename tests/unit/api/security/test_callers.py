@@ -55,16 +55,6 @@ def test_web_pages_of_named_origins_only_may_call(secured: SecuredGroup) -> None
         assert 401 == client.get("/v1/customers/A/balance", headers={"Origin": "https://app.example"}).status_code
 
 
-def test_a_revocation_counts_at_once(instance: Instance, secured: SecuredGroup) -> None:
-    """A key works until its record says that it is revoked. A key of the old record stays refused."""
-    text, key = secured.key(Scope.BALANCE_READ)
-    instance.write(*balance("A", "1.00"))
-    with TestClient(instance.app) as client:
-        assert 200 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
-        secured.publish(key.revoked(1))
-        assert 401 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
-
-
 def test_refused_requests_for_internal_paths_count_under_their_path(secured: SecuredGroup) -> None:
     """An alert on refused callers leaves these paths out: a second Prometheus can ask for them without a key."""
     paths = ("/metrics", "/v1/customers/A/balance")

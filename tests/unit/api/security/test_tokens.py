@@ -175,12 +175,6 @@ async def test_a_key_of_an_unknown_form_is_ignored(
         await IssuerKeys(str(issuer.file)).get()
 
 
-async def test_another_issuer_with_the_same_key_id_is_refused(tmp_path: Path, verifier: TokenVerifier) -> None:
-    """The id of a key proves nothing."""
-    with pytest.raises(Unauthenticated):
-        await verifier.verify(Issuer(tmp_path / "others.json").token())
-
-
 @pytest.mark.parametrize("key_id", ["key-1", "../../etc/passwd", "", None, 7, ["key-1"]])
 @pytest.mark.parametrize("named", ["jwk", "jku", "x5u", "nothing"])
 async def test_a_token_brings_no_key(tmp_path: Path, verifier: TokenVerifier, named: str, key_id: object) -> None:

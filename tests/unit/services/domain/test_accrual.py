@@ -11,8 +11,7 @@ from services.domain.accrual import accrual
 from services.domain.events import Line, Purchase
 from services.domain.programme import Campaign, Combining, Period, Programme, TaxBasis, Tier
 from tests.support.examples import examples
-from tests.support.oracles import earned_points
-from tests.support.strategies import ACCOUNT_PROGRAMMES, AMOUNTS, PURCHASES
+from tests.support.strategies import ACCOUNT_PROGRAMMES, PURCHASES
 
 MONDAY_NOON = int(datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()) * 1000
 MILK, BREAD = Line("milk", Decimal(40)), Line("bread", Decimal(60))
@@ -25,14 +24,6 @@ def earned(programme, purchase=BASKET, tier=""):
 
 def programme(*campaigns, combining=Combining.BEST, **rules):
     return Programme(campaigns=campaigns, combining=combining, **rules)
-
-
-@given(AMOUNTS.map(abs))
-def test_the_default_programme_earns_two_hundredths_of_the_amount(amount):
-    """An invoice earns 0.02 points for each unit of money, rounded half up to hundredths."""
-    purchase = Purchase(1, "1", Decimal(repr(amount)))
-
-    assert earned_points(amount) == accrual(purchase, Programme()).points
 
 
 @settings(max_examples=examples(60))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from services.domain.account.model import AccountState
 from services.domain.account.processor import advance, process
 from services.domain.entries import AccountVersion
-from services.domain.events import Adjust, Erase, Purchase
+from services.domain.events import Erase, Purchase
 from services.domain.programme import DAY, Programmes
 from services.domain.recomputation import recompute
 from tests.support.account_histories import CARD, EVENTS, PLAIN, RICH, TIERED
@@ -69,15 +69,6 @@ def test_an_account_after_an_erasure_is_newer_than_the_erased_one():
     assert second.account == recomputed.late.account
 
 
-def test_two_erasures_in_one_millisecond_have_two_versions():
-    """Also in two batches, the second account is opened after the first one."""
-    first = process(None, [Erase(append_time=5, command_id="E1")], Programmes(), CARD)
-    second = process(first.state, [Erase(append_time=5, command_id="E2")], Programmes(), CARD)
-    third = process(second.state, [Purchase(5, "I", Decimal(100))], Programmes(), CARD)
-
-    assert [5, 6, 7] == [outcome.entries[0].opened_time for outcome in (first, second, third)]
-
-
 def test_a_marker_ends_when_no_older_event_can_arrive():
     """The marker is deleted after ten days. Then the state has nothing of the card."""
     marker = process(None, [Erase(append_time=5, command_id="E")], Programmes(), CARD)
@@ -85,11 +76,3 @@ def test_a_marker_ends_when_no_older_event_can_arrive():
     assert 5 + 10 * DAY == marker.next_due
     assert marker.state == advance(marker.state, 4 + 10 * DAY, Programmes()).state
     assert advance(marker.state, 5 + 10 * DAY, Programmes()).state is None
-
-
-def test_an_erasure_replaces_decisions_by_records_without_the_card():
-    """The record keeps the hash of the request, so a retry can be recognised."""
-    adjust = Adjust(append_time=1, command_id="A", request_hash="hash", points=5)
-    outcome = process(None, [adjust, Erase(append_time=2, command_id="E")], Programmes(), CARD)
-
-    assert [("A", "adjust", "hash")] == outcome.forgotten

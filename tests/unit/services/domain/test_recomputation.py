@@ -64,17 +64,6 @@ def test_the_same_entries_and_the_same_account(history, dice):
     assert [] == recomputed.not_processed
 
 
-def test_the_order_is_that_of_the_record():
-    """A purchase that the processor received late keeps its recorded sequence number."""
-    history = processed([[bought(1, 50)], [bought(2, 10, 7)]], PROGRAMMES)
-
-    recomputed = recompute(CARD, reversed(history.events), history.entries, PROGRAMMES)
-
-    assert ["I1", "I2"] == [entry.event_id for entry in recomputed.settled.entries]
-    assert START + 50 == history.account.updated_time
-    assert history.entries == recomputed.settled.entries
-
-
 def test_an_event_counts_at_the_time_of_its_entry():
     """An archive can lack the copy that counted, and have an earlier one. Other rules were in force then."""
     later_rules = replace(PLAIN, version=1, effective_time=START + 50, loyalty_factor=Decimal("0.04"))

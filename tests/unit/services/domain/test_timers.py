@@ -99,16 +99,6 @@ def test_what_expires_soonest_is_spent_first(points, spent, left):
     assert left == account.lots
 
 
-def test_pending_points_cannot_be_spent():
-    """A redemption takes the released points, and leaves the pending ones."""
-    programme = Programme(valid_for=10 * DAY, pending=DAY)
-    events = [buy("50", "1", 0), buy("50", "2", DAY), Reserve(append_time=DAY, command_id="spend", points=1_00)]
-    account = process(None, events, Programmes((programme,)), "card").account
-
-    assert {Terms(11 * DAY): 1_00} == account.reservations["spend"].lots
-    assert {Terms(12 * DAY, 2 * DAY): 1_00} == account.lots
-
-
 def test_points_of_one_day_are_one_lot():
     """They expire together, so an account has at most one lot for each day."""
     programme = Programme(valid_for=10 * DAY)
@@ -168,16 +158,6 @@ def test_tier_rises_at_once_and_counts_for_what_follows():
     assert ["base", "base", "silver", "silver"] == [entry.tier for entry in outcome.entries]
 
 
-def test_tier_lasts_until_the_end_of_the_period_after():
-    """Purchases in January give silver for January and February. Without further purchases it ends on 1 March."""
-    programmes = Programmes((TIERED,))
-    account = process(None, [buy("200", "1", DAY)], programmes, "card").account
-
-    outcome = advance(account, 400 * DAY, programmes)
-    assert [("silver", "base", 59)] == tiers(outcome)
-    assert outcome.account.next_due() is None
-
-
 def test_tier_falls_no_further_than_the_last_period_earned():
     """The customer earns gold in January and silver in February. Gold lasts until the end of February, silver until the
     end of March.
@@ -188,6 +168,7 @@ def test_tier_falls_no_further_than_the_last_period_earned():
 
     assert [("base", "gold", 1)] == tiers(outcome)
     assert [("gold", "silver", 59), ("silver", "base", 90)] == tiers(later)
+    assert later.account.next_due() is None
 
 
 def test_programme_without_tiers_ends_them_with_the_period():

@@ -46,22 +46,6 @@ class TestStorePartition:
         assert {} == store.get_many([])
         assert store.count() == 2
 
-    def test_deletes(self, store: StorePartition) -> None:
-        """None deletes a key. Deleting an unknown key changes nothing."""
-        store.apply({b"a": b"1", b"b": b"2"}, NOTHING)
-        store.apply({b"a": None, b"c": None}, NOTHING)
-
-        assert store.get(b"a") is None
-        assert store.scan(b"", None, 10) == [(b"b", b"2")]
-        assert store.count() == 1
-
-    def test_counts_each_key_once(self, store: StorePartition) -> None:
-        """An overwritten key counts once."""
-        store.apply({b"a": b"1"}, NOTHING)
-        store.apply({b"a": b"2", b"b": b"2"}, NOTHING)
-
-        assert store.count() == 2
-
     def test_scans_in_the_order_of_bytes(self, store: StorePartition) -> None:
         """The start is included, the end is excluded, the limit holds, and bytes above 127 come last."""
         keys = [b"\xff", b"b", b"a\x00", b"a", b"\xc3\xa9", b""]
@@ -72,13 +56,6 @@ class TestStorePartition:
         assert [key for key, _ in store.scan(b"a", None, 2)] == [b"a", b"a\x00"]
         assert store.scan(b"b", b"a", 10) == []
         assert store.scan(b"", None, 0) == []
-
-    def test_scans_a_prefix(self, store: StorePartition) -> None:
-        """Only keys with the prefix are found, even if the prefix ends with the highest byte."""
-        store.apply(dict.fromkeys([b"a", b"ab", b"ab\xff", b"ac", b"\xff", b"\xff\xff1"], b"v"), NOTHING)
-
-        assert [key for key, _ in store.scan(b"ab", end_of_prefix(b"ab"), 10)] == [b"ab", b"ab\xff"]
-        assert [key for key, _ in store.scan(b"\xff", end_of_prefix(b"\xff"), 10)] == [b"\xff", b"\xff\xff1"]
 
     @pytest.mark.parametrize("end", ["close", "destroy"])
     def test_a_store_refuses_each_operation_after_its_end(self, store: StorePartition, end: str) -> None:

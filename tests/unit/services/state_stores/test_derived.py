@@ -127,17 +127,6 @@ def test_a_crash_between_the_two_writes_is_repaired(
     assert only_top(keyed) == derived
 
 
-def test_an_old_record_does_not_bring_a_key_back() -> None:
-    """A late record with a lower sequence number changes nothing, even if it has enough points."""
-    pair = Pair.open(MemoryStorePartition(), MemoryStorePartition())
-    pair.apply([record(0, "A", 5, "100.00")])
-    assert [b"A"] == list(pair.contents()[1])
-    pair.apply([record(1, "A", 6, "99.99")])
-    pair.apply([record(2, "A", 5, "100.00"), record(3, "A", 4, "500.00")])
-
-    assert {} == pair.contents()[1]
-
-
 def test_the_source_can_be_rebuilt() -> None:
     """A derived store reads the current task of its source, not the one that was open at its own start."""
     pair = Pair.open(MemoryStorePartition(), MemoryStorePartition())
