@@ -108,9 +108,7 @@ async def test_an_erasure_that_the_client_missed_is_an_event(
 
 
 async def test_a_copy_that_lags_sends_an_erasure_after_it_has_caught_up(
-    client: Client,
-    changelog: Changelog,
-    monkeypatch: pytest.MonkeyPatch,
+    client: Client, changelog: Changelog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client knows no offset. The copy has not applied the record after the erasure, which is of another card."""
     monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 0.01)
@@ -189,9 +187,7 @@ async def test_a_copy_that_does_not_know_how_far_it_is_behind_repeats_no_erasure
 
 
 async def test_a_client_of_a_topic_that_was_created_again_gets_the_next_balance(
-    client: Client,
-    changelog: Changelog,
-    step_seconds: Callable[[float], None],
+    client: Client, changelog: Changelog, step_seconds: Callable[[float], None]
 ) -> None:
     """The new topic ends before the offset that the client has. A copy without the account cannot say that nothing was
     missed.
@@ -209,8 +205,7 @@ async def test_a_client_of_a_topic_that_was_created_again_gets_the_next_balance(
 
 
 async def test_a_stream_ends_if_the_broker_does_not_report_the_end_of_the_changelog(
-    client: Client,
-    step_seconds: Callable[[float], None],
+    client: Client, step_seconds: Callable[[float], None]
 ) -> None:
     """The copy may be behind the client. Another copy may know more."""
     step_seconds(0.01)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -180,8 +181,9 @@ class Process:
         ids: the schema ids of each start.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, queries: dict[str, Any]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, settings: Settings, queries: dict[str, Any]) -> None:
         self.queries = queries
+        self._settings = settings
         self.refusals: dict[str, UserError] = {}
         self.started: list[str] = []
         self.ids: list[object] = []
@@ -226,67 +228,81 @@ class Process:
         """Replace the watching."""
         self._monkeypatch.setattr(QueryWatch, "watch", watch)
 
-    def run(self, settings: Settings, stopping: threading.Event, *, available_now: bool) -> int:
+    def run(self, stopping: threading.Event | None = None, *, available_now: bool = False, **changes: object) -> int:
+        settings, stopping = self._settings.model_copy(update=changes), stopping or threading.Event()
         with ExitStack() as locks:
             return _run(settings, [*self.queries], locks, stopping, available_now=available_now, backfill=False)
 
 
+ProcessOf = Callable[[dict[str, Any]], Process]
+
+
+@pytest.fixture
+def process_of(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> ProcessOf:
+    """Makes a process with these queries."""
+    return partial(Process, monkeypatch, settings)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The queries of each run of the command, which starts none of them."""
+    found: list[list[str]] = []
+    monkeypatch.setattr(pipeline, "run", lambda _, names, **__: found.append(names) or 0)
+    monkeypatch.setattr(pipeline, "_quieten_py4j", lambda: None)
+    monkeypatch.setattr(pipeline, "configure_logging", lambda _: None)
+    return found
+
+
 @pytest.mark.parametrize(("error", "status"), [(None, 0), ("java.lang.OutOfMemoryError", 1)])
 def test_the_status_says_whether_a_query_has_failed(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: str | None, status: int
+    process_of: ProcessOf, clock: Clock, error: str | None, status: int
 ) -> None:
     """A supervisor starts the pipeline again after a failure only. The other queries stop between two batches."""
     ended = Running(clock, 0.0, error=error, is_active=False)
     other = Running(clock, 3.0 if error else 0.0, is_active=error is not None)
-    process = Process(monkeypatch, {"sales": ended, "fan-out": other})
-    assert status == process.run(settings, without_wait(), available_now=True)
+    process = process_of({"sales": ended, "fan-out": other})
+    assert status == process.run(without_wait(), available_now=True)
     assert "between batches" == other.stopped
 
 
-def test_no_query_starts_before_all_have_been_checked(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_query_starts_before_all_have_been_checked(process_of: ProcessOf, clock: Clock) -> None:
     """After the loss of all checkpoints, each attempt of the supervisor would let the fan-out write older records."""
-    process = Process(monkeypatch, {"fan-out": Running(clock, 0.0), "loyalty": Running(clock, 0.0)})
+    process = process_of({"fan-out": Running(clock, 0.0), "loyalty": Running(clock, 0.0)})
     process.refusals["loyalty"] = UserError("the checkpoint is new")
     process.watch(lambda _: None)
     with pytest.raises(UserError, match="the checkpoint is new"):
-        process.run(settings, threading.Event(), available_now=False)
+        process.run()
     assert [] == process.started
 
 
-def test_the_check_of_an_optional_query_stops_no_other_query(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_of_an_optional_query_stops_no_other_query(process_of: ProcessOf, clock: Clock) -> None:
     """Its start reports the error."""
-    process = Process(monkeypatch, {"sales": Running(clock, 0.0, is_active=False), "archive": Running(clock, 0.0)})
+    process = process_of({"sales": Running(clock, 0.0, is_active=False), "archive": Running(clock, 0.0)})
     process.refusals["archive"] = UserError("another key")
     process.watch(lambda _: None)
-    process.run(settings, threading.Event(), available_now=False)
+    process.run()
     assert ["sales", "archive"] == process.started
 
 
 @pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
 def test_an_archive_that_refuses_to_start_stops_no_other_query(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, *, available_now: bool, status: int
+    process_of: ProcessOf, clock: Clock, *, available_now: bool, status: int
 ) -> None:
     """For example, Kafka has deleted records. The error says how only the archive skips them."""
-    process = Process(monkeypatch, {"archive": UserError("it would skip records"), "sales": Running(clock, 0.0)})
+    process = process_of({"archive": UserError("it would skip records"), "sales": Running(clock, 0.0)})
     process.watch(lambda _: process.stop())
     with capture_logs() as logs:
-        assert status == process.run(settings, threading.Event(), available_now=available_now)
+        assert status == process.run(available_now=available_now)
     assert ["archive", "sales"] == process.started
     assert "it would skip records. The other queries run without the archive" in logs[0]["reason"]
 
 
-def test_a_run_to_the_end_names_the_archive_that_refused_to_start(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_to_the_end_names_the_archive_that_refused_to_start(process_of: ProcessOf, clock: Clock) -> None:
     """A repetition of the command would not help."""
     queries = {"archive": UserError("it would skip records"), "sales": Running(clock, 0.0, is_active=False)}
-    process = Process(monkeypatch, queries)
+    process = process_of(queries)
     with capture_logs() as logs:
-        assert 1 == process.run(settings, without_wait(), available_now=True)
+        assert 1 == process.run(without_wait(), available_now=True)
     assert "some queries have not read the last record" in logs[-1]["event"]
     assert ["archive"] == logs[-1]["queries"]
 
@@ -300,55 +316,55 @@ def test_a_run_to_the_end_names_the_archive_that_refused_to_start(
     ],
 )
 def test_the_process_does_not_run_without_another_query(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str, error: UserError
+    process_of: ProcessOf, clock: Clock, name: str, error: UserError
 ) -> None:
     """After an outage of Kafka, the supervisor starts all queries again."""
-    process = Process(monkeypatch, {"fan-out": Running(clock, 0.0), name: error})
+    process = process_of({"fan-out": Running(clock, 0.0), name: error})
     process.watch(lambda _: None)
     with pytest.raises(type(error)):
-        process.run(settings, threading.Event(), available_now=False)
+        process.run()
 
 
 @pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
 def test_a_stop_before_the_last_record_is_a_failure_of_a_run_to_the_end(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, *, available_now: bool, status: int
+    process_of: ProcessOf, clock: Clock, *, available_now: bool, status: int
 ) -> None:
     """`loyalty archive && next-step` must not continue after half of the records. A service has no last record."""
     running = Running(clock, 3.0)
-    process = Process(monkeypatch, {"archive": running})
+    process = process_of({"archive": running})
     stopping = threading.Event()
     process.watch(lambda _: process.stop())
-    assert status == process.run(settings, stopping, available_now=available_now)
+    assert status == process.run(stopping, available_now=available_now)
     assert (True, "between batches") == (stopping.is_set(), running.stopped)
 
 
-def test_a_run_to_the_end_that_ends_before_the_signal_succeeds(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = Process(monkeypatch, {"archive": Running(clock, 0.0, is_active=False)})
+def test_a_run_to_the_end_that_ends_before_the_signal_succeeds(process_of: ProcessOf, clock: Clock) -> None:
+    process = process_of({"archive": Running(clock, 0.0, is_active=False)})
     process.watch(lambda _: process.stop())
-    assert 0 == process.run(settings, threading.Event(), available_now=True)
+    assert 0 == process.run(available_now=True)
 
 
 @pytest.mark.parametrize("slow_step", ["require_broker", "spark_session"])
 @pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
 def test_a_signal_during_the_start_is_not_lost(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, slow_step: str, *, available_now: bool, status: int
+    process_of: ProcessOf, monkeypatch: pytest.MonkeyPatch, slow_step: str, *, available_now: bool, status: int
 ) -> None:
     """The first process of a container gets no signal that it does not handle. No query starts any more."""
-    process = Process(monkeypatch, {"sales": None})
+    process = process_of({"sales": None})
     step = getattr(pipeline, slow_step)
     monkeypatch.setattr(pipeline, slow_step, lambda settings: (process.stop(), step(settings))[1])
-    assert status == process.run(settings, threading.Event(), available_now=available_now)
+    assert status == process.run(available_now=available_now)
     assert [] == process.started
 
 
-def test_no_query_starts_after_a_stop_signal(settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_query_starts_after_a_stop_signal(
+    process_of: ProcessOf, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each start takes seconds. A supervisor could kill the process before the last query has started and stopped."""
-    process = Process(monkeypatch, {"sales": Running(clock, 3.0), "fan-out": Running(clock, 3.0)})
+    process = process_of({"sales": Running(clock, 3.0), "fan-out": Running(clock, 3.0)})
     start = process._start
     monkeypatch.setattr(process, "_start", lambda *given: (process.stop(), start(*given))[1])
-    assert 0 == process.run(settings, threading.Event(), available_now=False)
+    assert 0 == process.run()
     assert ["sales"] == process.started
     assert "between batches" == process.queries["sales"].stopped
 
@@ -367,12 +383,8 @@ def test_a_batch_that_a_stop_interrupts_is_no_error_in_the_log(monkeypatch: pyte
     assert {BatchFailedError: False, KeyError: True} == found
 
 
-def test_a_query_that_is_named_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_is_named_twice_runs_once(run: list[list[str]]) -> None:
     """Its second lock would say that another process uses the checkpoint."""
-    run: list[list[str]] = []
-    monkeypatch.setattr(pipeline, "run", lambda _, names, **__: run.append(names) or 0)
-    monkeypatch.setattr(pipeline, "_quieten_py4j", lambda: None)
-    monkeypatch.setattr(pipeline, "configure_logging", lambda _: None)
     with pytest.raises(SystemExit):
         pipeline.main(["sales", "fan-out", "sales"], available_now=True)
     assert [["fan-out", "sales"]] == run
@@ -415,24 +427,24 @@ def test_an_archive_beside_the_pipeline_says_that_the_pipeline_archives(settings
 
 @pytest.mark.parametrize(("available_now", "status"), [(False, 0), (True, 1)])
 def test_an_archive_that_runs_elsewhere_stops_no_other_query(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch, *, available_now: bool, status: int
+    process_of: ProcessOf, settings: Settings, clock: Clock, *, available_now: bool, status: int
 ) -> None:
     """An old scheduled run can hold the lock. A run to the end then lacks the records of the archive."""
-    process = Process(monkeypatch, {"sales": Running(clock, 0.0), "archive": Running(clock, 0.0)})
+    process = process_of({"sales": Running(clock, 0.0), "archive": Running(clock, 0.0)})
     process.watch(lambda _: process.stop())
     with hold(QUERIES["archive"].checkpoint(settings)), capture_logs() as logs:
-        assert status == process.run(settings, threading.Event(), available_now=available_now)
+        assert status == process.run(available_now=available_now)
     assert ["sales"] == process.started
     assert "stop it first. The other queries run without the archive" in logs[0]["reason"]
 
 
 def test_the_archive_locks_its_checkpoint_at_its_first_start_until_the_end(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    process_of: ProcessOf, settings: Settings, clock: Clock
 ) -> None:
     """It runs after the end of the scheduled run that held the lock. Between two runs nobody else can write."""
     checkpoint = QUERIES["archive"].checkpoint(settings)
     archive = Running(clock, 0.0)
-    process = Process(monkeypatch, {"sales": Running(clock, 0.0), "archive": archive})
+    process = process_of({"sales": Running(clock, 0.0), "archive": archive})
     elsewhere = ExitStack()
     elsewhere.enter_context(hold(checkpoint))
 
@@ -449,19 +461,17 @@ def test_the_archive_locks_its_checkpoint_at_its_first_start_until_the_end(
 
     archive.stop = is_locked  # type: ignore[method-assign]
     process.watch(watch)
-    assert 0 == process.run(settings, threading.Event(), available_now=False)
+    assert 0 == process.run()
     assert ["sales", "archive", "archive"] == process.started
     with hold(checkpoint):
         pass
 
 
-def test_a_query_that_starts_again_does_not_ask_for_the_schema_ids(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_that_starts_again_does_not_ask_for_the_schema_ids(process_of: ProcessOf, clock: Clock) -> None:
     """It must not depend on the Schema Registry."""
-    process = Process(monkeypatch, {"sales": Running(clock, 0.0), "archive": Running(clock, 0.0, is_active=False)})
+    process = process_of({"sales": Running(clock, 0.0), "archive": Running(clock, 0.0, is_active=False)})
     process.watch(lambda queries: (queries.start(["sales", "archive"]), process.stop()))
-    process.run(settings, threading.Event(), available_now=False)
+    process.run()
     assert 4 == len(process.ids)
     assert 1 == len({id(each) for each in process.ids})
 
@@ -478,14 +488,14 @@ def test_a_query_that_starts_again_does_not_ask_for_the_schema_ids(
     ],
 )
 def test_an_interval_of_zero_switches_the_archive_off(
-    monkeypatch: pytest.MonkeyPatch, interval: str, arguments: list[str], expected: list[str] | None
+    run: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    interval: str,
+    arguments: list[str],
+    expected: list[str] | None,
 ) -> None:
     """`loyalty archive`, which somebody runs by hand, still archives."""
-    run: list[list[str]] = []
     monkeypatch.setenv("LOYALTY_ARCHIVE_INTERVAL", interval)
-    monkeypatch.setattr(pipeline, "run", lambda _, names, **__: run.append(names) or 0)
-    monkeypatch.setattr(pipeline, "_quieten_py4j", lambda: None)
-    monkeypatch.setattr(pipeline, "configure_logging", lambda _: None)
     app = typer.Typer()
     app.command()(pipeline.main)
     result = CliRunner().invoke(app, arguments)
@@ -493,37 +503,29 @@ def test_an_interval_of_zero_switches_the_archive_off(
     assert [expected] * (expected is not None) == run
 
 
-def test_the_metrics_say_whether_the_archive_is_switched_off(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_metrics_say_whether_the_archive_is_switched_off(process_of: ProcessOf, clock: Clock) -> None:
     """Otherwise ArchiveFallsBehind would fire for a week."""
-    process = Process(monkeypatch, {"sales": Running(clock, 0.0)})
+    process = process_of({"sales": Running(clock, 0.0)})
     process.watch(lambda _: process.stop())
     for interval in (timedelta(hours=1), timedelta(0)):
-        changed = settings.model_copy(update={"archive_interval": interval})
-        process.run(changed, threading.Event(), available_now=False)
+        process.run(archive_interval=interval)
         assert interval.total_seconds() == REGISTRY.get_sample_value("loyalty_archive_interval_seconds")
 
 
-def test_the_metrics_say_whether_lost_records_are_skipped(
-    settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_metrics_say_whether_lost_records_are_skipped(process_of: ProcessOf, clock: Clock) -> None:
     """The alert DataLossAccepted reminds the operator to remove the setting."""
-    process = Process(monkeypatch, {"sales": Running(clock, 0.0)})
+    process = process_of({"sales": Running(clock, 0.0)})
     process.watch(lambda _: process.stop())
     for accepts in (True, False):
-        changed = settings.model_copy(update={"accept_data_loss": accepts})
-        process.run(changed, threading.Event(), available_now=False)
+        process.run(accept_data_loss=accepts)
         assert accepts == REGISTRY.get_sample_value("loyalty_pipeline_accepts_data_loss")
 
 
+@pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(("value", "warnings"), [("true", 1), ("false", 0)])
 def test_a_start_that_skips_lost_records_says_so(monkeypatch: pytest.MonkeyPatch, value: str, warnings: int) -> None:
     """The setting can stay in a file of settings, and then hides later losses."""
     monkeypatch.setenv("LOYALTY_ACCEPT_DATA_LOSS", value)
-    monkeypatch.setattr(pipeline, "run", lambda *_, **__: 0)
-    monkeypatch.setattr(pipeline, "_quieten_py4j", lambda: None)
-    monkeypatch.setattr(pipeline, "configure_logging", lambda _: None)
     with capture_logs() as logs, pytest.raises(SystemExit):
         pipeline.main()
     assert warnings == sum("LOYALTY_ACCEPT_DATA_LOSS is true" in each["event"] for each in logs)

@@ -85,9 +85,7 @@ def test_an_archive_of_release_0_1_adopts_its_key_and_then_refuses_another(files
     assert "p1-monday" == json.loads(files[MANIFEST])["pseudonym_key"]
 
 
-def test_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_adopts_it(
-    files: dict[str, str],
-) -> None:
+def test_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_adopts_it(files: dict[str, str]) -> None:
     """Another factor would change the points of earlier purchases. The notation of the number does not matter."""
 
     def claim_loyalty(factor: str) -> None:

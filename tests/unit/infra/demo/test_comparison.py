@@ -208,10 +208,7 @@ def test_a_wrong_record_is_a_mismatch(doctor: Callable[[Outputs], Outputs], expe
     ids=["lost", "doubled", "other points", "another card"],
 )
 def test_a_wrong_entry_of_the_ledger_is_a_mismatch(
-    natures: list[Nature],
-    doctor: Callable[[list[LedgerEntry]], list[LedgerEntry]],
-    expected: Expected,
-    right: Outputs,
+    natures: list[Nature], doctor: Callable[[list[LedgerEntry]], list[LedgerEntry]], expected: Expected, right: Outputs
 ) -> None:
     """The ledger has each notification once."""
     found = mismatches(expected, replace(right, ledger=doctor(in_ledger(right))))
