@@ -60,6 +60,15 @@ def changelog_value(entry: Entry) -> bytes:
     return encode(balance_record(CARD, entry))
 
 
+def compared(
+    facts: Facts, *sources: Source, programmes: Programmes | None = None, record_from: int = 0, topic_from: int = 0
+) -> Customer:
+    """The customer with these facts, after a comparison of these sources."""
+    coverage = Coverage(frozenset(sources), 0, record_from, topic_from, NOW)
+    result = compare(CARD, facts, programmes or Programmes(), coverage, lambda card: f"p-{card}")
+    return Customer(f"p-{CARD}", CARD, facts, *result)
+
+
 def rebuilt_balances(served: Entry) -> list[bytes | None]:
     """The values of the balance records that a rebuild writes when this balance is served."""
     facts = Facts(
@@ -67,10 +76,9 @@ def rebuilt_balances(served: Entry) -> list[bytes | None]:
         recorded={Source.LOYALTY: HISTORY.entries, Source.LEDGER: HISTORY.entries},
         balance=orjson.loads(balance_body(balance_record(CARD, served))),
     )
-    compared = frozenset({Source.EVENT, Source.LOYALTY, Source.LEDGER, Source.BALANCE})
-    result, recomputed = compare(CARD, facts, Programmes(), Coverage(compared, 0, 0, 0, NOW), lambda card: f"p-{card}")
-    records = records_of(CARD, recomputed, NOW, writer_ids(IDS))
-    if is_replaced(facts, result, recomputed):
+    customer = compared(facts, Source.EVENT, Source.LOYALTY, Source.LEDGER, Source.BALANCE)
+    records = records_of(CARD, customer.recomputed, NOW, writer_ids(IDS))
+    if is_replaced(facts, customer.result, customer.recomputed):
         records = with_tombstone(records)
     return [record["value"] for record in records if record["topic"] == LOYALTY_BALANCES.name]  # type: ignore[misc]
 
@@ -112,9 +120,7 @@ def rebuilt_customer(events: list[Event], history: Outcome) -> tuple[dict[str, R
         history: the entries that the loyalty query has recorded.
     """
     facts = Facts(events=events, recorded={Source.LOYALTY: history.entries})
-    coverage = Coverage(frozenset({Source.LOYALTY}), 0, 0, 0, NOW)
-    result = compare(CARD, facts, RULES, coverage, lambda card: f"p-{card}")
-    rebuilt = reconstruction(IDS, RULES, NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
+    rebuilt = reconstruction(IDS, RULES, NOW)(compared(facts, Source.LOYALTY, programmes=RULES))
     return {each.original: each for each in rebuilt["purchases"]}, set(rebuilt["returns"])
 
 
@@ -204,13 +210,14 @@ def test_a_rebuild_does_not_change_the_order_of_events_whose_entries_are_lost() 
     facts = Facts(events=history.events, recorded={Source.LOYALTY: entries, Source.LEDGER: entries})
     topic_from = START + 25 * DAY
 
-    def problem(compared: set[Source], record_from: int) -> object:
-        coverage = Coverage(frozenset(compared), 0, record_from, topic_from, NOW)
-        result = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
-        return reconstruction(IDS, Programmes(), NOW)(Customer(f"p-{CARD}", CARD, facts, *result))["problem"]
+    def problem(*sources: Source, record_from: int) -> object:
+        customer = compared(facts, *sources, record_from=record_from, topic_from=topic_from)
+        return reconstruction(IDS, Programmes(), NOW)(customer)["problem"]
 
-    assert ENTRIES_MISSING == problem({Source.LOYALTY, Source.LEDGER}, 0)
-    assert problem({Source.LOYALTY}, topic_from) is None, "--without-ledger accepts the order of the append times"
+    assert ENTRIES_MISSING == problem(Source.LOYALTY, Source.LEDGER, record_from=0)
+    assert problem(Source.LOYALTY, record_from=topic_from) is None, (
+        "--without-ledger accepts the order of the append times"
+    )
 
 
 def test_a_rebuild_needs_every_version_that_an_entry_names() -> None:
@@ -220,9 +227,8 @@ def test_a_rebuild_needs_every_version_that_an_entry_names() -> None:
     facts = Facts(events=[later], recorded={Source.LOYALTY: entries})
 
     def problem(programmes: Programmes) -> object:
-        coverage = Coverage(frozenset({Source.LOYALTY}), 0, 0, 0, NOW)
-        result = compare(CARD, facts, programmes, coverage, lambda card: f"p-{card}")
-        return reconstruction(IDS, programmes, NOW)(Customer(f"p-{CARD}", CARD, facts, *result))["problem"]
+        customer = compared(facts, Source.LOYALTY, programmes=programmes)
+        return reconstruction(IDS, programmes, NOW)(customer)["problem"]
 
     assert problem(RULES) is None
     assert VERSIONS_MISSING == problem(Programmes())
@@ -255,9 +261,7 @@ def test_a_rebuild_without_a_lost_event_must_be_accepted(recorded: list[Event], 
     last = entries.entries[-1]
     events = [event for event in recorded if event.event_id != "lost"] + late
     facts = Facts(events=events, recorded={Source.LOYALTY: entries.entries, Source.LEDGER: entries.entries})
-    coverage = Coverage(frozenset({Source.LOYALTY, Source.LEDGER}), 0, 0, 0, NOW)
-    result, recomputed = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
-    customer = Customer(f"p-{CARD}", CARD, facts, result, recomputed)
+    customer = compared(facts, Source.LOYALTY, Source.LEDGER)
 
     def rebuilt(**options: bool) -> dict[str, Any]:
         return reconstruction(IDS, Programmes(), NOW, **options)(customer)
@@ -270,7 +274,9 @@ def test_a_rebuild_without_a_lost_event_must_be_accepted(recorded: list[Event], 
     assert isinstance(account, Account)
     assert (last.opened_time, last.sequence + len(late)) == (account.opened_time, account.sequence)
     assert points + 200 * len(late) == account.total
-    assert [last.version] * len(late) == [(each.opened_time, each.sequence - 1) for each in recomputed.late.entries]
+    assert [last.version] * len(late) == [
+        (each.opened_time, each.sequence - 1) for each in customer.recomputed.late.entries
+    ]
     # A store ignores a later balance of this account if this one has a later version.
     for balance in (each for each in accepted["records"] if each["value"] and each["topic"] == LOYALTY_BALANCES.name):
         opened_time, sequence = map(int, balance["id"].partition("@")[2].split("."))
@@ -281,9 +287,8 @@ def test_a_rebuild_does_not_open_an_account_again_whose_erasure_is_lost() -> Non
     recorded: list[Event] = [BOUGHT, Erase(append_time=START + 2 * DAY, command_id="lost")]
     entries = process(None, recorded, Programmes(), CARD).entries
     facts = Facts(events=[BOUGHT], recorded={Source.LOYALTY: entries, Source.LEDGER: entries})
-    coverage = Coverage(frozenset({Source.LOYALTY, Source.LEDGER}), 0, 0, 0, NOW)
 
-    _, recomputed = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
+    recomputed = compared(facts, Source.LOYALTY, Source.LEDGER).recomputed
 
     assert ["lost"] == [each.event_id for each in recomputed.without_event]
     assert recomputed.late.account is None
@@ -420,9 +425,7 @@ def rebuilt_version(events: list[Event], entries: list[Entry], served: Entry) ->
         recorded={Source.LOYALTY: entries},
         balance=orjson.loads(balance_body(balance_record(CARD, served))),
     )
-    coverage = Coverage(frozenset({Source.LOYALTY, Source.BALANCE}), 0, 0, 0, NOW)
-    result = compare(CARD, facts, Programmes(), coverage, lambda card: f"p-{card}")
-    rebuilt = reconstruction(IDS, Programmes(), NOW)(Customer(f"p-{CARD}", CARD, facts, *result))
+    rebuilt = reconstruction(IDS, Programmes(), NOW)(compared(facts, Source.LOYALTY, Source.BALANCE))
     account = decode_account(rebuilt["account"])
     assert isinstance(account, Account)
     return AccountVersion(account.opened_time, account.sequence)
