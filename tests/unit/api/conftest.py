@@ -19,7 +19,7 @@ from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.builders import IDS, available_points
-from tests.support.clusters import Callers, FakeCommandLog, alone, app_of
+from tests.support.clusters import Callers, FakeCommandLog, Group, alone, app_of
 from tests.support.loyalty_query import Scene
 from tests.unit.api.three_instances import running, three
 
@@ -143,7 +143,19 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
 
 
 @pytest.fixture
-async def callers() -> AsyncIterator[Callers]:
-    """A client of three instances with standbys and balances."""
-    async with running(three()) as callers:
+def standbys() -> bool:
+    """Whether the next instance has a copy of each partition. A test can have a parameter of this name."""
+    return True
+
+
+@pytest.fixture
+def group(standbys: bool) -> Group:  # noqa: FBT001
+    """Three instances with balances."""
+    return three(standbys=standbys)
+
+
+@pytest.fixture
+async def callers(group: Group) -> AsyncIterator[Callers]:
+    """A client of the running group."""
+    async with running(group) as callers:
         yield callers

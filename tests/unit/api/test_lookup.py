@@ -43,9 +43,8 @@ def forwarded_to(group: Group) -> list[str]:
     return [f"{each.url.scheme}://{each.url.netloc.decode()}" for each in hops(group)]
 
 
-async def test_the_owner_serves_the_lookup_itself(callers: Callers) -> None:
+async def test_the_owner_serves_the_lookup_itself(group: Group, callers: Callers) -> None:
     """The owner forwards nothing."""
-    group = callers.group
     answer = await callers.get(1, PATH)
     assert (200, "1", "active", "false") == summary(answer)
     headers = {name: answer.headers[f"loyalty-{name}"] for name in ("partition", "offset", "lag", "sequence")}
@@ -54,9 +53,8 @@ async def test_the_owner_serves_the_lookup_itself(callers: Callers) -> None:
     assert [] == hops(group)
 
 
-async def test_other_instances_forward_to_the_owner_once(callers: Callers) -> None:
+async def test_other_instances_forward_to_the_owner_once(group: Group, callers: Callers) -> None:
     """Status, body and headers are those of the owner, also for an unknown customer."""
-    group = callers.group
     direct, forwarded = await callers.get(1, PATH), await callers.get(0, PATH)
     assert (direct.status_code, direct.content) == (forwarded.status_code, forwarded.content)
     same = ("content-type", "etag", "cache-control", "loyalty-served-by", "loyalty-role", "loyalty-sequence")
@@ -82,9 +80,8 @@ async def test_only_listed_headers_are_forwarded() -> None:
         assert b"minSequence=1" == hop.url.query
 
 
-async def test_a_forwarded_request_is_never_forwarded_again(callers: Callers) -> None:
+async def test_a_forwarded_request_is_never_forwarded_again(group: Group, callers: Callers) -> None:
     """An instance that is not the owner, or has no copy, responds with a problem."""
-    group = callers.group
     active, standby = ({"Loyalty-Forwarded-To": role} for role in ("active", "standby"))
     for number in (0, 2):
         assert "not-the-owner" == problem_type(await callers.http.get(URLS[number] + PATH, headers=active), 421)
@@ -143,12 +140,11 @@ async def test_an_instance_of_another_group_at_the_address_of_the_owner_serves_n
 
 
 @pytest.mark.parametrize("failure", ["dead", "mute"])
-async def test_a_standby_serves_while_the_owner_does_not_respond(callers: Callers, failure: str) -> None:
+async def test_a_standby_serves_while_the_owner_does_not_respond(group: Group, callers: Callers, failure: str) -> None:
     """The response is stale. The next request goes to the standby at once, until the owner reports again.
 
     The standby serves its own clients, too.
     """
-    group = callers.group
     getattr(group, failure).add(URLS[1])
     assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
     tried = len(hops(group))
@@ -164,9 +160,8 @@ async def test_a_standby_serves_while_the_owner_does_not_respond(callers: Caller
 @pytest.mark.parametrize(
     ("failure", "status", "expected"), [("dead", 502, "owner-unreachable"), ("mute", 504, "owner-timeout")]
 )
-async def test_no_instance_responds(callers: Callers, failure: str, status: int, expected: str) -> None:
+async def test_no_instance_responds(group: Group, callers: Callers, failure: str, status: int, expected: str) -> None:
     """502 for failed connections and 504 for timeouts. Both name the owner and the standby."""
-    group = callers.group
     getattr(group, failure).update(URLS[1:])
     answer = await callers.get(0, PATH)
     assert expected == problem_type(answer, status)
@@ -174,16 +169,15 @@ async def test_no_instance_responds(callers: Callers, failure: str, status: int,
     assert int(answer.headers["retry-after"]) >= 1
 
 
-async def test_a_short_deadline_of_a_client_makes_no_suspect() -> None:
+@pytest.mark.parametrize("standbys", [False])
+async def test_a_short_deadline_of_a_client_makes_no_suspect(group: Group, callers: Callers) -> None:
     """A client may send any deadline. A peer that does not answer within a millisecond is not dead."""
-    group = three(standbys=False)
-    async with running(group) as callers:
-        group.mute.add(URLS[1])
-        answer = await callers.http.get(URLS[0] + PATH, headers={"loyalty-deadline": "0.001"})
-        assert 504 == answer.status_code
-        assert group.instances[0].reports.why_suspect(URLS[1]) is None
-        await callers.get(0, PATH)
-        assert group.instances[0].reports.why_suspect(URLS[1])
+    group.mute.add(URLS[1])
+    answer = await callers.http.get(URLS[0] + PATH, headers={"loyalty-deadline": "0.001"})
+    assert 504 == answer.status_code
+    assert group.instances[0].reports.why_suspect(URLS[1]) is None
+    await callers.get(0, PATH)
+    assert group.instances[0].reports.why_suspect(URLS[1])
 
 
 async def test_a_read_without_time_is_504(callers: Callers) -> None:
@@ -194,9 +188,8 @@ async def test_a_read_without_time_is_504(callers: Callers) -> None:
     assert (200, "1", "active", "false") == summary(answer)
 
 
-async def test_a_standby_serves_while_the_owner_has_too_many_connections(callers: Callers) -> None:
+async def test_a_standby_serves_while_the_owner_has_too_many_connections(group: Group, callers: Callers) -> None:
     """The next copy answers, as it does for a dead owner."""
-    group = callers.group
     peers = group.instances[0].app.state.dependencies.peers
     forward = peers.forward
 
@@ -210,21 +203,20 @@ async def test_a_standby_serves_while_the_owner_has_too_many_connections(callers
     assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
 
 
-async def test_a_suspect_does_not_cost_all_the_time() -> None:
+@pytest.mark.parametrize("standbys", [False])
+async def test_a_suspect_does_not_cost_all_the_time(group: Group, callers: Callers) -> None:
     """The last instance may use all the remaining time, unless it is a suspect."""
-    group = three(standbys=False)
-    async with running(group) as callers:
-        peers, timeouts = group.instances[0].app.state.dependencies.peers, []
+    peers, timeouts = group.instances[0].app.state.dependencies.peers, []
 
-        async def noted(_: object, __: object, ___: float, timeout_seconds: float) -> None:
-            timeouts.append(round(timeout_seconds))
-            raise PeerTimeoutError
+    async def noted(_: object, __: object, ___: float, timeout_seconds: float) -> None:
+        timeouts.append(round(timeout_seconds))
+        raise PeerTimeoutError
 
-        peers.forward = noted
-        assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
-        group.instances[0].reports.suspect(URLS[1], "it did not answer")
-        assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
-        assert [5, 1] == timeouts
+    peers.forward = noted
+    assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
+    group.instances[0].reports.suspect(URLS[1], "it did not answer")
+    assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
+    assert [5, 1] == timeouts
 
 
 async def test_an_unexpected_error_does_not_end_the_reports() -> None:
@@ -247,34 +239,31 @@ async def test_an_unexpected_error_does_not_end_the_reports() -> None:
         assert first.reports.why_suspect(URLS[1]) is None
 
 
-async def test_a_new_owner_is_discovered() -> None:
+@pytest.mark.parametrize("standbys", [False])
+async def test_a_new_owner_is_discovered(group: Group, callers: Callers) -> None:
     """The former owner responds with 421, the group is asked again, and the new owner serves."""
-    group = three(standbys=False)
-    async with running(group) as callers:
-        first, _, third = group.instances
-        see_on_refresh(first, move_partition(group))
-        group._restore(third, (TOPIC, 1))
-        assert (200, "2", "active", "false") == summary(await callers.get(0, PATH))
-        assert [URLS[1], URLS[2]] == forwarded_to(group)
+    first, _, third = group.instances
+    see_on_refresh(first, move_partition(group))
+    group._restore(third, (TOPIC, 1))
+    assert (200, "2", "active", "false") == summary(await callers.get(0, PATH))
+    assert [URLS[1], URLS[2]] == forwarded_to(group)
 
 
-async def test_without_owner_and_copies_the_response_is_rebalancing() -> None:
+@pytest.mark.parametrize("standbys", [False])
+async def test_without_owner_and_copies_the_response_is_rebalancing(group: Group, callers: Callers) -> None:
     """503 rebalancing with Retry-After."""
-    group = three(standbys=False)
-    async with running(group) as callers:
-        first, second, _ = group.instances
-        second.membership.owned = frozenset()
-        second.drop((TOPIC, 1))
-        first.reports.keep_only([])
-        first.membership.view = view({url: [] for url in URLS}, boot_seconds())
-        answer = await callers.get(0, PATH)
-        assert "rebalancing" == problem_type(answer, 503)
-        assert int(answer.headers["retry-after"]) >= 1
+    first, second, _ = group.instances
+    second.membership.owned = frozenset()
+    second.drop((TOPIC, 1))
+    first.reports.keep_only([])
+    first.membership.view = view({url: [] for url in URLS}, boot_seconds())
+    answer = await callers.get(0, PATH)
+    assert "rebalancing" == problem_type(answer, 503)
+    assert int(answer.headers["retry-after"]) >= 1
 
 
-async def test_a_standby_serves_while_the_new_owner_restores(callers: Callers) -> None:
+async def test_a_standby_serves_while_the_new_owner_restores(group: Group, callers: Callers) -> None:
     """Without a standby the client gets the 503 restoring of the owner."""
-    group = callers.group
     owner = copy_at(group, 1)
     owner.progress.restored = False
     for number in range(3):
@@ -287,9 +276,8 @@ async def test_a_standby_serves_while_the_new_owner_restores(callers: Callers) -
         assert "restoring" == problem_type(await callers.get(number, PATH), 503)
 
 
-async def test_a_standby_serves_for_a_damaged_copy(callers: Callers) -> None:
+async def test_a_standby_serves_for_a_damaged_copy(group: Group, callers: Callers) -> None:
     """The first read that finds the damage stops the copy from serving. Without a standby the response is 503."""
-    group = callers.group
     copy = copy_at(group, 1)
     damage(copy)
     for query in ("", "?minSequence=1&timeout=1"):
@@ -332,12 +320,11 @@ async def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) ->
     owner.store.close()
 
 
-async def test_a_damaged_copy_is_reported_as_not_restored(callers: Callers) -> None:
+async def test_a_damaged_copy_is_reported_as_not_restored(group: Group, callers: Callers) -> None:
     """Peers do not ask the instance for the copy any more. Metrics and reports show the damage.
 
     The instance stays ready, because other instances have copies.
     """
-    group = callers.group
     damaged = group.instances[1]
     damage(copy_at(group, 1))
     await callers.get(1, PATH)
@@ -356,9 +343,8 @@ async def test_a_damaged_copy_is_reported_as_not_restored(callers: Callers) -> N
     assert 'loyalty_store_damaged{partition="1",store="customer-balances"} 1.0' in samples
 
 
-async def test_an_instance_with_a_damaged_global_store_is_not_ready(callers: Callers) -> None:
+async def test_an_instance_with_a_damaged_global_store_is_not_ready(group: Group, callers: Callers) -> None:
     """No other instance can serve a global store in its place."""
-    group = callers.group
     task = group.instances[1].stores[PROGRAMMES].tasks[0]
     assert 200 == (await callers.get(1, "/readyz")).status_code
     task.store.damage = "Corruption: block checksum mismatch"
@@ -366,9 +352,8 @@ async def test_an_instance_with_a_damaged_global_store_is_not_ready(callers: Cal
     assert "not-ready" == problem_type(await callers.get(1, "/readyz"), 503)
 
 
-async def test_each_instance_lists_the_same_instances_and_stores(callers: Callers) -> None:
+async def test_each_instance_lists_the_same_instances_and_stores(group: Group, callers: Callers) -> None:
     """The lists of the holders of a store and of a key are the same, too."""
-    group = callers.group
     for number in range(3):
         found = (await callers.get(number, "/v1/instances")).json()["instances"]
         assert [(url, url == URLS[number], True) for url in URLS] == [

@@ -8,7 +8,7 @@ import pytest
 from schemas.topics import LOYALTY_BALANCES
 from services.clock import boot_seconds
 from tests.support.builders import balance, problem_type
-from tests.support.clusters import Callers
+from tests.support.clusters import Callers, Group
 from tests.unit.api.three_instances import (
     CARD,
     PATH,
@@ -34,9 +34,8 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_max_lag_bounds_the_lag_of_a_standby(callers: Callers) -> None:
+async def test_max_lag_bounds_the_lag_of_a_standby(group: Group, callers: Callers) -> None:
     """A standby with a greater or an unknown lag is too stale. The problem names the lag."""
-    group = callers.group
     group.dead.add(URLS[1])
     copy = copy_at(group, 2)
     copy.progress.end_offset = copy.progress.position + 3
@@ -61,46 +60,44 @@ async def test_a_replaced_card_says_how_new_its_entry_is() -> None:
             group.dead.add(URLS[1])
 
 
-async def test_an_owner_without_its_lease_serves_as_a_standby() -> None:
+@pytest.mark.parametrize("standbys", [False])
+async def test_an_owner_without_its_lease_serves_as_a_standby(group: Group, callers: Callers) -> None:
     """The group may have replaced it. Its answers are stale, and too stale for a client with maxLag=0."""
-    group = three(standbys=False)
-    async with running(group) as callers:
-        group.instances[1].membership.lease_holds = False
-        for number in (0, 1):
-            assert (200, "1", "standby", "true") == summary(await callers.get(number, PATH))
-        copy_at(group, 1).progress.end_asked_at -= 7200
-        for number in (0, 1):
-            assert "too-stale" == problem_type(await callers.get(number, f"{PATH}?maxLag=0"), 503)
+    group.instances[1].membership.lease_holds = False
+    for number in (0, 1):
+        assert (200, "1", "standby", "true") == summary(await callers.get(number, PATH))
+    copy_at(group, 1).progress.end_asked_at -= 7200
+    for number in (0, 1):
+        assert "too-stale" == problem_type(await callers.get(number, f"{PATH}?maxLag=0"), 503)
 
 
-async def test_an_owner_that_loses_its_lease_during_the_read_serves_as_a_standby() -> None:
+@pytest.mark.parametrize("standbys", [False])
+async def test_an_owner_that_loses_its_lease_during_the_read_serves_as_a_standby(
+    group: Group, callers: Callers
+) -> None:
     """The lease is checked after the read, too."""
-    group = three(standbys=False)
-    async with running(group) as callers:
-        owner, store = group.instances[1], copy_at(group, 1).store
-        read = store.get
+    owner, store = group.instances[1], copy_at(group, 1).store
+    read = store.get
 
-        def slow_read(key: bytes) -> bytes | None:
-            owner.membership.lease_holds = False
-            return read(key)
+    def slow_read(key: bytes) -> bytes | None:
+        owner.membership.lease_holds = False
+        return read(key)
 
-        store.get = slow_read  # type: ignore[method-assign]
-        assert (200, "1", "standby", "true") == summary(await callers.get(1, PATH))
+    store.get = slow_read  # type: ignore[method-assign]
+    assert (200, "1", "standby", "true") == summary(await callers.get(1, PATH))
 
 
-async def test_instances_without_the_coordinator_still_read_from_each_other() -> None:
+@pytest.mark.parametrize("standbys", [False])
+async def test_instances_without_the_coordinator_still_read_from_each_other(group: Group, callers: Callers) -> None:
     """No instance owns a partition any more, but the last view and the copies still serve."""
-    group = three(standbys=False)
-    async with running(group) as callers:
-        for instance in group.instances:
-            instance.membership.owned, instance.membership.lease_holds = frozenset(), False
-        for number in range(3):
-            assert (200, "1", "standby", "true") == summary(await callers.get(number, PATH))
+    for instance in group.instances:
+        instance.membership.owned, instance.membership.lease_holds = frozenset(), False
+    for number in range(3):
+        assert (200, "1", "standby", "true") == summary(await callers.get(number, PATH))
 
 
-async def test_a_long_poll_waits_at_the_owner(callers: Callers) -> None:
+async def test_a_long_poll_waits_at_the_owner(group: Group, callers: Callers) -> None:
     """MinSequence is forwarded, and the write at the owner ends the wait."""
-    group = callers.group
     waiting = asyncio.create_task(callers.get(0, f"{PATH}?minSequence=2&timeout=30"))
     await until(lambda: bool(group.instances[1].waiters._waiting))
     group.write([balance(CARD, "2.50", 2)])
@@ -109,9 +106,8 @@ async def test_a_long_poll_waits_at_the_owner(callers: Callers) -> None:
     assert 2 == answer.json()["Sequence"]
 
 
-async def test_a_long_poll_follows_a_partition_that_moves(callers: Callers) -> None:
+async def test_a_long_poll_follows_a_partition_that_moves(group: Group, callers: Callers) -> None:
     """The owner loses the partition while a client waits. The wait continues at the new owner."""
-    group = callers.group
     first, second, third = group.instances
     waiting = [asyncio.create_task(callers.get(number, f"{PATH}?minSequence=2&timeout=30")) for number in (0, 1)]
     await until(lambda: bool(second.local.stores.waiters._waiting))
@@ -134,32 +130,32 @@ async def test_the_sequence_is_not_reached_in_time(callers: Callers) -> None:
         assert (1, URLS[1]) == (answer.json()["currentSequence"], answer.headers["loyalty-served-by"])
 
 
+@pytest.mark.parametrize("standbys", [False])
 @pytest.mark.parametrize(
     ("opened", "asked", "expected"),
     [(5, 60.0, 404), (5, -60.0, 503), (0, 60.0, 503), (NEVER_OLD, 60.0, 503)],
 )
 async def test_a_client_that_has_seen_an_erased_account_learns_that_it_is_gone(
-    opened: int, asked: float, expected: int
+    group: Group, callers: Callers, opened: int, asked: float, expected: int
 ) -> None:
     """An owner with every record from before the read knows that the account is gone. Without the opened time the
     account may still come. So may a new account. Then the client must ask again.
     """
-    group = three(standbys=False)
-    async with running(group) as callers:
-        group.write([(LOYALTY_BALANCES, CARD, None)])
-        copy_at(group, 1).progress.end_asked_at = boot_seconds() + asked
-        for number in (0, 1):
-            answer = await callers.get(number, f"{PATH}?minSequence=1&openedTime={opened}&timeout=0.01")
-            assert ("unknown-customer" if expected == 404 else "sequence-not-reached") == problem_type(answer, expected)
+    group.write([(LOYALTY_BALANCES, CARD, None)])
+    copy_at(group, 1).progress.end_asked_at = boot_seconds() + asked
+    for number in (0, 1):
+        answer = await callers.get(number, f"{PATH}?minSequence=1&openedTime={opened}&timeout=0.01")
+        assert ("unknown-customer" if expected == 404 else "sequence-not-reached") == problem_type(answer, expected)
 
 
-async def test_a_wait_ends_when_the_owner_learns_that_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("standbys", [False])
+async def test_a_wait_ends_when_the_owner_learns_that_nothing_is_missing(
+    group: Group, callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No record of the card comes, but the broker reports the end of the topic."""
     monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 0.01)
-    group = three(standbys=False)
-    async with running(group) as callers:
-        group.write([(LOYALTY_BALANCES, CARD, None)])
-        waiting = asyncio.create_task(callers.get(1, f"{PATH}?minSequence=1&openedTime=5&timeout=30"))
-        await until(lambda: bool(group.instances[1].waiters._waiting))
-        copy_at(group, 1).progress.end_asked_at = boot_seconds()
-        assert "unknown-customer" == problem_type(await asyncio.wait_for(waiting, 20), 404)
+    group.write([(LOYALTY_BALANCES, CARD, None)])
+    waiting = asyncio.create_task(callers.get(1, f"{PATH}?minSequence=1&openedTime=5&timeout=30"))
+    await until(lambda: bool(group.instances[1].waiters._waiting))
+    copy_at(group, 1).progress.end_asked_at = boot_seconds()
+    assert "unknown-customer" == problem_type(await asyncio.wait_for(waiting, 20), 404)

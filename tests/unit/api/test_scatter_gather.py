@@ -1,7 +1,6 @@
 """/v1/stores/{store}/… over several instances: each merges the results of all, or says what is missing."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from threading import Event
 from typing import Any
 
@@ -34,11 +33,14 @@ def three(*, standbys: bool = False) -> Group:
     return group
 
 
-@pytest.fixture
-async def callers() -> AsyncIterator[Callers]:
-    """A client of three instances without standbys."""
-    async with running(three()) as callers:
-        yield callers
+@pytest.fixture(name="standbys")
+def _standbys() -> bool:
+    return False
+
+
+@pytest.fixture(name="group")
+def _group(standbys: bool) -> Group:  # noqa: FBT001
+    return three(standbys=standbys)
 
 
 def keys_of(answer: dict[str, Any]) -> list[str]:
@@ -91,9 +93,8 @@ async def test_one_key_is_found_through_each_instance(callers: Callers) -> None:
         assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/x/keys/nobody"), 404)
 
 
-async def test_a_global_store_is_read_locally(callers: Callers) -> None:
+async def test_a_global_store_is_read_locally(group: Group, callers: Callers) -> None:
     """Every instance has all of it, so the query needs no other instance."""
-    group = callers.group
     group.dead |= {"http://instance-0:8080", "http://instance-2:8080"}
     answer = (await callers.get(1, "/v1/stores/stores/all")).json()
     assert (["S1", "S2"], False) == (keys_of(answer), answer["partial"])
@@ -101,43 +102,39 @@ async def test_a_global_store_is_read_locally(callers: Callers) -> None:
     assert "Kochi" == (await callers.get(1, "/v1/stores/stores/keys/S2")).json()["value"]["City"]
 
 
-async def test_standbys_answer_for_a_dead_owner() -> None:
+@pytest.mark.parametrize("standbys", [True])
+async def test_standbys_answer_for_a_dead_owner(group: Group, callers: Callers) -> None:
     """The result is complete. The partition of the dead owner is stale and has the URL of the standby."""
-    group = three(standbys=True)
-    async with running(group) as callers:
-        group.dead.add("http://instance-1:8080")
-        answer = (await callers.get(0, f"{BASE}/all?limit=1000")).json()
-        assert (CARDS, False) == (keys_of(answer), answer["partial"])
-        assert ("http://instance-2:8080", "standby", True) == tuple(
-            answer["partitions"][1][name] for name in ("servedBy", "role", "stale")
-        )
+    group.dead.add("http://instance-1:8080")
+    answer = (await callers.get(0, f"{BASE}/all?limit=1000")).json()
+    assert (CARDS, False) == (keys_of(answer), answer["partial"])
+    assert ("http://instance-2:8080", "standby", True) == tuple(
+        answer["partitions"][1][name] for name in ("servedBy", "role", "stale")
+    )
 
 
 @pytest.mark.parametrize("standbys", [True, False])
-async def test_a_damaged_partition_is_read_elsewhere(*, standbys: bool) -> None:
+async def test_a_damaged_partition_is_read_elsewhere(group: Group, callers: Callers, *, standbys: bool) -> None:
     """A standby serves it. Without one the result is partial. The other partitions stay with their instances."""
-    group = three(standbys=standbys)
-    async with running(group) as callers:
-        damage(group.instances[1].stores["customer-balances"].tasks[1])
-        damage(group.instances[1].stores["store-sales"].tasks[1])
-        for number in range(3):
-            for path in ("all?limit=1000", "count"):
-                answer = (await callers.get(number, f"{BASE}/{path}")).json()
-                read = {each["partition"]: each["servedBy"][-6:-5] for each in answer["partitions"]}
-                assert {0: "0", 2: "2", **({1: "2"} if standbys else {})} == read
-                assert (not standbys) == answer["partial"]
-        found = (await callers.post(1, f"{BASE}/keys", {"keys": CARDS})).json()
-        assert (not standbys) == found["partial"]
+    damage(group.instances[1].stores["customer-balances"].tasks[1])
+    damage(group.instances[1].stores["store-sales"].tasks[1])
+    for number in range(3):
+        for path in ("all?limit=1000", "count"):
+            answer = (await callers.get(number, f"{BASE}/{path}")).json()
+            read = {each["partition"]: each["servedBy"][-6:-5] for each in answer["partitions"]}
+            assert {0: "0", 2: "2", **({1: "2"} if standbys else {})} == read
+            assert (not standbys) == answer["partial"]
+    found = (await callers.post(1, f"{BASE}/keys", {"keys": CARDS})).json()
+    assert (not standbys) == found["partial"]
 
 
-async def test_a_local_query_skips_a_damaged_partition() -> None:
+@pytest.mark.parametrize("standbys", [True])
+async def test_a_local_query_skips_a_damaged_partition(group: Group, callers: Callers) -> None:
     """The result of /local is partial."""
-    group = three(standbys=True)
-    async with running(group) as callers:
-        damage(group.instances[1].stores["customer-balances"].tasks[1])
-        answer = (await callers.get(1, f"{BASE}/local/all?limit=1000")).json()
-        assert [0] == [each["partition"] for each in answer["partitions"]]
-        assert [1, 2] == answer["missingPartitions"]
+    damage(group.instances[1].stores["customer-balances"].tasks[1])
+    answer = (await callers.get(1, f"{BASE}/local/all?limit=1000")).json()
+    assert [0] == [each["partition"] for each in answer["partitions"]]
+    assert [1, 2] == answer["missingPartitions"]
 
 
 async def test_a_copy_that_nobody_has_reported_yet_is_found() -> None:
@@ -172,9 +169,8 @@ async def test_a_client_bounds_the_lag() -> None:
         assert "too-stale" == problem_type(asked, 503)
 
 
-async def test_a_partial_result_names_the_missing_partitions(callers: Callers) -> None:
+async def test_a_partial_result_names_the_missing_partitions(group: Group, callers: Callers) -> None:
     """Without a copy of a dead owner's partition the result is partial. Without any result it is 502."""
-    group = callers.group
     group.dead.add("http://instance-1:8080")
     answer = (await callers.get(0, f"{BASE}/all?limit=1000")).json()
     lost = {*cards_of_partition_1(group)}
@@ -188,9 +184,8 @@ async def test_a_partial_result_names_the_missing_partitions(callers: Callers) -
     assert (False, []) == (others["partial"], others["missingPartitions"])
 
 
-async def test_invalid_requests_are_not_forwarded(callers: Callers) -> None:
+async def test_invalid_requests_are_not_forwarded(group: Group, callers: Callers) -> None:
     """400 and 422 as in the local form, whether or not the peers respond."""
-    group = callers.group
     group.dead |= {each.url for each in group.instances[1:]}
     for path in (f"{BASE}/all?limit=0", f"{BASE}/all?cursor=x", "/v1/stores/store-sales/windows/S1"):
         assert "invalid-parameters" == problem_type(await callers.get(0, path), 422)
@@ -249,9 +244,8 @@ async def test_pages_are_complete_while_instances_come_and_go(
 
 
 @pytest.mark.parametrize("query", ["", "?partition=1", "?partition=1&partition=2"])
-async def test_the_local_form_asks_no_peer(callers: Callers, query: str) -> None:
+async def test_the_local_form_asks_no_peer(group: Group, callers: Callers, query: str) -> None:
     """All peers are dead. The instance reads its own partitions at once, and says what is missing."""
-    group = callers.group
     group.dead |= {each.url for each in group.instances[1:]}
     answer = (await callers.get(0, f"{BASE}/local/count{query}")).json()
     here = group.instances[0].stores["customer-balances"].tasks[0].store.count()
@@ -287,18 +281,19 @@ async def test_the_partitions_of_the_client_are_refused(query: str) -> None:
             assert [0, 1, 2] == [each["partition"] for each in whole["partitions"]]
 
 
-async def test_a_result_with_unrequested_partitions_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("standbys", [True])
+async def test_a_result_with_unrequested_partitions_is_dropped(
+    group: Group, callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A result with other partitions than requested is dropped, because another peer may return them too."""
     monkeypatch.setattr(
         "api.routing.scatter_gather._local_path", lambda request, numbers: f"{BASE}/local/count".encode()
     )
-    group = three(standbys=True)
-    async with running(group) as callers:
-        answer = (await callers.get(0, f"{BASE}/count")).json()
-        held = group.instances[0].stores["customer-balances"].tasks
-        assert sum(held[each["partition"]].store.count() for each in answer["partitions"]) == answer["count"]
-        assert {each["servedBy"] for each in answer["partitions"]} == {group.instances[0].url}
-        assert (True, [1]) == (answer["partial"], answer["missingPartitions"])
+    answer = (await callers.get(0, f"{BASE}/count")).json()
+    held = group.instances[0].stores["customer-balances"].tasks
+    assert sum(held[each["partition"]].store.count() for each in answer["partitions"]) == answer["count"]
+    assert {each["servedBy"] for each in answer["partitions"]} == {group.instances[0].url}
+    assert (True, [1]) == (answer["partial"], answer["missingPartitions"])
 
 
 async def test_scans_do_not_wait_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
