@@ -29,23 +29,26 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "instance.secret"
 
 
+@pytest.fixture
+def two(file: Path) -> Hops:
+    """The receiver."""
+    return Hops(TWO, InstanceSecrets(file))
+
+
 def signed(file: Path, caller: Caller = ANNA, target: str = TWO) -> str:
     return Hops(ONE, InstanceSecrets(file)).sign(caller, target, REQUEST)
 
 
-def test_the_receiver_knows_the_caller(file: Path) -> None:
+def test_the_receiver_knows_the_caller(file: Path, two: Hops) -> None:
     """Name, scopes and limits arrive. The request counts as forwarded. The file is made once, for its owner only."""
-    two = Hops(TWO, InstanceSecrets(file))
-
     caller = two.verify(signed(file), REQUEST).caller
 
     assert Caller(ANNA.name, ANNA.scopes, ANNA.store_ids, ANNA.card, is_forwarded=True) == caller
     assert 0o600 == file.stat().st_mode & 0o777
 
 
-def test_an_identity_counts_once(file: Path) -> None:
+def test_an_identity_counts_once(file: Path, two: Hops) -> None:
     """A replayed request is refused, also by a receiver that has started since."""
-    two = Hops(TWO, InstanceSecrets(file))
     identity = signed(file)
     two.verify(identity, REQUEST)
 
@@ -66,11 +69,10 @@ def test_an_identity_counts_once(file: Path) -> None:
         {"idempotency_key": "k"},
     ],
 )
-def test_an_identity_belongs_to_one_request(file: Path, changed: dict[str, str]) -> None:
+def test_an_identity_belongs_to_one_request(file: Path, two: Hops, changed: dict[str, str]) -> None:
     """Another method, path, query, role or Idempotency-Key is refused. After the refusal, the right request is
     accepted.
     """
-    two = Hops(TWO, InstanceSecrets(file))
     identity = signed(file)
 
     with pytest.raises(ForwardRefused):
@@ -91,10 +93,9 @@ def test_an_identity_belongs_to_one_request(file: Path, changed: dict[str, str])
     ],
 )
 async def test_an_identity_belongs_to_one_body(
-    file: Path, content: bytes | None, received: list[bytes], *, accepted: bool
+    file: Path, two: Hops, content: bytes | None, received: list[bytes], *, accepted: bool
 ) -> None:
     """The receiver refuses another body at its end, in any parts, and a body if none was signed."""
-    two = Hops(TWO, InstanceSecrets(file))
     hop = two.verify(Hops(ONE, InstanceSecrets(file)).sign(ANNA, TWO, REQUEST, content), REQUEST)
     parts = [{"type": "http.request", "body": part, "more_body": True} for part in received]
     parts[-1]["more_body"] = False
@@ -115,19 +116,19 @@ async def test_an_identity_belongs_to_one_body(
         assert isinstance(refused.value.__cause__, ForwardRefused)
 
 
-def test_an_identity_belongs_to_one_receiver(file: Path) -> None:
+def test_an_identity_belongs_to_one_receiver(file: Path, two: Hops) -> None:
     """An instance cannot pass it on to a third one."""
-    two = Hops(TWO, InstanceSecrets(file))
     with pytest.raises(ForwardRefused):
         two.verify(signed(file, target="http://three:8080"), REQUEST)
 
 
 @pytest.mark.parametrize("direction", [1, -1])
-def test_an_identity_of_another_time_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, direction: int) -> None:
+def test_an_identity_of_another_time_is_refused(
+    file: Path, two: Hops, monkeypatch: pytest.MonkeyPatch, direction: int
+) -> None:
     """An identity ends after its lifetime and the tolerated difference of clocks. One from the future would be valid
     for longer, and again after a restart of the receiver.
     """
-    two = Hops(TWO, InstanceSecrets(file))
     identity = signed(file)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + direction * (hops.LIFETIME_SECONDS + 1))
@@ -162,9 +163,8 @@ def test_used_identities_are_forgotten_when_they_end(file: Path, monkeypatch: py
             two.verify(identity, REQUEST)
 
 
-def test_a_forged_identity_is_refused(file: Path, tmp_path: Path) -> None:
+def test_a_forged_identity_is_refused(file: Path, two: Hops, tmp_path: Path) -> None:
     """Another secret, other claims, no signature and other texts are refused, each in the same way."""
-    two = Hops(TWO, InstanceSecrets(file))
     by_another = signed(tmp_path / "other.secret")
     key_id, claims, signature = signed(file).split(".")
     forged = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -37,7 +37,12 @@ WITHOUT_TOPICS = (
 
 
 @pytest.fixture
-def settings(database_url: str, tmp_path: Path) -> Settings:
+def export_format() -> Literal["parquet", "delta"]:
+    return "parquet"
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path, export_format: Literal["parquet", "delta"]) -> Settings:
     """Line items of two invoices, and a ledger with their customer."""
     lines = [{"InvoiceNumber": f"INV{number}", "ItemCode": "A", "TotalValue": 1.5} for number in (1, 2)]
     folder = tmp_path / "export" / f"date={DAY}" / "batch=0"
@@ -46,6 +51,7 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
     return Settings(
         ledger_url=database_url,
         export_dir=str(tmp_path / "export"),
+        export_format=export_format,
         tables_dir=str(tmp_path / "tables"),
         customer_key_file=tmp_path / "customer.key",
     )
@@ -82,7 +88,6 @@ def with_format(settings: Settings, export_format: str) -> Settings:
 @pytest.mark.usefixtures("ledger")
 def test_files_have_the_rows_of_the_table(settings: Settings, export_format: str) -> None:
     """All columns, once, also after a second write, which changes no file. pandas reads them too."""
-    settings = with_format(settings, export_format)
     with closing(Database(settings)) as database:
         tables = {name: database.run(f"FROM {name}").to_pylist() for name in WITHOUT_TOPICS}
     firsts = write_each(tables, settings)
@@ -110,9 +115,8 @@ def _without_zone(value: Any) -> Any:
 
 
 @BOTH_FORMATS
-def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger, export_format: str) -> None:
+def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger) -> None:
     """No file has a card. After an erasure and the next write, no file has the customer's key either."""
-    settings = with_format(settings, export_format)
     folder = Path(settings.tables_dir)
     names = [name for name in default_tables(settings) if name not in ("dead_letters_by_reason", "sales_by_minute")]
     write_each(names, settings)
@@ -142,7 +146,6 @@ def test_a_run_deletes_what_dead_runs_have_left(settings: Settings, export_forma
     """The files of a run that ended early can have keys of erased customers. They are deleted even if the rows do not
     change.
     """
-    settings = with_format(settings, export_format)
     folder = Path(write("customer_line_items", settings).folder)
     if export_format == "delta":  # this run died after its commit
         write_deltalake(folder, DeltaTable(folder).to_pyarrow_table(), mode="overwrite")
@@ -166,9 +169,8 @@ class Source:
 
 
 @BOTH_FORMATS
-def test_rows_stay_when_their_topic_forgets_them(settings: Settings, export_format: str) -> None:
+def test_rows_stay_when_their_topic_forgets_them(settings: Settings) -> None:
     """The beginning of a day can leave the topic before its end. So the larger count of a key is the complete one."""
-    settings = with_format(settings, export_format)
     letters: Callable[..., Any] = Source
     old, new = date(2026, 9, 1), date(2026, 9, 30)
     written.write("dead_letters_by_reason", letters((old, "t", "a", 5), (new, "t", "b", 1)), settings)
@@ -194,7 +196,6 @@ def test_another_format_is_refused(settings: Settings) -> None:
 @BOTH_FORMATS
 def test_the_folder_of_another_deployment_is_refused(settings: Settings, export_format: str) -> None:
     """Otherwise its rows would stay among the own rows for ever. A folder without a topic gets that of the settings."""
-    settings = with_format(settings, export_format)
     letters: Any = Source((DAY, "t", "a", 5))
     more: Any = Source((DAY, "t", "a", 6))
     folder = Path(settings.tables_dir, "dead_letters_by_reason")
@@ -218,10 +219,9 @@ def test_the_folder_of_another_deployment_is_refused(settings: Settings, export_
 
 @BOTH_FORMATS
 def test_an_unfinished_write_changes_nothing(
-    settings: Settings, ledger: Ledger, export_format: str, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that ends before the last step leaves the old rows. The next write succeeds."""
-    settings = with_format(settings, export_format)
     write("loyalty_entries", settings)
     before = read("loyalty_entries", settings)
     ledger.append((CARD, entry(3)))

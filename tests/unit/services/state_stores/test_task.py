@@ -42,15 +42,19 @@ def new_task(target: int = 0, freshness: list[float] | None = None) -> StoreTask
     return StoreTask(DEFINITION, 0, MemoryStorePartition(), "here", progress, observed.append)
 
 
+@pytest.fixture
+def task() -> StoreTask:
+    return new_task()
+
+
 def value_of(task: StoreTask, card: str) -> VersionedValue:
     stored = task.store.get(card.encode())
     assert stored is not None
     return VersionedValue.unpack(stored)
 
 
-def test_a_value_has_a_body_that_is_ready_to_send() -> None:
+def test_a_value_has_a_body_that_is_ready_to_send(task: StoreTask) -> None:
     """A value has sequence number, offset and append time of the record, and its balance as JSON with exact points."""
-    task = new_task()
     assert list(task.apply([record(5, "CARD1", value("CARD1", 3, "90071992547409.93"))])) == [b"CARD1"]
 
     kept = value_of(task, "CARD1")
@@ -59,9 +63,8 @@ def test_a_value_has_a_body_that_is_ready_to_send() -> None:
     assert orjson.loads(kept.body) == plain_balance("CARD1", "90071992547409.93", 3, "2023-11-14T22:13:20.123000Z")
 
 
-def test_a_value_that_is_not_newer_is_ignored() -> None:
+def test_a_value_that_is_not_newer_is_ignored(task: StoreTask) -> None:
     """Duplicates and lower sequence numbers change nothing, in the same batch and in a later one."""
-    task = new_task()
     task.apply([record(0, "A", value("A", 5, "5.00")), record(1, "A", value("A", 4)), record(2, "A", value("A", 5))])
     task.apply([record(3, "A", value("A", 1)), record(4, "A", value("A", 5))])
 
@@ -70,9 +73,8 @@ def test_a_value_that_is_not_newer_is_ignored() -> None:
     assert (kept.sequence, kept.offset, task.progress.ignored) == (5, 0, 4)
 
 
-def test_a_null_value_deletes_the_key() -> None:
+def test_a_null_value_deletes_the_key(task: StoreTask) -> None:
     """A later record is stored whatever its sequence number is."""
-    task = new_task()
     task.apply([record(0, "A", value("A", 5)), record(1, "A", None)])
     assert task.store.get(b"A") is None
     task.apply([record(2, "A", value("A", 1))])
@@ -82,9 +84,8 @@ def test_a_null_value_deletes_the_key() -> None:
     assert kept.sequence == 1
 
 
-def test_an_account_that_was_opened_later_is_newer() -> None:
+def test_an_account_that_was_opened_later_is_newer(task: StoreTask) -> None:
     """A new account counts from 1. It replaces the balance of the erased account, which never comes back."""
-    task = new_task()
     task.apply([record(0, "A", value("A", 57, opened=1_000)), record(1, "A", value("A", 1, opened=2_000))])
     task.apply([record(2, "A", value("A", 58, opened=1_000)), record(3, "A", value("A", 59))])
 
@@ -107,9 +108,8 @@ def test_an_account_that_was_opened_later_is_newer() -> None:
         value("A", 9, updated=2**62),  # a time after the year 9999
     ],
 )
-def test_a_value_that_cannot_be_decoded_is_skipped(bad: bytes) -> None:
+def test_a_value_that_cannot_be_decoded_is_skipped(task: StoreTask, bad: bytes) -> None:
     """The value is counted, the stored balance stays, and the next records are applied."""
-    task = new_task()
     task.apply([record(0, "A", value("A", 1)), record(1, "A", bad), record(2, "C", value("C", 1))])
 
     kept = value_of(task, "A")
@@ -118,17 +118,15 @@ def test_a_value_that_cannot_be_decoded_is_skipped(bad: bytes) -> None:
     assert value_of(task, "C")
 
 
-def test_a_record_without_a_key_is_skipped() -> None:
+def test_a_record_without_a_key_is_skipped(task: StoreTask) -> None:
     """The record is counted as undecodable."""
-    task = new_task()
     task.apply([ChangelogRecord(0, 0, None, value("A", 1))])
 
     assert (task.progress.undecodable, task.store.count()) == (1, 0)
 
 
-def test_the_checkpoint_is_written_with_the_data() -> None:
+def test_the_checkpoint_is_written_with_the_data(task: StoreTask) -> None:
     """Its offset is one above the last record, even if the batch changed nothing. Lower offsets are skipped."""
-    task = new_task()
     task.apply([record(0, "A", value("A", 1)), record(7, "A", b"garbage")])
     checkpoint = task.store.checkpoint
     assert isinstance(checkpoint, Checkpoint)
