@@ -240,23 +240,25 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield database
 
 
-def test_the_shell_reads_statements_of_several_lines(database: Database, tmp_path: Path) -> None:
-    """Enter ends a statement after a semicolon, and a ready question. `quit` ends the shell. The history stays."""
+def statements_of(text: str, database: Database, history: Path) -> list[str]:
+    """What the shell executes after somebody has typed the text."""
     asked: list[str] = []
     with create_pipe_input() as keys:
-        keys.send_text("SELECT 1\nAS a;\n\nliability\nquit\n")
-        run_shell(database, asked.append, tmp_path / "history", input=keys, output=DummyOutput())
+        keys.send_text(text)
+        run_shell(database, asked.append, history, input=keys, output=DummyOutput())
+    return asked
+
+
+def test_the_shell_reads_statements_of_several_lines(database: Database, tmp_path: Path) -> None:
+    """Enter ends a statement after a semicolon, and a ready question. `quit` ends the shell. The history stays."""
+    asked = statements_of("SELECT 1\nAS a;\n\nliability\nquit\n", database, tmp_path / "history")
     assert ["SELECT 1\nAS a", "liability"] == asked
     assert "+AS a;" in (tmp_path / "history").read_text()
 
 
 def test_the_shell_ends_with_its_input(database: Database, tmp_path: Path) -> None:
     """Ctrl-C gives up a statement, and Ctrl-D ends the shell."""
-    asked: list[str] = []
-    with create_pipe_input() as keys:
-        keys.send_text("SELECT 1\x03SELECT 2;\n\x04")
-        run_shell(database, asked.append, tmp_path / "history", input=keys, output=DummyOutput())
-    assert ["SELECT 2"] == asked
+    assert ["SELECT 2"] == statements_of("SELECT 1\x03SELECT 2;\n\x04", database, tmp_path / "history")
 
 
 @pytest.mark.usefixtures("a_ledger")
@@ -293,9 +295,7 @@ def test_ctrl_c_ends_the_command_with_130() -> None:
 def test_only_its_owner_can_read_the_history(database: Database, tmp_path: Path) -> None:
     """Statements can contain cards."""
     history = tmp_path / "history"
-    with create_pipe_input() as keys:
-        keys.send_text("SELECT 1;\nquit\n")
-        run_shell(database, lambda _: None, history, input=keys, output=DummyOutput())
+    statements_of("SELECT 1;\nquit\n", database, history)
     assert "0o600" == oct(history.stat().st_mode & 0o777)
     assert "+SELECT 1;" in history.read_text()
 
@@ -303,11 +303,7 @@ def test_only_its_owner_can_read_the_history(database: Database, tmp_path: Path)
 @pytest.mark.timeout(60)  # a shell that waits for a key waits for ever
 def test_the_shell_works_without_a_file_for_its_history(database: Database, tmp_path: Path) -> None:
     """The history then ends with the shell."""
-    asked: list[str] = []
-    with create_pipe_input() as keys:
-        keys.send_text("SELECT 1;\nquit\n")
-        run_shell(database, asked.append, tmp_path / "no folder" / "history", input=keys, output=DummyOutput())
-    assert ["SELECT 1"] == asked
+    assert ["SELECT 1"] == statements_of("SELECT 1;\nquit\n", database, tmp_path / "no folder" / "history")
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,20 @@ from tests.support.ledger import Ledger
 from tests.unit.services.sql.rows import MARCH, at, export, line, rows
 
 
+@pytest.fixture
+def keyed(opened: Callable[..., Database], tmp_path: Path) -> Database:
+    """A database with the secret key that makes the keys of customers."""
+    return opened(customer_key_file=tmp_path / "customer.key")
+
+
 def test_customer_keys_end_with_the_account(
-    opened: Callable[..., Database], database: Database, ledger: Ledger, tmp_path: Path
+    opened: Callable[..., Database], keyed: Database, database: Database, ledger: Ledger, tmp_path: Path
 ) -> None:
     """All lines of a customer have one key, which names nobody. After an erasure they have none."""
     export(tmp_path / "export", line("INV1", "A", 1.0), line("INV2", "A", 1.0), line("INV9", "A", 1.0))
     ledger.append((CARD, entry(1)), (CARD, entry(2)), ("other", entry(1, invoice_number="INV7")))
     with pytest.raises(UserError, match="LOYALTY_CUSTOMER_KEY_FILE"):
         database.run("FROM customer_line_items")
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
     statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
 
     [(first,), (second,), (stranger,)] = rows(keyed, statement)
@@ -38,9 +43,7 @@ def test_customer_keys_end_with_the_account(
     assert [(None,)] * 3 == rows(keyed, statement)
 
 
-def test_an_exchange_belongs_to_the_customer_who_bought(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
-) -> None:
+def test_an_exchange_belongs_to_the_customer_who_bought(keyed: Database, ledger: Ledger, tmp_path: Path) -> None:
     """The account that loses the points of the returned item is older, and belongs to another customer."""
     export(tmp_path / "export", line("INV1", "CHAIR", 9.0), line("X", "TABLE", 30.0), line("INV2", "LAMP", 5.0))
     ledger.append(("other", entry(1, invoice_number="INV1")), (CARD, entry(1, invoice_number="INV2")))
@@ -49,13 +52,13 @@ def test_an_exchange_belongs_to_the_customer_who_bought(
     ledger.append((CARD, entry(2, 0, reason="purchase-unknown", **taken)), (CARD, entry(3, invoice_number="X")))
     statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
 
-    [(other,), (own,), (exchange,)] = rows(opened(customer_key_file=tmp_path / "customer.key"), statement)
+    [(other,), (own,), (exchange,)] = rows(keyed, statement)
 
     assert exchange == own != other
 
 
 def test_a_return_belongs_to_the_customer_who_bought_also_after_an_erasure_of_another(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+    keyed: Database, ledger: Ledger, tmp_path: Path
 ) -> None:
     """The erased customer has handed back the items. This account is older, and did not know the purchase."""
     export(tmp_path / "export", line("INV1", "CHAIR", 9.0), line("R", "CHAIR", -9.0, LineKind="return"))
@@ -65,14 +68,14 @@ def test_a_return_belongs_to_the_customer_who_bought_also_after_an_erasure_of_an
     ledger.append(("other", entry(3, -100, kind=Kind.ERASED, total=0)))
     statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
 
-    [(bought,), (handed_back,)] = rows(opened(customer_key_file=tmp_path / "customer.key"), statement)
+    [(bought,), (handed_back,)] = rows(keyed, statement)
 
     assert bought == handed_back is not None
 
 
 @pytest.mark.parametrize("late", [-3, 0, 30])
 def test_a_number_that_is_used_again_keeps_its_customers_apart(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, late: int
+    keyed: Database, ledger: Ledger, tmp_path: Path, late: int
 ) -> None:
     """A till can be offline, or its clock can be wrong. The last buyer of the number is not a member."""
     year, days = 365 * 86_400_000, late * 86_400_000
@@ -82,7 +85,6 @@ def test_a_number_that_is_used_again_keeps_its_customers_apart(
         export(tmp_path / "export", line("X", "A", 1.0, CreatedTime=time_), batch=number, day=day)
     for number, card in enumerate((CARD, "other")):
         ledger.append((card, entry(1, invoice_number="X", time=times[number] + days)))
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
     ids = dict(rows(keyed, "SELECT customer_key, account_id FROM customer_keys"))
 
     found = rows(keyed, "SELECT CustomerKey FROM customer_line_items ORDER BY CreatedTime")
@@ -91,11 +93,10 @@ def test_a_number_that_is_used_again_keeps_its_customers_apart(
 
 
 def test_an_entry_of_an_invoice_without_a_usable_clock_has_its_lines(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+    keyed: Database, ledger: Ledger, tmp_path: Path
 ) -> None:
     export(tmp_path / "export", line("INV1", "A", 1.0, CreatedTime=None), line("INV1", "B", 1.0, CreatedTime=None))
     ledger.append((CARD, entry(1)))
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
     [(first,), (second,)] = rows(keyed, "SELECT CustomerKey FROM customer_line_items")
     assert first == second is not None
 
@@ -103,7 +104,7 @@ def test_an_entry_of_an_invoice_without_a_usable_clock_has_its_lines(
 @pytest.mark.parametrize("days", [0, 100])
 @pytest.mark.parametrize("clock", [True, False])
 def test_a_number_of_two_stores_gives_each_basket_to_its_customer(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, *, days: int, clock: bool
+    keyed: Database, ledger: Ledger, tmp_path: Path, *, days: int, clock: bool
 ) -> None:
     """The stores sell a minute apart, or a hundred days. An entry has one basket, also if nothing tells which one."""
     for number, (card, store) in enumerate([(CARD, "S1"), ("other", "S2")]):
@@ -112,7 +113,6 @@ def test_a_number_of_two_stores_gives_each_basket_to_its_customer(
         created = time_ if clock else None
         export(tmp_path / "export", line("X", "A", 1.0, StoreID=store, CreatedTime=created), batch=number, day=day)
         ledger.append((card, entry(1, invoice_number="X", time=time_ + 1_000)))
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
     ids = dict(rows(keyed, "SELECT customer_key, account_id FROM customer_keys"))
 
     found = rows(keyed, "SELECT CustomerKey FROM customer_line_items ORDER BY StoreID")
@@ -121,7 +121,7 @@ def test_a_number_of_two_stores_gives_each_basket_to_its_customer(
 
 
 def test_an_entry_of_an_evening_belongs_to_the_invoice_of_the_same_day(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path
+    keyed: Database, ledger: Ledger, tmp_path: Path
 ) -> None:
     """The entry is nearer to the next midnight. The invoice of the next day arrives weeks later."""
     for store, time_, entered, card in (
@@ -131,7 +131,6 @@ def test_an_entry_of_an_evening_belongs_to_the_invoice_of_the_same_day(
         day = datetime.fromtimestamp(time_ / 1000, UTC).date()
         export(tmp_path / "export", line("X", "A", 1.0, StoreID=store, CreatedTime=time_), day=day)
         ledger.append((card, entry(1, invoice_number="X", time=entered)))
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
     statement = """
         SELECT StoreID, account_id FROM customer_line_items LEFT JOIN customer_keys ON CustomerKey = customer_key
     """
@@ -156,10 +155,9 @@ def use_a_number_again(ledger: Ledger, folder: Path, kind: Kind, days: int) -> N
 
 @pytest.mark.parametrize(("kind", "days"), [(Kind.EARNED, 365), (Kind.EARNED, 3), (Kind.RETURNED, 365)])
 def test_a_basket_belongs_to_its_own_buyer_also_if_an_earlier_basket_is_not_in_the_files(
-    opened: Callable[..., Database], ledger: Ledger, tmp_path: Path, kind: Kind, days: int
+    keyed: Database, ledger: Ledger, tmp_path: Path, kind: Kind, days: int
 ) -> None:
     use_a_number_again(ledger, tmp_path, kind, days)
-    keyed = opened(customer_key_file=tmp_path / "customer.key")
     ids = dict(rows(keyed, "SELECT customer_key, account_id FROM customer_keys"))
 
     found = rows(keyed, "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber")
