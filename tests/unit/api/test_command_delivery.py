@@ -216,10 +216,12 @@ def test_an_instance_sends_an_undecided_command_again_only_after_a_while(monkeyp
         scene.earn("25.00")
         scene.decides = False
         assert 202 == (await scene.redeem(query="?timeout=0")).status_code
+        await _other_tasks()
         assert "command-in-flight" == problem_type(await scene.redeem(query="?timeout=0"), 409)
         assert 1 == len(scene.sent)
         moment[0] += service.SEND_AGAIN_SECONDS + 1
         assert 202 == (await _redeem_when_possible(scene, "?timeout=0")).status_code
+        await _other_tasks()
         assert "command-in-flight" == problem_type(await scene.redeem(query="?timeout=0"), 409)
         assert (1, 2) == (len(scene.marks), len(scene.sent))
         scene.decide()

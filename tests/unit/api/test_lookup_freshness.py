@@ -66,6 +66,7 @@ async def test_an_owner_without_its_lease_serves_as_a_standby(group: Group, call
     group.instances[1].membership.lease_holds = False
     for number in (0, 1):
         assert (200, "1", "standby", "true") == summary(await callers.get(number, PATH))
+    assert "loyalty_stale_answers_total 2.0" in (await callers.get(1, "/metrics")).text
     copy_at(group, 1).progress.end_asked_at -= 7200
     for number in (0, 1):
         assert "too-stale" == problem_type(await callers.get(number, f"{PATH}?maxLag=0"), 503)
