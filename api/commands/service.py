@@ -64,6 +64,9 @@ SEND_AGAIN_SECONDS = 30
 MOST_IN_FLIGHT = 256
 """The most commands that an instance executes at the same time."""
 
+_RESTORE_PAUSE_SECONDS = 1.0
+"""How long a claim waits before it looks again at a copy that is restored."""
+
 _CLOSE_SECONDS = 10.0
 """How long ``close`` waits for the publications. Kubernetes ends a process after 30 seconds. The requests need five of
 them, and the audit records another five.
@@ -235,7 +238,7 @@ class CommandService:
         return None
 
     async def _release(self, command_id: str, claim: _Claim, publication: asyncio.Task[None]) -> None:
-        """End the claim when the store shows the mark, or when this instance does not serve the partition any more.
+        """End the claim when the store shows the mark, or when this instance does not own the partition any more.
 
         If it ended earlier, the next request could write a second mark after the decision. Compaction would keep the
         mark, and delete the decision.
@@ -244,8 +247,11 @@ class CommandService:
             # The publication has logged why Kafka does not answer, and the request has its response.
             with suppress(KafkaUnavailable):
                 await asyncio.shield(publication)
-            if claim.is_marked:
-                await self._wait(command_id, MARK_SEQUENCE, math.inf)
+            partition = self._store.partition_of(command_id.encode())
+            while claim.is_marked and not await self._wait(command_id, MARK_SEQUENCE, math.inf):
+                if not self._owner_only.owns(self._store, partition):
+                    break
+                await asyncio.sleep(_RESTORE_PAUSE_SECONDS)
         finally:
             del self._in_flight[command_id]
 

@@ -53,6 +53,10 @@ class OwnerOnly:
             raise Rebalancing(partition=partition)
         return response
 
+    def owns(self, store: StateStore, partition: int) -> bool:
+        """Whether this instance owns the partition, also while it restores its copy."""
+        return self._local.owns(store, partition)
+
     def require_ownership(self, request: Request, store: StateStore, partition: int) -> None:
         """Raise Problem unless this instance is the only possible owner and has applied all records."""
         if not self._local.owns(store, partition):

@@ -17,7 +17,7 @@ from services.commands.identity import request_hash
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from tests.support.builders import CARD, problem_type
-from tests.support.clusters import FakeCommandLog
+from tests.support.clusters import FakeCommandLog, damage
 from tests.support.loyalty_query import Scene, play
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -207,6 +207,35 @@ async def test_a_retry_finds_a_command_of_an_earlier_release(scene: Scene) -> No
     scene.decide()
     assert 201 == (await _redeem_when_possible(scene)).status_code
     assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
+
+
+async def test_a_command_stays_in_flight_while_the_copy_of_the_owner_is_restored(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy can be ready before it has the mark. A second mark could then hide the decision."""
+    monkeypatch.setattr(service, "_RESTORE_PAUSE_SECONDS", 0)
+    scene.earn("25.00")
+    scene.decides = False
+    (instance,) = scene.group.instances
+    instance.command_log.on_mark = lambda _: None
+    kafka_returns = _hold_back(instance.command_log, "mark")
+    first = asyncio.create_task(scene.redeem(query="?timeout=0"))
+    await _other_tasks()
+    tasks = instance.stores["decisions"].tasks.values()
+    whole = [dict(vars(task.store)) for task in tasks]
+    for task in tasks:
+        damage(task)
+    kafka_returns.set()
+    assert "command-not-visible" == problem_type(await first, 503)
+    await _other_tasks()
+    for task, state in zip(tasks, whole, strict=True):  # as the rebuild does
+        vars(task.store).clear()
+        vars(task.store).update(state)
+    assert "command-in-flight" == problem_type(await scene.redeem(), 409)
+    scene.take_mark(*scene.marks)
+    scene.decide()
+    assert 201 == (await _redeem_when_possible(scene)).status_code
+    assert (1, 1) == (len(scene.marks), len(scene.sent))
 
 
 def test_an_instance_sends_an_undecided_command_again_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

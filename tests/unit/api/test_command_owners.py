@@ -287,6 +287,7 @@ async def test_an_instance_limits_its_commands_in_flight(scene: Scene, monkeypat
 async def test_command_slots_are_released_after_store_errors(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store of decisions fails while commands wait: 503. When the store is repaired, their slots are free."""
     monkeypatch.setattr(service, "MOST_IN_FLIGHT", 3)
+    monkeypatch.setattr(service, "_RESTORE_PAUSE_SECONDS", 0)
     scene.earn("25.00")
     scene.decides = False
     (instance,) = scene.group.instances
@@ -306,4 +307,6 @@ async def test_command_slots_are_released_after_store_errors(scene: Scene, monke
     scene.decides = True
     scene.decide()
     assert [201] * 3 == [(await scene.redeem("1", str(number))).status_code for number in range(3)]
+    for _ in range(10):
+        await asyncio.sleep(0)  # lets the tasks run that end the claims
     assert 201 == (await scene.redeem("1", "3")).status_code
