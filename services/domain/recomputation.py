@@ -124,9 +124,10 @@ def _without_ignored(
     known = {number for entry in of_account for number in (entry.event_id, entry.invoice_number)}
     known |= {number for number, entry in decided if entry.opened_time == opened_time}
     erased_times = [entry.time for entry in entries if entry.kind is Kind.ERASED]
-    # In one millisecond, the processor applies a purchase before all other events except an Absorb.
-    is_moved_in = any(entry.sequence == 1 and entry.kind is Kind.MOVED_IN for entry in of_account)
-    ignored_until = (opened_time or 0) + (not is_moved_in)
+    opener = min(of_account, key=lambda entry: entry.sequence, default=None)
+    ignored_until = opened_time or 0
+    if opener and opener.time == opened_time and not opener.invoice_number and opener.kind is not Kind.MOVED_IN:
+        ignored_until += 1  # In one millisecond, the processor applies a purchase before a command.
     # A late event can have opened the account, after the processor had ignored newer events of the erased card.
     opened_until = max([opened_time or 0, *(time + EVENT_MEMORY for time in erased_times)])
     decided_times: defaultdict[str, list[int]] = defaultdict(list)
@@ -267,17 +268,6 @@ def _opened_as(first: Entry, outcome: Outcome) -> Outcome:
     )
 
 
-def _ids_of(event: Event) -> Collection[str]:
-    """Returns the ids under which an entry can have decided this event.
-
-    A replaced card forwards a purchase under an id of its own. The account may know the number of the invoice. An entry
-    with the number of an exchange may decide its returned half only.
-    """
-    if isinstance(event, Purchase) and event.redirect_id and event.invoice_kind is InvoiceKind.SALE:
-        return event.event_id, event.invoice_number
-    return (event.event_id,)
-
-
 class _Copies:
     """Events by id. A till or a caller may send an event several times.
 
@@ -306,12 +296,16 @@ class _Copies:
             sorted((id_, each.time) for each in self._recorded for id_ in (each.event_id, each.invoice_number))
         )
 
-        def can_count(event: Event) -> bool:
-            known = [last_times[each] for each in _ids_of(event) if each in last_times]
-            return not known or (isinstance(event, Purchase) and event.append_time > max(known) + memory)
-
-        candidates = (filter(can_count, copies) for copies in self._waiting.values())
-        return [first for each in candidates if (first := min(each, key=lambda event: event.append_time, default=None))]
+        first = []
+        for event_id, copies in self._waiting.items():
+            candidates = copies
+            if event_id in last_times:
+                forgotten_time = last_times[event_id] + memory
+                candidates = [
+                    each for each in copies if isinstance(each, Purchase) and each.append_time > forgotten_time
+                ]
+            first += sorted(candidates, key=lambda event: event.append_time)[:1]
+        return first
 
     def take(self, entry: Entry, memory: int) -> Event | None:
         """Removes and returns the event of the entry: the copy with the time of the entry, or else the first copy.

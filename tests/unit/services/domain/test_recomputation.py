@@ -274,13 +274,6 @@ EXCHANGE = replace(
 )
 
 
-def test_a_number_that_a_replaced_card_uses_again_is_not_a_lost_event():
-    """The account knows the number. It ignores the second purchase, and forgets the number later."""
-    again = replace(bought(1, 50 * DAY), redirect_id="I1/redirected")
-
-    assert_nothing_is_late([bought(1, 0)], [again], [bought(2, 120 * DAY)])
-
-
 def test_what_an_erased_card_ignored_in_the_millisecond_of_its_next_account_is_not_a_lost_event():
     """A replaced card forwards a purchase and another command in one batch. The purchase is applied first."""
     redirected = replace(bought(2, 7), redirect_id="I2/redirected")
@@ -501,3 +494,14 @@ def test_an_account_after_an_erasure_opens_after_it_although_an_event_is_lost():
 
     assert ["I1"] == [entry.event_id for entry in recomputed.without_event]
     assert START + 6 == recomputed.late.account.opened_time
+
+
+@pytest.mark.parametrize("opener", [bought(3, 7), absorbed()], ids=["purchase", "account that moved here"])
+def test_a_purchase_that_was_lost_in_the_millisecond_of_the_next_account_is_named(opener):
+    """The processor applies these events before the purchase, so it would not have ignored it."""
+    arrived = [bought(1, 1), ERASURE, replace(opener, append_time=START + 7)]
+    lost = replace(bought(4, 7), redirect_id="I4/redirected")
+
+    recomputed = recompute(CARD, [*arrived, lost], entries_of(arrived), PROGRAMMES)
+
+    assert ["I4/redirected"] == recomputed.not_processed
