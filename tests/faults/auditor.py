@@ -5,15 +5,16 @@ share no code with the domain. It ignores duplicates by id, and counts them.
 """
 
 import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from infra.demo.comparison import Balance, Mismatch, Nature, Outputs, ledger_mismatches, mismatches
+from infra.demo.comparison import Balance, LedgerEntry, Mismatch, Nature, Outputs, ledger_mismatches, mismatches
 from infra.demo.invoice_oracle import Record, row
 from infra.demo.oracle import Expected, Sent, expect
-from infra.demo.probes import BalanceReader, LedgerReader
+from infra.demo.probes import BalanceReader, LedgerReader, reached
 from infra.demo.run import exported_rows
 from infra.demo.topic_reader import OUTPUTS, TopicReader
 from schemas import topics
@@ -31,6 +32,7 @@ from tests.support.kafka import read_all
 _READ = (*OUTPUTS, topics.STORE_SALES)
 _SHOWN = 3
 _MOST_READINGS = 5
+_LEDGER_SECONDS = 60.0
 _OF_INVOICES = ("forward", "forget")
 _DECIDED = 2
 """The sequence number in loyalty-decisions of the record with the decision. The first record is the mark."""
@@ -110,8 +112,7 @@ def audit(
     # Commands about invoices are left out, because the oracle of the demo computes what a forwarded return takes back.
     of_accounts = [each for each in _records(settings, topics.LOYALTY_COMMANDS) if each["Kind"] not in _OF_INVOICES]
     inputs = AuditInput(expected.earned, of_accounts)
-    outputs, again = _outputs(settings, url, expected, inputs)
-    outputs.ledger = ledger.entries() if ledger else None
+    outputs, again = _outputs(settings, url, expected, inputs, ledger)
     if earlier is not None:
         expected, outputs = comparable(earlier, expected, outputs)
     decisions = [each for each in _records(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] == _DECIDED]
@@ -185,15 +186,18 @@ def _inputs(settings: Settings) -> list[Sent]:
     return [Sent(key, value, None if value is None else invoice(value)) for key, value in messages]
 
 
-def _outputs(settings: Settings, url: str, expected: Expected, inputs: AuditInput) -> tuple[Outputs, int]:
+def _outputs(
+    settings: Settings, url: str, expected: Expected, inputs: AuditInput, ledger: LedgerReader | None
+) -> tuple[Outputs, int]:
     """The outputs, and the number of their duplicates by id."""
     cards = expected.earned.keys() | {command["CustomerCardNo"] for command in inputs.commands}
     ids, reader, balances = schema_ids(settings), TopicReader(settings, _READ), BalanceReader(url, 8, None)
     try:
         ends: dict[Topic, dict[int, int]] = {}
         served: dict[str, Balance | None] = {}
-        # A reservation can lapse after the entries and before the balances are read. So read both until nothing
-        # changes.
+        of_ledger: list[LedgerEntry] | None = None
+        # A reservation can lapse after the topics and before the balances or the ledger are read. So read all until
+        # nothing changes.
         for _ in range(_MOST_READINGS):
             before, ends = ends, {topic: reader.ends(topic) for topic in _READ}
             if before == ends:
@@ -201,6 +205,7 @@ def _outputs(settings: Settings, url: str, expected: Expected, inputs: AuditInpu
             while not reader.has_read(ends):
                 reader.read(1.0)
             served = balances.balances(sorted(cards))
+            of_ledger = _ledger_entries(ledger, ends[topics.LOYALTY]) if ledger else None
         found = Outputs(
             shipment=reader.records(topics.SHIPMENT, ids),
             hadoop=reader.records(topics.HADOOP, ids),
@@ -213,12 +218,21 @@ def _outputs(settings: Settings, url: str, expected: Expected, inputs: AuditInpu
             balances=served,
             unknown=balances.statuses(sorted(expected.strangers - cards)),
             changed=reader.changed,
+            ledger=of_ledger,
         )
     finally:
         reader.close()
         balances.close()
     written = sum(sum(positions.values()) for positions in ends.values())
     return found, written - sum(reader.count(topic) for topic in _READ)
+
+
+def _ledger_entries(ledger: LedgerReader, ends: dict[int, int]) -> list[LedgerEntry]:
+    """The entries of the ledger when it has read up to these offsets, or at a deadline."""
+    deadline = time.monotonic() + _LEDGER_SECONDS
+    while not reached(ledger.positions(), ends) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return ledger.entries()
 
 
 def _wrong_readings(readings: Readings, outputs: Outputs) -> list[Mismatch]:
