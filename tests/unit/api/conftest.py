@@ -8,7 +8,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.commands import decisions, preconditions, service
-from api.events.streams import EventStreams
 from schemas.topics import LOYALTY_BALANCES
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import encoder
@@ -75,20 +74,6 @@ class TestFeed:
 def _no_repeated_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long poll reads again each second. So without that a test proves that a write or a move wakes it."""
     monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 60)
-
-
-@pytest.fixture
-def step_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets after which time streams send heartbeats, and give up reads of the changelog. At first it is a minute.
-
-    At a heartbeat a stream sees everything. So without a heartbeat a test proves what wakes the stream.
-    """
-
-    def change(seconds: float) -> None:
-        monkeypatch.setattr(EventStreams.step, "__defaults__", (seconds,))
-
-    change(60)
-    return change
 
 
 @pytest.fixture

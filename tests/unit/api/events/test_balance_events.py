@@ -1,7 +1,7 @@
 """GET /v1/customers/{card}/events: which balances, gaps and erasures a client gets, also when it comes back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -9,20 +9,9 @@ from api.events import balances
 from api.events.balances import EventId
 from services.state_stores.task import ChangelogRecord
 from tests.support.builders import CARD, problem_type
-from tests.unit.api.event_streams import OPENED, Changelog, Client, balance, connected
+from tests.unit.api.events.stream_client import OPENED, Changelog, Client, balance, connected
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("step_seconds")]
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    async with connected() as client:
-        yield client
-
-
-@pytest.fixture
-def changelog(client: Client) -> Changelog:
-    return client.changelog
 
 
 async def test_each_revision_comes_once_and_in_order(client: Client, changelog: Changelog) -> None:

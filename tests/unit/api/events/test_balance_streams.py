@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,20 +18,9 @@ from services.state_stores.task import ChangelogRecord
 from tests.support.builders import CARD, problem_type
 from tests.support.clusters import Group
 from tests.support.secured import SecuredGroup, bearer
-from tests.unit.api.event_streams import OPENED, PATH, Changelog, Client, balance, connected
+from tests.unit.api.events.stream_client import OPENED, PATH, Changelog, Client, balance, connected
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("step_seconds")]
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    async with connected() as client:
-        yield client
-
-
-@pytest.fixture
-def changelog(client: Client) -> Changelog:
-    return client.changelog
 
 
 @pytest.mark.parametrize("owner", [0, 1])
