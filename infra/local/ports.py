@@ -12,11 +12,26 @@ _FIRST, _END = 10_000, 32_768
 before its server listens.
 """
 
+_reservations: list[socket.socket] = []
+"""The sockets that keep the ports for the servers that start later. They are never closed, and they never listen."""
+
 
 def free_port() -> int:
-    """A random port that no server uses, and that no outgoing connection can get."""
-    while is_taken(port := _FIRST + secrets.randbelow(_END - _FIRST)):
-        pass
+    """A random port that no server uses. Until this process ends, no other call on this machine returns it.
+
+    So two test runs at the same time cannot start their servers on the same port.
+    """
+    port = _FIRST + secrets.randbelow(_END - _FIRST)
+    reservation = socket.socket()
+    try:
+        reservation.bind((HOST, port))
+    except OSError:
+        reservation.close()
+        return free_port()
+    # With this option, Linux lets a server listen on the port. Set it after the bind: without the option, the bind
+    # fails if another process keeps the port.
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _reservations.append(reservation)
     return port
 
 

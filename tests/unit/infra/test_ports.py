@@ -1,6 +1,8 @@
 """Free ports for servers that start shortly later."""
 
+import secrets
 import socket
+from itertools import chain, count
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,16 @@ def test_a_free_port_can_be_bound() -> None:
     port = free_port()
     with socket.create_server((HOST, port)):
         assert is_taken(port)
+
+
+def test_no_other_call_returns_a_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two test runs once started a server on the same port. The port stays kept after its server has ended."""
+    number = secrets.randbelow(20_000)
+    numbers = chain([number], count(number))
+    monkeypatch.setattr(secrets, "randbelow", lambda _: next(numbers))
+    port = free_port()
+    socket.create_server((HOST, port)).close()
+    assert free_port() != port
 
 
 @pytest.mark.skipif(not _EPHEMERAL.exists(), reason="not Linux")
