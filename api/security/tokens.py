@@ -145,7 +145,7 @@ def _caller_of(claims: dict[str, Any]) -> Caller:
         or None in (claims.get("store", ""), claims.get("card", ""))
     ):
         # Refuse the token, because an unreadable limit must not become no limit.
-        raise Unauthenticated("The claim sub, scope, store or card of the token has an unknown form")
+        raise Unauthenticated("The claim sub, scope, store or card of the token is null or has an unknown form")
     return Caller(name, scopes_of(scopes), None if stores is None else frozenset(stores), card)
 
 

@@ -12,9 +12,6 @@ _FIRST, _END = 10_000, 32_768
 before its server listens.
 """
 
-_reservations: list[socket.socket] = []
-"""The sockets that keep the ports for the servers that start later. They are never closed, and they never listen."""
-
 
 def free_port() -> int:
     """A random port that no server uses. Until this process ends, no other call on this machine returns it.
@@ -31,7 +28,7 @@ def free_port() -> int:
     # With this option, Linux lets a server listen on the port. Set it after the bind: without the option, the bind
     # fails if another process keeps the port.
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    _reservations.append(reservation)
+    reservation.detach()  # The descriptor stays open, and keeps the port, until the process ends.
     return port
 
 

@@ -220,6 +220,9 @@ def with_marks(instance: Instance) -> Instance:
     return instance
 
 
+_READS = ("get", "get_many", "scan", "count")
+
+
 def damage(task: StoreTask) -> None:
     """Make each read of a store partition find a damaged block."""
 
@@ -227,8 +230,15 @@ def damage(task: StoreTask) -> None:
         task.store.damage = "Corruption: block checksum mismatch"
         raise StoreCorruptError(task.store.damage)
 
-    for operation in ("get", "get_many", "scan", "count"):
+    for operation in _READS:
         setattr(task.store, operation, fail)
+
+
+def repair(task: StoreTask) -> None:
+    """Undo ``damage``, as a rebuild does."""
+    for operation in _READS:
+        delattr(task.store, operation)
+    task.store.damage = None
 
 
 @dataclass

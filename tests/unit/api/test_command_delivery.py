@@ -17,7 +17,7 @@ from services.commands.identity import request_hash
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from tests.support.builders import CARD, problem_type
-from tests.support.clusters import FakeCommandLog, damage
+from tests.support.clusters import FakeCommandLog, damage, repair
 from tests.support.loyalty_query import Scene, play
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -222,15 +222,13 @@ async def test_a_command_stays_in_flight_while_the_copy_of_the_owner_is_restored
     first = asyncio.create_task(scene.redeem(query="?timeout=0"))
     await _other_tasks()
     tasks = instance.stores["decisions"].tasks.values()
-    whole = [dict(vars(task.store)) for task in tasks]
     for task in tasks:
         damage(task)
     kafka_returns.set()
     assert "command-not-visible" == problem_type(await first, 503)
     await _other_tasks()
-    for task, state in zip(tasks, whole, strict=True):  # as the rebuild does
-        vars(task.store).clear()
-        vars(task.store).update(state)
+    for task in tasks:
+        repair(task)
     assert "command-in-flight" == problem_type(await scene.redeem(), 409)
     scene.take_mark(*scene.marks)
     scene.decide()

@@ -11,7 +11,7 @@ import pytest
 from api.commands import preconditions, service
 from api.routing.lookup import Lookup
 from tests.support.builders import CARD, problem_type
-from tests.support.clusters import damage
+from tests.support.clusters import damage, repair
 from tests.support.loyalty_query import Scene
 from tests.unit.api.three_instances import see_on_refresh
 
@@ -294,15 +294,13 @@ async def test_command_slots_are_released_after_store_errors(scene: Scene, monke
     tasks = instance.stores["decisions"].tasks.values()
     waiting = [asyncio.create_task(scene.redeem("1", str(number), "?timeout=0.1")) for number in range(3)]
     await scene.until_sent(3)
-    whole = [dict(vars(task.store)) for task in tasks]
     for task in tasks:
         damage(task)
     assert ["command-not-visible"] * 3 == [problem_type(await each, 503) for each in waiting]
     assert "restoring" == problem_type(await scene.redeem("1", "0"), 503)
 
-    for task, state in zip(tasks, whole, strict=True):  # as the rebuild does
-        vars(task.store).clear()
-        vars(task.store).update(state)
+    for task in tasks:
+        repair(task)
     instance.waiters.notify_all()
     scene.decides = True
     scene.decide()

@@ -186,6 +186,10 @@ def test_a_standby_marks_its_balance_as_stale() -> None:
                 answer = await client.post(1, "/v1/simulate", {"TotalAmount": 100, "CustomerCardNo": card})
                 assert (200, tier) == (answer.status_code, answer.json()["Tier"])
                 assert stale == answer.headers["loyalty-stale"]
+                url = f"{standby.url}/console/operations/simulate"
+                form = {"TotalAmount": "100", "CustomerCardNo": card}
+                page = await client.http.post(url, data=form, headers={"HX-Request": "true"})
+                assert (True, stale == "true") == (tier in page.text, "standby" in page.text)
                 group.dead.add(owner.url)
             answer = await client.post(1, "/v1/simulate", {"TotalAmount": 100, "CustomerCardNo": "4712"})
             assert "rebalancing" == problem_type(answer, 503)
