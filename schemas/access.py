@@ -117,6 +117,11 @@ SERVICES = (
         reads=ALL,
         writes=(AUDIT_RUNS, AUDIT_TRAIL),  # in `loyalty audit` and `loyalty sql`
     ),
+    Service(
+        "analyst",
+        reads=(HADOOP, STORE_SALES),  # the topics without personal data
+        writes=(AUDIT_TRAIL,),  # in `loyalty sql`
+    ),
 )
 
 USERS = (ADMIN, *(service.user for service in SERVICES))
