@@ -57,7 +57,18 @@ _SEEDS = 100_000
 """The number of seeds of each fault. A fault also uses seeds that are up to 10,000 larger than its own."""
 
 UNUSED = (
+    ".ci",
     "Makefile",
+    "api/client",
+    "docker-compose.secured.yml",
+    "docker-compose.yml",
+    "infra/contracts",
+    "infra/grafana",
+    "infra/kubernetes",
+    "infra/otel",
+    "infra/prometheus",
+    "infra/supply_chain",
+    "services/webhooks",
     "tests/conftest.py",
     "tests/containers",
     "tests/contracts",

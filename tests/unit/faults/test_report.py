@@ -1,11 +1,14 @@
 """The rows of var/reports/faults.json and the table of docs/lab/faults.md."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from infra.local.folders import ROOT
 from tests.faults import report
-from tests.faults.__main__ import SCENARIOS
+from tests.faults.__main__ import SCENARIOS, UNUSED
 from tests.faults.report import DOCUMENT, HEADINGS, Row, cells, into_document, read, record
 
 
@@ -18,6 +21,18 @@ def rows_of_the_document() -> list[list[str]]:
 def test_every_fault_of_the_harness_has_its_row() -> None:
     """The document has a row for every fault, run or not, and no other row."""
     assert sorted(SCENARIOS) == sorted(row[0] for row in rows_of_the_document() if row[0] != "---")
+
+
+@pytest.mark.program
+def test_the_harness_does_not_run_what_keeps_its_results_valid() -> None:
+    """A result must not stay valid after a change of a module that the harness or one of its processes imports."""
+    programs = "tests.faults.__main__, pipelines.__main__, api.__main__, services.ledger.__main__, services.cli"
+    command = f"import sys, {programs}; print(*(getattr(each, '__file__', '') for each in sys.modules.values()))"
+    run = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = [Path(file).relative_to(ROOT) for file in run.stdout.split() if file.startswith(f"{ROOT}/")]
+    assert len(imported) > 100
+    assert [] == [file for file in imported for unused in UNUSED if file.is_relative_to(unused)]
+    assert all((ROOT / unused).exists() for unused in UNUSED)
 
 
 def test_a_row_has_figures_times_and_evidence() -> None:
