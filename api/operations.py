@@ -186,7 +186,7 @@ class Operations:
         """
         with _broker_problems():
             letters = dead_letters.DeadLetters(self.settings, DeadLetterFilter(None, positions))
-            found, missing, left_out = replaying.topics_of(self.settings, letters, positions, since)
+            found, _, missing, left_out = replaying.select(self.settings, letters, positions, since)
         if missing:
             raise UnknownDeadLetter(positions=[str(each) for each in missing])
         return letters, found, left_out

@@ -18,7 +18,7 @@ from api.security.problems import NotYours
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text
 from services.messaging.avro import Record
-from services.messaging.dead_letters import Age, RecordPosition
+from services.messaging.dead_letters import Age, RecordPosition, positions_text
 from services.messaging.replaying import replayed_since
 
 router = APIRouter(prefix="/v1", tags=["operations"], route_class=JsonRoute)
@@ -90,7 +90,7 @@ def replay(request: Request, order: ReplayOrder, operations: OperationsDep) -> R
     """
     wanted = {RecordPosition(*map(int, each.split(":"))) for each in order.positions}
     request.scope["audit_details"] = {
-        "positions": " ".join(map(str, sorted(wanted))),
+        "positions": positions_text(wanted),
         "dryRun": str(order.dry_run).lower(),
         "older": str(order.older).lower(),
     }

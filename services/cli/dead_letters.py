@@ -13,7 +13,14 @@ from services.audit_trail import announce, audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.domain.formats import seconds_text
 from services.messaging import replaying
-from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLetters, RecordPosition, newest_of
+from services.messaging.dead_letters import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetters,
+    RecordPosition,
+    newest_of,
+    positions_text,
+)
 from services.yaml_files.scalars import in_iso
 
 app = typer.Typer(no_args_is_help=True, help="Records that could not be decoded or are not valid.")
@@ -89,7 +96,7 @@ def replay(
     with clear_errors():
         since = replaying.replayed_since(settings, older=older)
         letters = DeadLetters(settings, letter_filter, since)
-        found, missing, left_out = replaying.topics_of(settings, letters, letter_filter.positions, since)
+        found, positions, missing, left_out = replaying.select(settings, letters, letter_filter.positions, since)
         if missing:
             places = ", ".join(map(str, missing))
             stop(
@@ -98,9 +105,12 @@ def replay(
             )
         published = None
         if not dry_run:
-            with audited(
-                "loyalty dead-letters replay", settings, selected=f"{found.total()}", older=str(older).lower()
-            ):
+            details = {
+                "selected": f"{found.total()}",
+                "positions": positions_text(positions),
+                "older": str(older).lower(),
+            }
+            with audited("loyalty dead-letters replay", settings, **details):
                 published = replaying.replay(settings, letters, found, since)
     report(
         {

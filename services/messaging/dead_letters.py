@@ -1,6 +1,7 @@
 """Reads dead letters. ``replaying`` publishes their records again."""
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -20,6 +21,8 @@ from services.settings import Settings
 
 CLIENT_ID = "loyalty-dead-letters"
 
+_MOST_RANGES = 1_000
+
 
 class DeadLettersError(UserError):
     """The dead letters cannot be read. The message says why."""
@@ -37,6 +40,31 @@ class RecordPosition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.partition}:{self.offset}"
+
+
+def positions_text(positions: Iterable[RecordPosition]) -> str:
+    """The sorted positions, with ranges of offsets, for example ``0:17 0:20-42 1:3``.
+
+    The text must fit into one record of the audit trail. So instead of more than 1,000 ranges, it has one range for
+    each partition, from the first to the last position.
+    """
+    ordered = sorted(positions)
+    ranges = _ranges(ordered, 1)
+    if len(ranges) > _MOST_RANGES:
+        ranges = _ranges(ordered, math.inf)
+    return " ".join(f"{first}" if first == last else f"{first}-{last.offset}" for first, last in ranges)
+
+
+def _ranges(ordered: Iterable[RecordPosition], longest_step: float) -> list[tuple[RecordPosition, RecordPosition]]:
+    """The first and the last position of each range, in which no two neighbours differ by more than this step."""
+    ranges: list[tuple[RecordPosition, RecordPosition]] = []
+    for each in ordered:
+        first, last = ranges[-1] if ranges else (each, each)
+        if ranges and last.partition == each.partition and each.offset - last.offset <= longest_step:
+            ranges[-1] = first, each
+        else:
+            ranges.append((each, each))
+    return ranges
 
 
 class Age(NamedTuple):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 from datetime import timedelta
+from typing import NamedTuple
 
 from schemas import topics
 from services.clock import now
@@ -30,24 +31,42 @@ def replayed_since(settings: Settings, *, older: bool) -> int:
     return 0 if older else now() - settings.repeat_horizon // timedelta(milliseconds=1)
 
 
-def topics_of(
-    settings: Settings, letters: Iterable[DeadLetter], positions: Collection[RecordPosition], since: int
-) -> tuple[Counter[str], list[RecordPosition], int]:
-    """The number of dead letters for each topic, the sorted positions that have none, and the number of those left out.
+class Selection(NamedTuple):
+    """What a replay would publish.
+
+    Attributes:
+        topics: the number of dead letters for each original topic.
+        positions: the positions of these dead letters.
+        missing: the wanted positions that have no dead letter, sorted.
+        left_out: the number of dead letters that are too old.
+    """
+
+    topics: Counter[str]
+    positions: list[RecordPosition]
+    missing: list[RecordPosition]
+    left_out: int
+
+
+def select(
+    settings: Settings, letters: Iterable[DeadLetter], wanted: Collection[RecordPosition], since: int
+) -> Selection:
+    """What a replay of these dead letters would publish.
 
     Raises PublishError if the record of a dead letter cannot be published.
 
     Args:
+        wanted: the positions that must have a dead letter.
         since: leave out records that first became dead letters before this time (see ``replayed_since``).
     """
-    found, missing, left_out = Counter[str](), set(positions), 0
+    found, positions, missing, left_out = Counter[str](), list[RecordPosition](), set(wanted), 0
     for letter in letters:
         missing.discard(letter.position)
         if letter.first_time < since:
             left_out += 1
         else:
             found[_destination(settings, letter)] += 1
-    return found, sorted(missing), left_out
+            positions.append(letter.position)
+    return Selection(found, positions, sorted(missing), left_out)
 
 
 def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iterable[str], since: int) -> int:
@@ -57,7 +76,7 @@ def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iter
     the dead letters cannot be read. Before both errors, some records may have been published.
 
     Args:
-        destinations: the topics of the dead letters (see ``topics_of``).
+        destinations: the topics of the dead letters (see ``select``).
         since: leave out records that first became dead letters before this time (see ``replayed_since``).
     """
     published = 0
@@ -65,7 +84,7 @@ def replay(settings: Settings, letters: Iterable[DeadLetter], destinations: Iter
     producer = connected_producer(settings, CLIENT_ID, sorted(destinations), **{"compression.type": "zstd"})
     with Publisher(producer) as publisher:
         try:
-            # Leave out the old letters first, as topics_of does: a young letter may have the same origin as an old one.
+            # Leave out the old letters first, as select does: a young letter may have the same origin as an old one.
             for letter in deduplicated(letter for letter in letters if letter.first_time >= since):
                 # An earlier replay has added this header too.
                 others = (each for each in letter.headers if each[0] != headers.DEAD_LETTER_FIRST_TIME)

@@ -3,6 +3,8 @@
 import base64
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -72,3 +74,26 @@ def test_a_replay_leaves_out_old_dead_letters_unless_they_are_wanted(monkeypatch
     for options, selected, left_out in (((), 1, 3), (("--older",), 4, 0)):
         shown = json.loads(loyalty("replay", "--all", "--dry-run", "--json", *options).stdout)
         assert (selected, left_out) == (shown["selected"], shown["left_out"])
+
+
+def test_the_audit_trail_has_the_positions_of_a_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a replay of older dead letters, operators look there whether somebody has replayed them before."""
+    noted: list[dict[str, str]] = []
+
+    @contextmanager
+    def audited(action: str, _: object, **details: str) -> Iterator[dict[str, str]]:
+        noted.append({"action": action, **details})
+        yield details
+
+    monkeypatch.setattr(dead_letters, "audited", audited)
+    monkeypatch.setattr(dead_letters.replaying, "replay", lambda *_: 3)
+    young = replace(LETTERS[0], position=RecordPosition(1, 0), time=int(time.time() * 1_000))
+    monkeypatch.setattr(dead_letters, "DeadLetters", lambda *_: [*LETTERS, young])
+
+    assert (0, 0) == tuple(loyalty("replay", "--all", *options).exit_code for options in ((), ("--older",)))
+
+    replay = {"action": "loyalty dead-letters replay"}
+    assert [
+        replay | {"selected": "1", "positions": "1:0", "older": "false"},
+        replay | {"selected": "4", "positions": "0:0-2 1:0", "older": "true"},
+    ] == noted

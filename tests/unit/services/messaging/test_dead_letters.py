@@ -18,9 +18,10 @@ from services.messaging.dead_letters import (
     RecordPosition,
     deduplicated,
     newest_of,
+    positions_text,
 )
 from services.messaging.publishing import PublishError
-from services.messaging.replaying import replay, replayed_since, topics_of
+from services.messaging.replaying import replay, replayed_since, select
 from services.messaging.topic_reader import records_of
 from services.settings import Settings
 from tests.support.mock_kafka import refuse_next
@@ -60,9 +61,26 @@ def test_all_reasons_are_counted_and_only_the_newest_letters_are_kept() -> None:
 def test_a_selection_is_counted_by_topic_and_its_unknown_positions_are_listed() -> None:
     wanted = [RecordPosition(1, 0), LETTER.position, RecordPosition(0, 9)]
 
-    found = topics_of(Settings(), [LETTER, replace(LETTER, topic="loyalty")], wanted, since=0)
+    found = select(Settings(), [LETTER, replace(LETTER, topic="loyalty")], wanted, since=0)
 
-    assert ({"pos-invoices": 1, "loyalty": 1}, [RecordPosition(0, 9), RecordPosition(1, 0)], 0) == found
+    assert ({"pos-invoices": 1, "loyalty": 1}, [RecordPosition(0, 9), RecordPosition(1, 0)], 0) == (
+        found.topics,
+        found.missing,
+        found.left_out,
+    )
+
+
+def test_positions_fit_into_a_record_of_the_audit_trail() -> None:
+    """The text has the exact positions, unless they are too many ranges. Then each range has positions that are not
+    selected.
+    """
+    some = [RecordPosition(1, 3), *(RecordPosition(0, offset) for offset in (21, 17, 20, 22))]
+    assert "0:17 0:20-22 1:3" == positions_text(some)
+    assert "" == positions_text([])
+
+    thousand = [RecordPosition(2, offset) for offset in range(0, 2_000, 2)]
+    assert " ".join(map(str, thousand)) == positions_text(thousand)
+    assert "1:3 2:0-1998" == positions_text([*thousand, RecordPosition(1, 3)])
 
 
 def test_dead_letters_of_different_records_are_kept() -> None:
@@ -91,19 +109,19 @@ def test_a_record_whose_value_was_too_large_is_not_replayed(reason: str) -> None
     without_value = replace(LETTER, position=RecordPosition(0, 5), value=None, reason=reason)
 
     with pytest.raises(PublishError, match="dead letter 0:5 has no value, because the value of the record at 1:7"):
-        topics_of(Settings(), [LETTER, without_value], [], since=0)
+        select(Settings(), [LETTER, without_value], [], since=0)
     with pytest.raises(PublishError, match="0:4 has no header dead_letter_topic"):
-        topics_of(Settings(), [replace(LETTER, topic=None)], [], since=0)
+        select(Settings(), [replace(LETTER, topic=None)], [], since=0)
 
 
 @pytest.mark.parametrize("topic", ["api-keys", "staging-pos-invoices"])
 def test_a_record_is_only_replayed_to_a_topic_whose_records_become_dead_letters(topic: str) -> None:
     """Everybody who can write dead letters can write any topic into their header, also that of the API keys."""
     with pytest.raises(PublishError, match=f"0:4 names {topic}, which is no topic of this deployment"):
-        topics_of(Settings(), [LETTER, replace(LETTER, topic=topic)], [], since=0)
-    assert {"staging-pos-invoices": 1} == topics_of(
-        Settings(topic_prefix="staging-"), [replace(LETTER, topic="staging-pos-invoices")], [], since=0
-    )[0]
+        select(Settings(), [LETTER, replace(LETTER, topic=topic)], [], since=0)
+    staging = Settings(topic_prefix="staging-")
+    found = select(staging, [replace(LETTER, topic="staging-pos-invoices")], [], since=0)
+    assert {"staging-pos-invoices": 1} == found.topics
 
 
 def test_a_replay_keeps_all_headers(mocked_broker: tuple[Settings, Producer]) -> None:
@@ -135,7 +153,8 @@ def test_a_replay_leaves_out_what_the_pipeline_may_have_forgotten(mocked_broker:
     strange = replace(young, origin=RecordPosition(2, 7), headers=(("dead_letter_first_time", b"yesterday"),))
     letters = [young, old, again, strange]
 
-    assert ({"pos-invoices": 2}, [], 2) == topics_of(settings, letters, [young.position, old.position], since)
+    found = select(settings, letters, [young.position, old.position], since)
+    assert ({"pos-invoices": 2}, [young.position, strange.position], [], 2) == found
     assert 2 == replay(settings, letters, ["pos-invoices"], since)
     assert 4 == replay(settings, letters, ["pos-invoices"], replayed_since(settings, older=True))
     horizon = settings.repeat_horizon // timedelta(milliseconds=1)
@@ -149,7 +168,7 @@ def test_a_replay_publishes_a_young_letter_of_a_record_that_also_has_an_old_one(
     published = published_by(monkeypatch)
     young = replace(LETTER, time=1_000, position=RecordPosition(0, 5))
 
-    assert ({"pos-invoices": 1}, [], 1) == topics_of(Settings(), [LETTER, young], [], since=500)
+    assert ({"pos-invoices": 1}, [young.position], [], 1) == select(Settings(), [LETTER, young], [], since=500)
     assert 1 == replay(Settings(), [LETTER, young], ["pos-invoices"], since=500)
     assert [[("dead_letter_first_time", "1000")]] == published
 

@@ -12,7 +12,7 @@ from confluent_kafka import Message, Producer
 from services.messaging import headers
 from services.messaging.dead_letters import dead_letter_of
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError
-from services.messaging.replaying import topics_of
+from services.messaging.replaying import select
 from services.messaging.topic_reader import records_of
 from services.settings import Settings
 from services.webhooks.dead_letters import DeadLetterWriter
@@ -52,7 +52,7 @@ def test_a_dead_letter_has_no_parts_that_are_too_large(
     assert letter.reason.startswith("a reason")
     assert letter.reason.endswith(end)
     with pytest.raises(PublishError, match="no value") if kept[1] is None else nullcontext():
-        topics_of(Settings(), [letter], [], since=0)
+        select(Settings(), [letter], [], since=0)
 
 
 def test_a_cancelled_write_does_not_wait_for_the_broker(mocked_broker: tuple[Settings, Producer]) -> None:
