@@ -1,5 +1,6 @@
 """The errors of the client."""
 
+import copyreg
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +20,11 @@ _PASSING_TYPES = {"command-in-flight", "redemption-pending"}
 
 class LoyaltyError(Exception):
     """The base of all errors of the client."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would call the constructor with the message only. A pool of processes waits for ever for an error that
+        # it cannot unpickle.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class ProblemError(LoyaltyError):

@@ -4,7 +4,9 @@ Both clients are equal.
 """
 
 import asyncio
+import copy
 import json
+import pickle
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -264,6 +266,15 @@ def test_a_problem_after_an_attempt_without_a_decision_has_the_key(run: Run) -> 
         with pytest.raises(ProblemError, match="401 unauthenticated") as raised:
             run(api, ("redeem", CARD, 1))
         assert api.requests[0].headers["Idempotency-Key"] == raised.value.idempotency_key
+
+
+def test_errors_reach_another_process_with_all_attributes() -> None:
+    """A pool of processes pickles the errors of its workers."""
+    refused = ProblemError.of(problem(409, "insufficient-points", retry_after="3"))
+    refused.idempotency_key = "k1"
+    for error in (refused, UnavailableError("no answer", "k2"), UnavailableError("no answer", None)):
+        for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - its own bytes
+            assert (type(error), str(error), vars(error)) == (type(again), str(again), vars(again))
 
 
 def test_an_answer_that_cannot_be_read_is_not_final(run: Run) -> None:
