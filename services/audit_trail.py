@@ -4,7 +4,8 @@ The API writes in the background, because a request must not wait for the trail.
 record first, and does its work only if the broker has the record. Decision 0027 has the reasons.
 """
 
-import getpass
+import os
+import pwd
 import queue
 import socket
 import threading
@@ -218,10 +219,12 @@ def operator() -> str:
 
 
 def user_name() -> str:
+    """The name of the user who runs this process. It is not from LOGNAME or USER, which the user can set."""
+    user = os.getuid()
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without an entry for its user
-        return "unknown"
+        return pwd.getpwuid(user).pw_name
+    except KeyError:  # a container can run as a number that no user has
+        return f"{user}"
 
 
 def read_trail(settings: Settings) -> Iterator[Record]:

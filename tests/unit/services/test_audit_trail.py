@@ -1,5 +1,7 @@
 """The audit trail: it never delays a request, and an operator acts only with a record."""
 
+import os
+import pwd
 import threading
 import time
 from typing import Any
@@ -164,11 +166,11 @@ def test_a_command_ends_as_it_would_with_its_second_record(
     assert {(operator(), "a record was not delivered")} == {(each["actor"], each["reason"]) for each in lines + more}
 
 
-def test_an_unknown_user_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container the user may have no name."""
+def test_an_operator_cannot_choose_the_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the user may have a number only."""
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(variable, "somebody.else")
+    assert f"operator:{pwd.getpwuid(os.getuid()).pw_name}" == operator()
 
-    def fail() -> str:
-        raise KeyError
-
-    monkeypatch.setattr("getpass.getuser", fail)
-    assert "operator:unknown" == audit_trail.operator()
+    monkeypatch.setattr("os.getuid", lambda: 1_000_660_000)
+    assert "operator:1000660000" == operator()
