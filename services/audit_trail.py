@@ -22,7 +22,7 @@ from schemas.topics import AUDIT_TRAIL
 from services.clock import now
 from services.messaging.avro import Record, encoder
 from services.messaging.headers import cloud_event
-from services.messaging.publishing import PublishError, connected_producer, publish
+from services.messaging.publishing import Publisher, PublishError, connected_producer
 from services.messaging.resending import ResendingProducer
 from services.messaging.schema_ids import schema_ids
 from services.messaging.topic_reader import decoded
@@ -57,6 +57,10 @@ def audit_record(
         "Customer": customer,
         "Details": [{"Name": name, "Value": value} for name, value in (details or {}).items()],
     }
+
+
+def _headers_of(record: Record) -> dict[str, str]:
+    return cloud_event(record["EventID"], AUDIT_TRAIL.value)
 
 
 def details_of(record: Record) -> dict[str, str]:
@@ -138,7 +142,7 @@ class AuditTrail:
                 self._settings.name_of(AUDIT_TRAIL),
                 value,
                 record["Actor"].encode(),
-                list(cloud_event(record["EventID"], AUDIT_TRAIL.value).items()),
+                list(_headers_of(record).items()),
                 partial(self._on_delivery, record),
             )
         except UnicodeEncodeError as error:
@@ -208,7 +212,8 @@ def _outcome_recorder(action: str, settings: Settings, details: Mapping[str, str
 
     def note(outcome: str) -> None:
         record = audit_record(operator(), action, outcome, socket.gethostname(), details=details)
-        publish([(record["Actor"].encode(), encode(record))], producer, topic)
+        with Publisher(producer) as publisher:
+            publisher.publish(topic, record["Actor"].encode(), encode(record), _headers_of(record))
 
     return note
 

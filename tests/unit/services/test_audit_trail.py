@@ -15,8 +15,10 @@ from schemas.topics import AUDIT_TRAIL
 from services import audit_trail
 from services.audit_trail import AuditTrail, announce, audit_record, audited, details_of, operator, read_trail
 from services.messaging.avro import Record, decoder, encoder
-from services.messaging.publishing import PublishError
+from services.messaging.headers import cloud_event
+from services.messaging.publishing import Publisher, PublishError
 from services.messaging.resending import ResendingProducer
+from services.messaging.topic_reader import records_of
 from services.settings import Settings
 from tests.support.builders import IDS
 
@@ -31,11 +33,11 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     published: list[Record] = []
     decode = decoder(AUDIT_TRAIL, IDS)
 
-    def publish(records: list[tuple[bytes, bytes]], *_: object) -> None:
-        published.extend(decode(value) for _, value in records)
+    def publish(_: object, __: str, ___: bytes, value: bytes, *____: object) -> None:
+        published.append(decode(value))
 
-    monkeypatch.setattr(audit_trail, "connected_producer", lambda *_: None)
-    monkeypatch.setattr(audit_trail, "publish", publish)
+    monkeypatch.setattr(audit_trail, "connected_producer", lambda *_: Producer({}))
+    monkeypatch.setattr(Publisher, "publish", publish)
     return published
 
 
@@ -54,6 +56,23 @@ def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(mocked_broker
         trail.write(audit_record(actor, "b", "c", "d"))
     trail.close()
     assert (["first", "third"], 1) == (sorted(each["Actor"] for each in read_trail(settings)), len(lost))
+
+
+def test_records_of_instances_and_operators_have_the_headers_of_cloud_events(
+    mocked_broker: tuple[Settings, Producer],
+) -> None:
+    """A reader recognises duplicates by ``ce_id``."""
+    settings, producer = mocked_broker
+    producer.list_topics("audit-trail", timeout=10)  # creates it
+    trail = AuditTrail(settings, lambda: None)
+    trail.write(MINE)
+    trail.close()
+    announce("loyalty rebuild", settings)
+
+    found = list(records_of(settings, "audit-trail", "test"))
+    ids = [decoder(AUDIT_TRAIL, IDS)(each.value())["EventID"] for each in found]
+    expected = [[(name, text.encode()) for name, text in cloud_event(each, "AuditRecord").items()] for each in ids]
+    assert (2, expected) == (len(set(ids)), [each.headers() for each in found])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -128,7 +147,7 @@ def test_an_operator_is_recorded_before_and_after(noted: list[Record]) -> None:
     assert all(each["Actor"].startswith("operator:") for each in noted)
 
 
-@pytest.mark.parametrize("refuses", ["connected_producer", "publish"])
+@pytest.mark.parametrize("refuses", ["connected_producer", "Publisher.publish"])
 def test_an_operator_does_not_act_without_a_record(
     noted: list[Record], monkeypatch: pytest.MonkeyPatch, refuses: str
 ) -> None:
@@ -137,7 +156,7 @@ def test_an_operator_does_not_act_without_a_record(
     def fail(*_: object) -> None:
         raise PublishError("no broker")
 
-    monkeypatch.setattr(audit_trail, refuses, fail)
+    monkeypatch.setattr(f"services.audit_trail.{refuses}", fail)
     acted = []
     with pytest.raises(PublishError), audited("loyalty keys create", Settings()):
         acted.append(1)
@@ -148,14 +167,14 @@ def test_a_command_ends_as_it_would_with_its_second_record(
     noted: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error of the trail would make the user repeat a command that has succeeded. The log says how it ended."""
-    publish = audit_trail.publish
+    publish = Publisher.publish
 
-    def accept_the_first(records: list[tuple[bytes, bytes]], *others: Any) -> None:
+    def accept_the_first(*arguments: Any) -> None:
         if noted:
             raise PublishError("a record was not delivered; send all of them again")
-        publish(records, *others)
+        publish(*arguments)
 
-    monkeypatch.setattr(audit_trail, "publish", accept_the_first)
+    monkeypatch.setattr(Publisher, "publish", accept_the_first)
     with capture_logs() as lines, audited("loyalty programme publish", Settings()) as details:
         details["version"] = "2"
     noted.clear()
