@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -232,6 +233,11 @@ def user_name() -> str:
         return f"{user}"
 
 
-def read_trail(settings: Settings) -> Iterator[Record]:
-    """The records that the topic has now, partition by partition. Raises the errors of ``decoded``."""
-    return decoded(settings, AUDIT_TRAIL, CLIENT_ID)
+def read_trail(settings: Settings, skipped: Counter[str] | None = None) -> Iterator[Record]:
+    """The records that the topic has now, each of them once. See ``decoded`` for ``skipped`` and the errors."""
+    seen = set()
+    for record in decoded(settings, AUDIT_TRAIL, CLIENT_ID, skipped):
+        # An instance can send a record twice after an error.
+        if record["EventID"] not in seen:
+            seen.add(record["EventID"])
+            yield record

@@ -7,9 +7,18 @@ from typing import Annotated
 
 import typer
 
-from services.cli.output import MISUSED, announce_or_warn, clear_errors, read_settings, report, stop, table
+from services.cli.output import (
+    MISUSED,
+    announce_or_warn,
+    clear_errors,
+    read_settings,
+    report,
+    stop,
+    table,
+    warn_of_skipped,
+)
 from services.cli.processes import AsJsonLines, announce_command, exit_status, program, replace_process
-from services.cli.sql import clear_source_errors, warn_of_skipped
+from services.cli.sql import clear_source_errors
 from services.messaging.publishing import NoBrokerError
 from services.settings import Settings
 from services.start_up import local_folder, require_writable
@@ -119,7 +128,7 @@ def _write(chosen: Sequence[str], settings: Settings, *, as_json: bool) -> None:
     for name in chosen:
         with suppress(typer.Exit), clear_source_errors(), closing(Database(settings, refuse_topics)) as database:
             done.append(write(name, database, settings))
-            warn_of_skipped(database)
+            warn_of_skipped(database.skipped)
     rows = ((each.table, each.rows, "written" if each.changed else "unchanged", each.folder) for each in done)
     found = table("table", "rows", "files", "folder", rows=rows)
     report({"tables": [each._asdict() for each in done]}, *([found] if done else []), as_json=as_json)

@@ -153,6 +153,14 @@ def figures(values: Mapping[str, object]) -> Table:
     return table("", "", rows=rows)
 
 
+def warn_of_skipped(skipped: Mapping[str, Mapping[str, int]]) -> None:
+    """Print for each topic how many records could not be decoded. ``skipped`` has their number by topic and reason."""
+    for name, reasons in skipped.items():
+        (reason, _), *_ = sorted(reasons.items(), key=lambda each: -each[1])
+        line = f"skipped {sum(reasons.values())} records of {name} that cannot be decoded, for example: {reason}"
+        console(stderr=True).print(line, highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def progress(title: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """A progress bar on a terminal. Yields a function that takes the number of completed items."""

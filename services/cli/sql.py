@@ -21,13 +21,13 @@ from services.cli.output import (
     AsJson,
     announce_or_warn,
     clear_errors,
-    console,
     print_json,
     read_settings,
     report,
     stdout,
     stop,
     table,
+    warn_of_skipped,
 )
 from services.cli.processes import install_command
 
@@ -96,7 +96,7 @@ def sql(  # noqa: PLR0913  # one argument for each option
                 _write(database.run(asked), parquet)
             else:
                 _print(database.run(asked), database.skipped, as_json=as_json, as_csv=as_csv)
-            warn_of_skipped(database)
+            warn_of_skipped(database.skipped)
 
 
 def _record(settings: "Settings", table: str) -> None:
@@ -132,7 +132,7 @@ def _answer(database: "Database", text: str) -> None:
     """Answer one statement of the shell. An error or Ctrl-C does not end the shell."""
     with suppress(typer.Exit), _clear_interrupt(), clear_source_errors():
         _print(database.run(_statement(text, database)), {})
-        warn_of_skipped(database)
+        warn_of_skipped(database.skipped)
 
 
 def _report_tables(database: "Database", *, as_json: bool) -> None:
@@ -212,14 +212,6 @@ def _follow(database: "Database", statement: str) -> None:
                 typer.echo("following the topic; Ctrl-C ends it", err=True)
             for row in _rows(result):
                 print_json(_plain(dict(zip(result.column_names, row, strict=True))))
-
-
-def warn_of_skipped(database: "Database") -> None:
-    """Print for each topic how many records could not be decoded."""
-    for name, reasons in database.skipped.items():
-        (reason, _), *_ = sorted(reasons.items(), key=lambda each: -each[1])
-        line = f"skipped {sum(reasons.values())} records of {name} that cannot be decoded, for example: {reason}"
-        console(stderr=True).print(line, highlight=False, soft_wrap=True)
 
 
 @contextmanager

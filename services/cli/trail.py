@@ -1,12 +1,14 @@
 """`loyalty trail`: show the audit trail."""
 
 import heapq
+from collections import Counter
 from typing import Annotated
 
 import typer
 
+from schemas.topics import AUDIT_TRAIL
 from services.audit_trail import details_of, read_trail
-from services.cli.output import AsJson, clear_errors, read_settings, report, table
+from services.cli.output import AsJson, clear_errors, read_settings, report, table, warn_of_skipped
 from services.domain.formats import seconds_text
 from services.messaging.avro import Record
 
@@ -24,8 +26,10 @@ def trail(
     def is_wanted(record: Record) -> bool:
         return actor in (None, record["Actor"]) and customer in (None, record["Customer"])
 
+    skipped = Counter[str]()
     with clear_errors():
-        found = heapq.nlargest(limit, filter(is_wanted, read_trail(settings)), key=lambda each: each["ActionTime"])
+        wanted = filter(is_wanted, read_trail(settings, skipped))
+        found = heapq.nlargest(limit, wanted, key=lambda each: each["ActionTime"])
     records = found[::-1]
     rows = (
         (
@@ -39,4 +43,5 @@ def trail(
         for each in records
     )
     columns = ("time", "actor", "action", "outcome", "customer", "details")
-    report({"records": records}, table(*columns, rows=rows), as_json=as_json)
+    report({"records": records, "skipped": skipped}, table(*columns, rows=rows), as_json=as_json)
+    warn_of_skipped({AUDIT_TRAIL.name: skipped} if skipped else {})

@@ -1,5 +1,6 @@
 """Reads the records that a topic has now, then ends."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 
@@ -58,10 +59,13 @@ class UndecodableRecordError(UserError):
     """A topic has a record that is not of its schemas. The message names the record."""
 
 
-def decoded(settings: Settings, topic: Topic, client_id: str) -> Iterator[Record]:
+def decoded(settings: Settings, topic: Topic, client_id: str, skipped: Counter[str] | None = None) -> Iterator[Record]:
     """The decoded values that the topic has now, without tombstones.
 
     Raises PublishError, SchemaRegistryUnavailableError and UndecodableRecordError.
+
+    Args:
+        skipped: counts the records that cannot be decoded, by reason. Without it, such a record is an error.
     """
     name, decode = settings.name_of(topic), decoder(topic, schema_ids(settings))
     for message in records_of(settings, name, client_id):
@@ -70,6 +74,9 @@ def decoded(settings: Settings, topic: Topic, client_id: str) -> Iterator[Record
         try:
             record = decode(value)
         except UndecodableError as error:
+            if skipped is not None:
+                skipped[str(error)] += 1
+                continue
             raise UndecodableRecordError(
                 f"topic {name}, partition {message.partition()}, offset {message.offset()}: {error}. Use the newest "
                 "release, or find out who else writes to the topic"
