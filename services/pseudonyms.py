@@ -55,6 +55,20 @@ def pseudonyms(key_file: Path) -> Pseudonyms:
     return Pseudonyms(key)
 
 
+def existing_pseudonyms(key_file: Path, risk: str) -> Pseudonyms:
+    """Reads the key from a file, and never creates one. Raises SettingsError.
+
+    Args:
+        risk: what would happen with another key, for the error.
+    """
+    if not key_file.exists():
+        raise SettingsError(
+            f"{key_file} does not exist: set LOYALTY_PSEUDONYM_KEY_FILE to the key file of the pipeline. With another "
+            f"key, {risk}"
+        )
+    return pseudonyms(key_file)
+
+
 def _read_or_create(key_file: Path) -> bytes:
     try:
         return key_file.read_bytes()

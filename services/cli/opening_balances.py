@@ -22,7 +22,7 @@ from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import schema_ids
 from services.opening_balances.file import OpeningBalances, read_files
 from services.programmes.topic import load_programmes
-from services.pseudonyms import Pseudonyms, pseudonyms
+from services.pseudonyms import Pseudonyms, existing_pseudonyms
 from services.settings import Settings
 
 SHOWN_ERRORS = 20
@@ -59,7 +59,8 @@ def import_balances(
         found = read_files(files, zone, now)
         if found.errors:
             _stop_with_errors(found)
-        names = _pseudonyms(settings.pseudonym_key_file)
+        risk = "a card would take the same import twice"
+        names = existing_pseudonyms(settings.pseudonym_key_file, risk)
         started = time.monotonic()
         sent = 0
         if not dry_run:
@@ -93,17 +94,6 @@ def _stop_with_errors(found: OpeningBalances) -> NoReturn:
     rest = f"; {more:,} more are not shown" if more > 0 else ""
     wrong = f"{len(found.errors):,} of {found.rows:,} rows are wrong"
     stop(f"{wrong}, and nothing was sent{rest}: correct them and try again", MISUSED)
-
-
-def _pseudonyms(key_file: Path) -> Pseudonyms:
-    """The pseudonyms of the pipeline. Stops if there is no key: with a new key, cards would take an import again."""
-    if not key_file.exists():
-        stop(
-            f"{key_file} does not exist: set LOYALTY_PSEUDONYM_KEY_FILE to the key file of the pipeline. With another "
-            "key, a card would take the same import twice",
-            MISUSED,
-        )
-    return pseudonyms(key_file)
 
 
 def _send(commands: Iterable[tuple[str, Import]], count: int, settings: Settings, *, quiet: bool) -> int:

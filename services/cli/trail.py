@@ -8,20 +8,30 @@ import typer
 
 from schemas.topics import AUDIT_TRAIL
 from services.audit_trail import details_of, read_trail
-from services.cli.output import AsJson, clear_errors, read_settings, report, table, warn_of_skipped
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table, warn_of_skipped
 from services.domain.formats import seconds_text
 from services.messaging.avro import Record
+from services.pseudonyms import existing_pseudonyms
 
 
 def trail(
     *,
     actor: Annotated[str | None, typer.Option(help="Show only this actor, for example key:0123456789ab.")] = None,
     customer: Annotated[str | None, typer.Option(help="Show only the customer with this pseudonym.")] = None,
+    card: Annotated[
+        str | None, typer.Option(help="Show only the customer with this card. This needs the key of the pseudonyms.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this number of the newest records.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Show who did what and when: commands, erasures, exports, and what operators did with `loyalty`."""
     settings = read_settings()
+    if card is not None:
+        if customer is not None:
+            stop("use --card or --customer, not both", MISUSED)
+        with clear_errors():
+            risk = "the command would find no record of the card"
+            customer = existing_pseudonyms(settings.pseudonym_key_file, risk).of(card)
 
     def is_wanted(record: Record) -> bool:
         return actor in (None, record["Actor"]) and customer in (None, record["Customer"])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -11,6 +12,7 @@ from schemas.topics import AUDIT_TRAIL
 from services.audit_trail import audit_record
 from services.cli import app
 from services.messaging.avro import encoder
+from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.settings import Settings
 from tests.support.builders import IDS
 
@@ -22,11 +24,11 @@ def trail(mocked_broker: tuple[Settings, Producer]) -> Trail:
     """Run the command after these values are appended to the topic."""
     settings, producer = mocked_broker
 
-    def run(*arguments: str, values: list[bytes]) -> Result:
+    def run(*arguments: str, values: list[bytes], **more: str) -> Result:
         for value in values:
             producer.produce(AUDIT_TRAIL.name, value, b"key:1")
         producer.flush(10)
-        environment = {"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers}
+        environment = {"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers, **more}
         return CliRunner().invoke(app, ["trail", *arguments], env=environment)
 
     return run
@@ -45,3 +47,19 @@ def test_each_record_is_shown_once_and_unreadable_records_are_counted(trail: Tra
     assert {reason: 2} == shown["skipped"]
     assert "skipped 2 records of audit-trail that cannot be decoded" in result.stderr
     assert reason in result.stderr
+
+
+def test_the_records_of_a_card_are_found_by_its_pseudonym(trail: Trail, tmp_path: Path) -> None:
+    """The command never makes a key, because a new key finds nothing."""
+    file = tmp_path / "pseudonym.key"
+    arguments = "--card", "4711", "--json"
+    refused = trail(*arguments, values=[], LOYALTY_PSEUDONYM_KEY_FILE=str(file))
+    assert (2, "", False) == (refused.exit_code, refused.stdout, file.exists())
+    assert "pseudonym.key does not exist" in refused.stderr
+    assert 2 == trail(*arguments, "--customer", "p1-x", values=[]).exit_code
+
+    file.write_bytes(bytes(KEY_BYTES))
+    customers = [Pseudonyms(bytes(KEY_BYTES)).of("4711"), "p1-other"]
+    values = [encoder(AUDIT_TRAIL, IDS)(audit_record("key:1", "a", "200", "h", customer=each)) for each in customers]
+    shown = json.loads(trail(*arguments, values=values, LOYALTY_PSEUDONYM_KEY_FILE=str(file)).stdout)
+    assert customers[:1] == [each["Customer"] for each in shown["records"]]
