@@ -147,7 +147,9 @@ class Flows:
         body: Mapping[str, Any] | None = None,
     ) -> Flow[C]:
         """Execute a command once, however often its request is sent. Returns its decision."""
-        key = key or str(uuid.uuid4())
+        key = str(uuid.uuid4()) if key is None else key
+        if not key:
+            raise ValueError("the idempotency key is empty: give the key of the command, or None for a new one")
         if not (key.isascii() and key.isprintable()):
             raise ValueError(f"the idempotency key {key!r} has characters that an HTTP header cannot have: use ASCII")
         if key != key.strip():

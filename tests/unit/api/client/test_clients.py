@@ -189,8 +189,11 @@ def test_points_are_sent_without_an_exponent(run: Run) -> None:
     assert "10" == json.loads(api.requests[0].content)["points"]
 
 
-@pytest.mark.parametrize(("reason", "key"), [("ASCII", "é"), ("a blank at an end", "order 17 "), ("ASCII", "17\n")])
+@pytest.mark.parametrize(
+    ("reason", "key"), [("ASCII", "é"), ("a blank at an end", "order 17 "), ("ASCII", "17\n"), ("is empty", "")]
+)
 def test_a_key_that_no_header_can_have_is_refused_before_a_request(run: Run, reason: str, key: str) -> None:
+    """An empty key can be an unset variable. With a new key at each call, a repeated command would count twice."""
     api = Api()
     with pytest.raises(ValueError, match=reason):
         run(api, ("redeem", CARD, 1, "", key))
