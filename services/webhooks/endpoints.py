@@ -5,15 +5,15 @@ import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Self, cast
 
 import httpx
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from services.domain.entries import Kind
 from services.errors import SettingsError
 from services.yaml_files.model import FileModel, Notes, validated
-from services.yaml_files.scalars import duration, member, scalar, text, whole
+from services.yaml_files.scalars import duration, in_iso, member, scalar, text, whole
 from services.yaml_files.tree import InvalidFileError
 
 USUAL_KINDS = (Kind.EARNED, Kind.REDEEMED, Kind.EXPIRES_SOON, Kind.TIER)
@@ -155,12 +155,12 @@ class _Endpoint(FileModel):
             raise ValueError("is an empty list; remove the key to get the usual kinds")
         return kinds
 
-    @field_validator("longest_wait")
-    @classmethod
-    def _in_order(cls, longest: timedelta, info: ValidationInfo) -> timedelta:
-        if longest < info.data.get("first_wait", timedelta(0)):
-            raise ValueError("is shorter than first-wait")
-        return longest
+    # A validator of a field would not see the default of the other one.
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.longest_wait < self.first_wait:
+            raise ValueError(f"longest-wait ({in_iso(self.longest_wait)}) is shorter than first-wait")
+        return self
 
 
 class _EndpointsFile(FileModel):

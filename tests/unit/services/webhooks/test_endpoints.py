@@ -95,7 +95,9 @@ def test_an_endpoint_shows_neither_url_nor_secret(tmp_path: Path) -> None:
         (f"endpoints: [{{{LEAST}, attempts: 1.5}}]", "attempts: 1.5 has more than 0 decimal places"),
         (f"endpoints: [{{{LEAST}, timeout: 10}}]", "timeout: '10' is not an ISO 8601 duration"),
         (f"endpoints: [{{{LEAST}, first-wait: PT0.05S}}]", "PT0.05S is not between PT0.1S and PT1H"),
-        (f"endpoints: [{{{LEAST}, first-wait: PT2S, longest-wait: PT1S}}]", "longest-wait: is shorter than first-wait"),
+        (f"endpoints: [{{{LEAST}, first-wait: PT2S, longest-wait: PT1S}}]", "longest-wait (PT1S) is shorter than"),
+        (f"endpoints: [{{{LEAST}, first-wait: PT6M}}]", "longest-wait (PT5M) is shorter than first-wait"),
+        (f"endpoints: [{{{LEAST}, longest-wait: PT0.5S}}]", "longest-wait (PT0.5S) is shorter than first-wait"),
     ],
 )
 def test_an_invalid_file_is_refused_with_the_reason(tmp_path: Path, endpoints: str, says: str) -> None:
