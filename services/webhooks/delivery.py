@@ -3,6 +3,8 @@
 import asyncio
 import email.utils
 import os
+import socket
+import ssl
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -22,6 +24,12 @@ log = structlog.get_logger(__name__)
 # The client must read a response completely before it can use the connection again. After more bytes, it closes the
 # connection.
 _MAX_RESPONSE_BYTES = 64 * 1024
+# The texts of these errors can contain the host, so a dead letter gets only these words.
+_CAUSES: dict[type[BaseException], str] = {
+    ssl.SSLCertVerificationError: "the certificate is not valid",
+    socket.gaierror: "the host name is not known",
+    ConnectionRefusedError: "the connection was refused",
+}
 _RETRIED_STATUSES = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 
@@ -103,9 +111,20 @@ class Delivery:
             # Only the status counts, so an error in the body after it does not matter.
             if response is None:
                 self._metrics.attempts.labels(endpoint.name, "none").inc()
-                raise UndeliveredError(f"no answer: {type(error).__name__}") from error
+                raise UndeliveredError(f"no answer: {type(error).__name__}{_cause(error)}") from error
         self._metrics.attempts.labels(endpoint.name, str(response.status_code)).inc()
         _check_status(response)
+
+
+def _cause(error: BaseException | None) -> str:
+    """Why there is no connection, in brackets. Empty for other reasons."""
+    while error is not None:
+        for kind, words in _CAUSES.items():
+            if isinstance(error, kind):
+                return f" ({words})"
+        # If a host has several addresses, each of them has an error.
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__ or error.__context__
+    return ""
 
 
 async def _drain(response: httpx.Response) -> None:

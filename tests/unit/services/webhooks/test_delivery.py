@@ -1,10 +1,13 @@
 """Deliveries to a server in the same event loop, which sends the bytes of a test."""
 
 import asyncio
+import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import cast
 
 import httpx
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from infra.local.ports import free_port
+from infra.security.certificates import Authority
 from services.webhooks.delivery import Delivery, UndeliveredError, _retry_after, http_client
 from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message
@@ -91,13 +95,40 @@ def test_an_attempt_without_an_answer_ends_after_the_timeout() -> None:
         delivered([b"hello\r\n\r\n"])
 
 
-async def test_a_refused_connection_is_no_answer() -> None:
-    """The reason names the error but not the URL."""
-    url = f"http://127.0.0.1:{free_port()}/t0ken"
+async def reason_of_no_answer(url: str) -> str:
     endpoint = Endpoint("a", url, (b"x" * 24,), attempts=2, first_wait=timedelta(seconds=0.01))
     async with http_client() as client:
-        with pytest.raises(UndeliveredError, match=r"^no answer: ConnectError$"):
+        with pytest.raises(UndeliveredError) as raised:
             await Delivery(endpoint, client, Metrics(CollectorRegistry())).deliver(MESSAGE)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("addresses", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]])
+async def test_a_refused_connection_is_no_answer(monkeypatch: pytest.MonkeyPatch, addresses: list[str]) -> None:
+    """The reason names the error but not the URL, also if the host has several addresses."""
+    port = free_port()
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    reason = await reason_of_no_answer(f"http://crm.example:{port}/t0ken")
+    assert "no answer: ConnectError (the connection was refused)" == reason
+
+
+async def test_an_unknown_host_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert "no answer: ConnectError (the host name is not known)" == await reason_of_no_answer("https://crm.invalid/")
+
+
+async def test_a_certificate_of_an_unknown_authority_is_no_answer(tmp_path: Path) -> None:
+    file = tmp_path / "certificate.pem"
+    file.write_bytes(Authority.new().broker_pem(["127.0.0.1"]))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server:
+        reason = await reason_of_no_answer(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/t0ken")
+    assert "no answer: ConnectError (the certificate is not valid)" == reason
 
 
 @pytest.mark.parametrize("status", [b"301 Moved", b"400 Bad", b"401 No", b"404 Not Found", b"410 Gone", b"422 No"])
