@@ -18,6 +18,9 @@ from services.domain.formats import time_text
 from services.messaging.avro import Record
 
 _TIMES = ("UpdatedTime", "OpenedTime", "ExpiresTime")
+_NOT_SENT = "Actor"
+"""It can name an employee, and no receiver needs it."""
+
 _ID_DIGITS = 32
 
 
@@ -42,7 +45,7 @@ class Message:
         body = {
             "type": f"loyalty.{notification['Kind']}",
             "timestamp": time_text(notification["UpdatedTime"]),
-            "data": {name: _json(name, value) for name, value in notification.items()},
+            "data": {name: _json(name, value) for name, value in notification.items() if name != _NOT_SENT},
         }
         digest = hashlib.sha256(entry.encode()).hexdigest()[:_ID_DIGITS]
         return cls(f"msg_{digest}", notification["Kind"], orjson.dumps(body))
