@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException
 from starlette.concurrency import run_in_threadpool
 
 from api.http.problems import NotFound, Problem, Unavailable, Unprocessable
+from schemas.topics import LOYALTY
 from services.audit import runs
 from services.messaging import dead_letters, replaying
 from services.messaging.avro import Record
@@ -80,6 +81,17 @@ class UnknownDeadLetter(
     NotFound, code="unknown-dead-letter", title="No such dead letter", example={"positions": ["0:42"]}
 ):
     """There is no dead letter at {positions}. Nothing was published. Read the list again."""
+
+
+class ReplayNeedsPipeline(
+    Unprocessable,
+    code="replay-needs-pipeline",
+    title="Only the user pipeline may publish these dead letters",
+    example={"topic": "loyalty"},
+):
+    """On this secured Kafka, the API may not write to the topic {topic}. Nothing was published. Select the dead letters
+    of other topics, and run `loyalty dead-letters replay` as the user pipeline for these ones.
+    """
 
 
 class InvalidProgramme(
@@ -183,12 +195,16 @@ class Operations:
 
         Raises:
             UnknownDeadLetter: one of the positions has no dead letter.
+            ReplayNeedsPipeline: one of them is of a webhook, and Kafka is secured.
         """
         with _broker_problems():
             letters = dead_letters.DeadLetters(self.settings, DeadLetterFilter(None, positions))
             found, _, missing, left_out = replaying.select(self.settings, letters, positions, since)
         if missing:
             raise UnknownDeadLetter(positions=[str(each) for each in missing])
+        # Otherwise Kafka would refuse only these records, after others are published.
+        if self.settings.kafka_sasl_username and (topic := self.settings.name_of(LOYALTY)) in found:
+            raise ReplayNeedsPipeline(topic=topic)
         return letters, found, left_out
 
     async def newest_dead_letters(self, reason: str | None, most: int, before: Age | None = None) -> NewestDeadLetters:

@@ -10,7 +10,7 @@ from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.parameters import LONGEST_PAGE, IsInteger, Limit
 from api.http.responses import NO_STORE, json_response
-from api.operations import BrokerUnavailable, Excerpt, UnknownDeadLetter
+from api.operations import BrokerUnavailable, Excerpt, ReplayNeedsPipeline, UnknownDeadLetter
 from api.schemas.fields import must_match
 from api.schemas.operations import AuditRunList, DeadLetterList, Replay, ReplayOrder
 from api.security.permissions import caller_of, needs
@@ -78,7 +78,7 @@ async def dead_letters(
     summary="Publish dead letters again",
     response_model=Replay,
     responses=problems.responses(
-        *problems.BODY_PROBLEMS, problems.InvalidParameters, UnknownDeadLetter, BrokerUnavailable
+        *problems.BODY_PROBLEMS, problems.InvalidParameters, UnknownDeadLetter, ReplayNeedsPipeline, BrokerUnavailable
     ),
 )
 def replay(request: Request, order: ReplayOrder, operations: OperationsDep) -> Response:

@@ -23,8 +23,11 @@ from api.http import problems
 from api.operations import Operations
 from infra.local.ports import HOST, free_port
 from pipelines.reconciliation.report import CustomerDifference, Report
+from schemas import topics
+from schemas.access import SERVICES
 from services.api_keys.keys import Scope
 from services.audit_trail import details_of
+from services.messaging import replaying
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError, RecordPosition
 from services.programmes.file import parse_programme
 from services.programmes.topic import UncertainPublicationError, Version
@@ -279,6 +282,25 @@ def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka)
     assert "unreadable-body" == problem_type(twice, 400)
     for positions in ([], ["1"], ["0:-1"]):
         assert 422 == client.post("/v1/dead-letters/replay", json={"positions": positions}).status_code
+
+
+def test_a_dead_letter_that_the_api_may_not_publish_is_refused(client: TestClient, kafka: Kafka) -> None:
+    """On a secured Kafka, a repetition would never help. Nothing is published, also not the other dead letters."""
+    (api,) = (each for each in SERVICES if each.user == "api")
+    assert [topics.LOYALTY] == [each for each in replaying._SOURCES if each not in api.writes]
+
+    kafka.letters = [LETTERS[0], replace(LETTERS[1], topic="loyalty")]
+    found: Operations = client.app.state.dependencies.operations  # type: ignore[attr-defined]
+    found.settings = Settings().model_copy(update={"kafka_sasl_username": "api"})
+    order = {"positions": ["0:0", "0:1"], "older": True}
+    for dry_run in (True, False):
+        answer = client.post("/v1/dead-letters/replay", json=order | {"dryRun": dry_run})
+        assert ("replay-needs-pipeline", "loyalty") == (problem_type(answer, 422), answer.json()["topic"])
+        assert "Retry-After" not in answer.headers
+    assert [] == kafka.replayed
+    assert 200 == client.post("/v1/dead-letters/replay", json=order | {"positions": ["0:0"]}).status_code
+    found.settings = Settings()
+    assert 200 == client.post("/v1/dead-letters/replay", json=order).status_code
 
 
 def test_a_replay_leaves_out_old_dead_letters(client: TestClient, kafka: Kafka) -> None:
