@@ -39,8 +39,9 @@ def create_topics(settings: Settings) -> list[str]:
     replicas, or a smaller ``min.insync.replicas``, than new ones.
 
     Raises UserError if an existing topic has another number of partitions, because readers would look for keys
-    in wrong partitions, or if its configuration loses records (``require_configs``). Raises KafkaException if the
-    broker cannot create a topic, or if a partition gets no leader.
+    in wrong partitions, if its configuration loses records (``require_configs``), or if a new topic would have fewer
+    replicas than the existing ones. Raises KafkaException if the broker cannot create a topic, or if a partition gets
+    no leader.
     """
     client = admin(settings)
     _check_partitions(client, settings)  # first, so that no new topic gets a wrong number
@@ -92,15 +93,21 @@ def _durability(settings: Settings) -> dict[str, str]:
 
 def _check_partitions(client: AdminClient, settings: Settings) -> None:
     found = client.list_topics(timeout=30).topics
-    few = []
+    replicas = {}
     for topic in topics.ALL:
-        existing = found.get(settings.name_of(topic))
+        existing = found.get(name := settings.name_of(topic))
         # A broker reports zero partitions for a moment after it has created the topic.
         if existing and existing.partitions:
             require_partitions(topic, len(existing.partitions), settings)
-            if any(len(each.replicas) < settings.replication_factor for each in existing.partitions.values()):
-                few.append(settings.name_of(topic))
-    if few:
+            replicas[name] = min(len(each.replicas) for each in existing.partitions.values())
+    missing = [name for topic in topics.ALL if (name := settings.name_of(topic)) not in found]
+    if missing and (most := max(replicas.values(), default=0)) > settings.replication_factor:
+        raise SettingsError(
+            f"existing topics have {most} replicas, and LOYALTY_REPLICATION_FACTOR={settings.replication_factor} would "
+            f"create {', '.join(missing)} with fewer, so a failed broker could lose acknowledged records: set "
+            f"LOYALTY_REPLICATION_FACTOR={most}"
+        )
+    if few := [name for name, number in replicas.items() if number < settings.replication_factor]:
         log.warning(
             "these topics have fewer replicas than LOYALTY_REPLICATION_FACTOR, so a failed broker can lose "
             "acknowledged records: add replicas with kafka-reassign-partitions.sh, or set LOYALTY_REPLICATION_FACTOR "

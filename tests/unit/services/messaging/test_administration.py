@@ -137,6 +137,45 @@ def test_a_policy_that_keeps_more_records_is_accepted(policy: str) -> None:
     require_configs({topics.STORE_SALES: topics.STORE_SALES.config | {"cleanup.policy": policy}}, Settings())
 
 
+class ClusterWithStores:
+    """An admin client of a cluster that has the topic stores. It refuses to create another topic."""
+
+    def __init__(self, replicas: int, config: dict[str, str]) -> None:
+        self._replicas = replicas
+        self._config = config
+
+    def list_topics(self, **_: Any) -> SimpleNamespace:
+        partitions = {0: SimpleNamespace(replicas=[*range(self._replicas)])}
+        return SimpleNamespace(topics={"t-stores": SimpleNamespace(partitions=partitions)})
+
+    def create_topics(self, requests: list[Any]) -> dict[str, "Future[None]"]:
+        exists = KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS))
+        refused = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        futures: dict[str, Future[None]] = {request.topic: Future() for request in requests}
+        for name, future in futures.items():
+            future.set_exception(exists if name == "t-stores" else refused)
+        return futures
+
+    def describe_configs(self, resources: list[Any], **_: Any) -> dict[Any, "Future[Any]"]:
+        futures: dict[Any, Future[Any]] = {each: Future() for each in resources}
+        for future in futures.values():
+            future.set_result({name: SimpleNamespace(value=value) for name, value in self._config.items()})
+        return futures
+
+
+def test_no_topic_gets_fewer_replicas_than_the_existing_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator can forget the setting in a later call. Without a missing topic, the setting changes nothing."""
+    monkeypatch.setattr(administration, "admin", lambda _: ClusterWithStores(3, topics.STORES.config))
+    monkeypatch.setattr(topics, "ALL", (topics.STORES,))
+    assert ["t-stores"] == administration.create_topics(Settings(topic_prefix="t-"))
+
+    monkeypatch.setattr(topics, "ALL", (topics.STORES, topics.API_KEYS))
+    with pytest.raises(UserError, match=r"create t-api-keys with fewer, .*: set LOYALTY_REPLICATION_FACTOR=3$"):
+        administration.create_topics(Settings(topic_prefix="t-"))
+    with pytest.raises(KafkaException):
+        administration.create_topics(Settings(topic_prefix="t-", replication_factor=3))
+
+
 @pytest.mark.parametrize(
     ("replicas", "in_sync", "warnings"), [(3, "2", 0), (2, "2", 1), (3, "1", 1), (1, "1", 2), (3, None, 0)]
 )
@@ -148,30 +187,7 @@ def test_topics_with_few_copies_get_a_warning(
     Not every broker with Kafka's protocol has this setting.
     """
     config = topics.STORES.config | ({"min.insync.replicas": in_sync} if in_sync else {})
-
-    class Client:
-        def list_topics(self, **_: Any) -> SimpleNamespace:
-            partitions = {0: SimpleNamespace(replicas=[*range(replicas)])}
-            return SimpleNamespace(topics={"t-stores": SimpleNamespace(partitions=partitions)})
-
-        def create_topics(self, requests: list[Any]) -> dict[str, "Future[None]"]:
-            exists = KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS))
-            return {request.topic: failed(exists) for request in requests}
-
-        def describe_configs(self, resources: list[Any], **_: Any) -> dict[Any, "Future[Any]"]:
-            return {each: done(config) for each in resources}
-
-    def done(configs: dict[str, str]) -> "Future[Any]":
-        future: Future[Any] = Future()
-        future.set_result({name: SimpleNamespace(value=value) for name, value in configs.items()})
-        return future
-
-    def failed(error: Exception) -> "Future[None]":
-        future: Future[None] = Future()
-        future.set_exception(error)
-        return future
-
-    monkeypatch.setattr(administration, "admin", lambda _: Client())
+    monkeypatch.setattr(administration, "admin", lambda _: ClusterWithStores(replicas, config))
     monkeypatch.setattr(topics, "ALL", (topics.STORES,))
     with capture_logs() as logs:
         administration.create_topics(Settings(topic_prefix="t-", replication_factor=3))
