@@ -327,6 +327,27 @@ def test_the_guides_write_secrets_only_into_an_ignored_folder() -> None:
     assert guides[0].index("(umask 077; mkdir -p secrets/kubernetes)") < guides[0].index(" > secrets/kubernetes/")
 
 
+@pytest.mark.skipif(not shutil.which("openssl"), reason="a command of the guide needs openssl")
+def test_a_repeated_step_keeps_the_keys(tmp_path: Path) -> None:
+    """The cluster keeps its first secret, and a later command of a guide can use the file. An empty file is no key."""
+    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^ {8}(.*(?:urandom|openssl).* > \S+)$", guide, re.MULTILINE)
+    folder = tmp_path / "secrets" / "kubernetes"
+    folder.mkdir(parents=True)
+    (folder / "pseudonym.key").touch()
+
+    def keys_after_the_commands() -> dict[str, bytes]:
+        for command in commands:
+            subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True)
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    keys = keys_after_the_commands()
+    assert {"pseudonym.key": 32, "instance.secret": 65, "metrics.key": 65} == {
+        name: len(key) for name, key in keys.items()
+    }
+    assert keys == keys_after_the_commands()
+
+
 @EVERY_KUSTOMIZATION
 def test_pods_are_restricted(kustomization: Path) -> None:
     """Pods satisfy the restricted policy: no root, no rights, writable volumes only, and a memory limit."""
