@@ -29,8 +29,9 @@ RUN mkdir -p services && touch services/__init__.py \
     && .venv/bin/pip uninstall -q -y -r requirements/build.txt pip
 
 FROM ${BASE} AS cli
+# Without a file of authorities in the settings, TLS needs the authorities of the system.
 RUN apt-get update -qq \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends ca-certificates python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 RUN useradd --system --uid 10001 --no-create-home --home-dir /data loyalty \
     && mkdir -p /data/state /data/keys /data/access /data/scrape && chown -R loyalty /data

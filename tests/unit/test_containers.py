@@ -287,6 +287,14 @@ def test_copied_files_exist(dockerfile: Path) -> None:
         assert all((ROOT / source).exists() and source.split("/")[0] in allowed for source in sources)
 
 
+@pytest.mark.parametrize("image", ["api", "pipeline"])
+def test_clients_trust_the_authorities_of_the_system(image: str) -> None:
+    """They connect to brokers with public certificates. Debian's Java depends on the package ca-certificates."""
+    text = (ROOT / "infra" / "docker" / f"{image}.Dockerfile").read_text(encoding="utf-8")
+    kept = text.partition("AS cli\n")[2] or text.rpartition("\nFROM ${BASE}\n")[2]
+    assert re.search(r"apt-get install [^&]* (ca-certificates|openjdk-17-jre-headless)\b", kept)
+
+
 def test_the_images_that_need_jars_share_a_stage() -> None:
     """The stage has the same text in both images, so the builder runs it once."""
     texts = [(ROOT / "infra" / "docker" / f"{name}.Dockerfile").read_text() for name in ("kafka", "pipeline")]
