@@ -239,6 +239,20 @@ def test_the_api_can_be_scaled(compose: dict[str, Any]) -> None:
     assert shared == [volume for volume in api["volumes"] if ":" in volume]
 
 
+def test_the_documented_stop_leaves_no_volume_without_a_name(compose: dict[str, Any]) -> None:
+    """After `down`, a new container gets a new volume, and nothing deletes the old one. It has cards."""
+    nameless = {
+        (name, volume)
+        for name, service in compose["services"].items()
+        for volume in service.get("volumes", ())
+        if ":" not in volume
+    }
+    assert {("api", "/data/state"), ("pipeline", "/tmp")} <= nameless  # noqa: S108
+    guide = (ROOT / "docs" / "how-to" / "start-and-stop.md").read_text(encoding="utf-8")
+    stops = re.findall(r"^\| stop and keep the data \| `make down` \| `(.*)` \|$", guide, re.MULTILINE)
+    assert ["docker-compose --profile '*' stop"] == stops
+
+
 def test_named_volumes_are_declared_and_owned(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
     """The image contains the folder of each volume, which gives it its owner. Mounted user files are read-only."""
     for service in built.values():

@@ -308,6 +308,15 @@ def test_one_api_pod_can_hold_all_stores() -> None:
     assert f"`LOYALTY_PARTITIONS`: {needed} MiB for {PARTITIONS} partitions" in guide
 
 
+def test_only_the_volumes_of_removed_api_pods_are_deleted() -> None:
+    """They have cards. Kafka has the data of the API, but not the checkpoints and the archive of a stopped pipeline."""
+    sets = [manifest for manifest in OWN if manifest["kind"] == "StatefulSet"]
+    policies = {each["metadata"]["name"]: each["spec"].get("persistentVolumeClaimRetentionPolicy") for each in sets}
+    assert {"whenDeleted": "Retain", "whenScaled": "Delete"} == policies.pop("api")
+    assert {"pipeline"} <= policies.keys()
+    assert {None} == {*policies.values()}
+
+
 def test_the_pipeline_reserves_the_disk_of_its_node() -> None:
     """Spark keeps a copy of its state in /tmp. Without a request, the node can have no space for it."""
     (pod,) = pods(documents(MANIFESTS / "stack" / "pipeline.yaml"))
