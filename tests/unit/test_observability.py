@@ -88,7 +88,7 @@ def faults(expression: str, text: str = "") -> list[str]:
     has |= {"le"} if "_bucket" in expression else set()
     groups = {label for group in re.findall(r"\bby \(([^)]*)\)", expression) for label in group.split(", ")}
     is_grouped = re.match(r"\(*(sum|max|min|count|histogram_quantile)\b", expression)
-    shown = {*re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", text)}
+    shown = {*re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", text)} - {"end"}
     return [*found, *(groups - has), *(shown - (groups if is_grouped else has))]
 
 
