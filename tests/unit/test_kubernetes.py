@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from services.api_keys.keys import Scope, new_key
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import PARTITIONS, Settings
 from services.state_stores.catalogue import stores
@@ -306,6 +307,18 @@ def test_one_api_pod_can_hold_all_stores() -> None:
     assert needed <= 1024
     guide = (ROOT / "docs" / "how-to" / "scale.md").read_text(encoding="utf-8")
     assert f"`LOYALTY_PARTITIONS`: {needed} MiB for {PARTITIONS} partitions" in guide
+
+
+@pytest.mark.program
+def test_the_key_of_an_audit_is_revoked(tmp_path: Path) -> None:
+    """The guide reads the id of the key from its file. Otherwise each audit leaves a key that is valid for 90 days."""
+    guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"loyalty audit --api http://api\n.* loyalty keys revoke \$\((.*)\)\n", guide)
+    made = new_key("audit", [Scope.BALANCE_READ], [], now=0, valid_for=1)
+    (file := tmp_path / "secrets" / "kubernetes" / "api.key").parent.mkdir(parents=True)
+    file.write_text(f"{made.text}\n")
+    shown = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert f"{made.key.key_id}\n" == shown
 
 
 def test_only_the_volumes_of_removed_api_pods_are_deleted() -> None:
