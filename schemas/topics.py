@@ -5,6 +5,8 @@ from datetime import timedelta
 
 _SEGMENT = timedelta(days=1)
 _MILLISECOND = timedelta(milliseconds=1)
+# The records of an erased customer leave a compacted topic within this time, as they leave the topics with events.
+_ERASURE = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class Topic:
         retention: how long Kafka keeps a record. None: it keeps the latest record of each key for ever.
         largest_batch: the largest compressed batch of records, in bytes.
         compacted: whether Kafka deletes older records of a key before the retention ends.
+        compaction_lag: within this time Kafka compacts a record of a partition that gets new records. None: it can wait
+            until half of the log is new.
     """
 
     name: str
@@ -27,6 +31,7 @@ class Topic:
     partitions: int | None = None
     retention: timedelta | None = timedelta(days=7)
     compacted: bool = False
+    compaction_lag: timedelta | None = None
     largest_batch: int = 16 * 2**20
 
     @property
@@ -50,6 +55,8 @@ class Topic:
             config["retention.ms"] = str(self.retention // _MILLISECOND)
             # Kafka deletes whole segments, so a record can stay one segment longer than its retention.
             config["segment.ms"] = str(_SEGMENT // _MILLISECOND)
+        if self.compaction_lag:
+            config["max.compaction.lag.ms"] = str(self.compaction_lag // _MILLISECOND)
         return config
 
 
@@ -60,12 +67,19 @@ POS_INVOICES = Topic("pos-invoices", key="StoreID", value="PosInvoice", largest_
 SHIPMENT = Topic("shipment", key="StoreID", value="PosInvoice")
 HADOOP = Topic("hadoop", key="StoreID", value="HadoopRecord")
 LOYALTY = Topic("loyalty", key="CustomerCardNo", value="Notification")
-LOYALTY_BALANCES = Topic("loyalty-balances", key="CustomerCardNo", value="Balance", retention=None)
+LOYALTY_BALANCES = Topic(
+    "loyalty-balances", key="CustomerCardNo", value="Balance", retention=None, compaction_lag=_ERASURE
+)
 LOYALTY_COMMANDS = Topic("loyalty-commands", key="CustomerCardNo", value="LoyaltyCommand")
 # Longer than the loyalty query remembers the id of a command (two repeat horizons). Otherwise it would drop a repeated
 # command whose decision nobody can find any more.
 LOYALTY_DECISIONS = Topic(
-    "loyalty-decisions", key="CommandID", value="Decision", retention=timedelta(days=20), compacted=True
+    "loyalty-decisions",
+    key="CommandID",
+    value="Decision",
+    retention=timedelta(days=20),
+    compacted=True,
+    compaction_lag=_ERASURE,
 )
 LOYALTY_PROGRAMMES = Topic("loyalty-programmes", key="Version", value="ProgrammeVersion", partitions=1, retention=None)
 # Each window keeps its latest record until the retention ends. The key contains the shop and the minute, so the

@@ -17,7 +17,8 @@ topics = typer.Typer(no_args_is_help=True, help="The topics of the system.")
 def create(*, as_json: AsJson = False) -> None:
     """Create missing topics. Check the partitions, the cleanup policy and the timestamp type of existing ones.
 
-    The command raises `max.message.bytes` and the retention of compacted topics if they are too low.
+    The command raises `max.message.bytes` and the retention of compacted topics if they are too low. It lowers
+    `max.compaction.lag.ms` of topics with cards if erased records would stay for more than seven days.
     """
     settings = read_settings()
     with clear_errors():

@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 _CLEANUP, _TIMES, _IN_SYNC = "cleanup.policy", "message.timestamp.type", "min.insync.replicas"
 
+_LAG = "max.compaction.lag.ms"
+
 _LEADER_SECONDS = 30.0
 _LEADER_PAUSE_SECONDS = 0.05
 _ASK_SECONDS = 5.0
@@ -35,8 +37,9 @@ def create_topics(settings: Settings) -> list[str]:
     """Check the existing topics of the catalogue and create the others. Returns the names of all topics.
 
     If an older release has created a topic with lower values, the function raises its ``max.message.bytes``, and the
-    ``retention.ms`` of a compacted topic. It never lowers them. It logs a warning if existing topics have fewer
-    replicas, or a smaller ``min.insync.replicas``, than new ones.
+    ``retention.ms`` of a compacted topic. It never lowers them. It lowers a ``max.compaction.lag.ms`` with which the
+    records of an erased customer stay too long. It logs a warning if existing topics have fewer replicas, or a smaller
+    ``min.insync.replicas``, than new ones.
 
     Raises UserError if an existing topic has another number of partitions, because readers would look for keys
     in wrong partitions, if its configuration loses records (``require_configs``), or if a new topic would have fewer
@@ -156,7 +159,7 @@ def require_configs(found: Mapping[Topic, Mapping[str, str]], settings: Settings
 
 
 def _check_configs(client: AdminClient, settings: Settings, existing: Collection[Topic]) -> None:
-    """Refuse settings that lose records, and raise limits that are lower than in the catalogue.
+    """Refuse settings that lose records, and change wrong limits.
 
     The operator sets the retention of topics that are not compacted.
     """
@@ -180,17 +183,25 @@ def _check_configs(client: AdminClient, settings: Settings, existing: Collection
         )
     changed = []
     for topic, configs in found.items():
-        names = ["max.message.bytes", *(["retention.ms"] if topic.compacted else [])]
         entries = [
             ConfigEntry(name, topic.config[name], incremental_operation=AlterConfigOpType.SET)
-            for name in names
-            if 0 <= int(configs[name]) < int(topic.config[name])
+            for name in wrong_limits(topic, configs)
         ]
         if entries:
             changed.append(ConfigResource(kind, settings.name_of(topic), incremental_configs=entries))
     if changed:
         for altered in client.incremental_alter_configs(changed, request_timeout=_LEADER_SECONDS).values():
             altered.result()
+
+
+def wrong_limits(topic: Topic, configs: Mapping[str, str]) -> list[str]:
+    """The names of the limits in the configuration of a topic that ``create_topics`` changes."""
+    names = ["max.message.bytes", *(["retention.ms"] if topic.compacted else [])]
+    wrong = [name for name in names if 0 <= int(configs[name]) < int(topic.config[name])]
+    # Not every broker with Kafka's protocol has this setting.
+    if topic.compaction_lag and int(configs.get(_LAG, 0)) > int(topic.config[_LAG]):
+        wrong.append(_LAG)
+    return wrong
 
 
 def wait_for_leaders(client: AdminClient, partitions: Collection[TopicPartition]) -> None:

@@ -15,6 +15,7 @@ from services.settings import Settings
 from tests.support.waiting import wait_for
 
 OLDER = {
+    topics.LOYALTY_BALANCES: {"max.compaction.lag.ms": str(2**63 - 1)},
     topics.LOYALTY_DECISIONS: {"retention.ms": "1000", "max.message.bytes": "1048576"},
     topics.LOYALTY_COMMANDS: {"max.message.bytes": "1048576"},
     topics.HADOOP: {"retention.ms": "3600000", "max.message.bytes": "33554432"},
@@ -22,8 +23,8 @@ OLDER = {
 }
 
 
-def test_limits_of_older_topics_are_raised_and_nothing_is_lowered(settings: Settings) -> None:
-    """The retention of events belongs to the operator, and -1 keeps records for ever."""
+def test_limits_of_older_topics_are_changed(settings: Settings) -> None:
+    """The retention of events belongs to the operator, and -1 keeps records for ever. No retention is lowered."""
     create_topics(settings)
     client = admin(settings)
 
@@ -37,22 +38,25 @@ def test_limits_of_older_topics_are_raised_and_nothing_is_lowered(settings: Sett
     for future in client.incremental_alter_configs(altered, request_timeout=60).values():
         future.result()
 
-    def limits() -> dict[str, tuple[str, str]]:
+    def limits() -> dict[str, list[str]]:
         described = client.describe_configs([resource(topic) for topic in OLDER], request_timeout=60)
         configs = {asked.name: future.result() for asked, future in described.items()}
-        return {name: (each["retention.ms"].value, each["max.message.bytes"].value) for name, each in configs.items()}
+        names = ("retention.ms", "max.message.bytes", "max.compaction.lag.ms")
+        return {topic: [each[name].value for name in names] for topic, each in configs.items()}
 
     # A busy broker shows a change some time after it has accepted it.
     wait_for("the older limits", lambda: limits()[settings.name_of(topics.STORE_SALES)][0] == "-1")
     create_topics(settings)
 
+    largest, week, never = str(16 * 2**20), "604800000", str(2**63 - 1)
     expected = {
-        settings.name_of(topic): (retention, batch)
-        for topic, retention, batch in (
-            (topics.LOYALTY_DECISIONS, topics.LOYALTY_DECISIONS.config["retention.ms"], str(16 * 2**20)),
-            (topics.LOYALTY_COMMANDS, topics.LOYALTY_COMMANDS.config["retention.ms"], str(16 * 2**20)),
-            (topics.HADOOP, "3600000", "33554432"),
-            (topics.STORE_SALES, "-1", str(16 * 2**20)),
+        settings.name_of(topic): values
+        for topic, *values in (
+            (topics.LOYALTY_BALANCES, week, largest, week),
+            (topics.LOYALTY_DECISIONS, topics.LOYALTY_DECISIONS.config["retention.ms"], largest, week),
+            (topics.LOYALTY_COMMANDS, topics.LOYALTY_COMMANDS.config["retention.ms"], largest, never),
+            (topics.HADOOP, "3600000", "33554432", never),
+            (topics.STORE_SALES, "-1", largest, never),
         )
     }
     wait_for(f"these limits: {expected}", lambda: limits() == expected)

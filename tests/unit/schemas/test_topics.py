@@ -23,6 +23,13 @@ def test_the_cleanup_of_a_topic_suits_its_use(topic: Topic, policy: str, retenti
     assert (policy, retention) == (topic.config["cleanup.policy"], topic.config.get("retention.ms"))
 
 
+def test_compacted_topics_with_cards_forget_an_erased_customer_within_a_week() -> None:
+    """Otherwise Kafka waits until half of the log is new, which can be months."""
+    lags = {topic.name: topic.config.get("max.compaction.lag.ms") for topic in topics.ALL}
+    week = "604800000"
+    assert {"loyalty-balances": week, "loyalty-decisions": week} == {name: lag for name, lag in lags.items() if lag}
+
+
 def test_a_decision_is_kept_for_longer_than_the_memory_of_its_command() -> None:
     """Otherwise the loyalty query would drop a repeated command whose decision no instance can find."""
     retention = topics.LOYALTY_DECISIONS.retention

@@ -13,7 +13,13 @@ from schemas import topics
 from schemas.topics import Topic
 from services.errors import UserError
 from services.messaging import administration
-from services.messaging.administration import learn_leaders, new_topics, require_configs, require_partitions
+from services.messaging.administration import (
+    learn_leaders,
+    new_topics,
+    require_configs,
+    require_partitions,
+    wrong_limits,
+)
 from services.settings import Settings
 
 NEW, NO_LEADER, READY = {}, {0: 1, 1: -1}, {0: 1, 1: 2}
@@ -135,6 +141,33 @@ def test_a_policy_that_keeps_more_records_is_accepted(policy: str) -> None:
     """Each topic of the catalogue is accepted, too."""
     require_configs({topic: topic.config for topic in topics.ALL}, Settings())
     require_configs({topics.STORE_SALES: topics.STORE_SALES.config | {"cleanup.policy": policy}}, Settings())
+
+
+NEVER = {"max.compaction.lag.ms": str(2**63 - 1)}  # the default of Kafka
+
+
+@pytest.mark.parametrize(
+    ("topic", "changes", "wrong"),
+    [
+        (topics.LOYALTY_BALANCES, {}, []),
+        (topics.LOYALTY_BALANCES, NEVER, ["max.compaction.lag.ms"]),
+        (topics.LOYALTY_BALANCES, {"max.compaction.lag.ms": "1000"}, []),
+        (topics.LOYALTY_DECISIONS, NEVER | {"retention.ms": "1000"}, ["retention.ms", "max.compaction.lag.ms"]),
+        (topics.STORE_SALES, NEVER | {"retention.ms": "-1", "max.message.bytes": "1"}, ["max.message.bytes"]),
+    ],
+)
+def test_only_limits_that_keep_too_little_or_erased_cards_are_changed(
+    topic: Topic, changes: dict[str, str], wrong: list[str]
+) -> None:
+    """An operator can let Kafka keep more events, and compact a topic earlier."""
+    assert wrong == wrong_limits(topic, topic.config | changes)
+
+
+def test_a_broker_without_a_limit_of_compaction_is_accepted() -> None:
+    """Some brokers have Kafka's protocol and not all of its settings."""
+    config = dict(topics.LOYALTY_BALANCES.config)
+    del config["max.compaction.lag.ms"]
+    assert [] == wrong_limits(topics.LOYALTY_BALANCES, config)
 
 
 class ClusterWithStores:
