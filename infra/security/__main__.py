@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from infra.local.folders import ROOT
+from infra.security.certificates import end_of
 from infra.security.folder import SecurityFolder
 from services.cli.output import MISUSED, clear_errors, stop
 
@@ -30,8 +31,11 @@ def main(
             created = SecurityFolder(folder).complete(host or ())
     except ValueError as error:
         stop(str(error), MISUSED)
-    for path in created:
-        Console(emoji=False, markup=False).print(f"created: {path}", highlight=False, soft_wrap=True)
+    # Nothing warns before the certificate ends, and then no client can connect.
+    broker = SecurityFolder(folder).broker
+    until = f"{end_of(broker.read_bytes()):%Y-%m-%d}"
+    for line in (*(f"created: {path}" for path in created), f"valid until {until}: {broker}"):
+        Console(emoji=False, markup=False).print(line, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

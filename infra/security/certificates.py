@@ -90,6 +90,11 @@ def is_signed(pem: bytes, authority: x509.Certificate, hosts: Sequence[str], now
     return lasts and {_host(host) for host in hosts} <= set(_names(certificate))
 
 
+def end_of(pem: bytes) -> datetime:
+    """When a certificate ends, in UTC."""
+    return x509.load_pem_x509_certificate(pem).not_valid_after_utc
+
+
 def hosts_of(pem: bytes) -> list[str]:
     """The names and addresses in a certificate."""
     return [str(name.value) for name in _names(x509.load_pem_x509_certificate(pem))]

@@ -355,6 +355,12 @@ def security(folder: SecurityFolder, *arguments: str) -> Result:
     return CliRunner().invoke(command, [str(folder.directory), *arguments])
 
 
+def until(folder: SecurityFolder) -> str:
+    """The line with the last day of the broker's certificate."""
+    certificate = x509.load_pem_x509_certificate(folder.broker.read_bytes())
+    return f"valid until {certificate.not_valid_after_utc.date()}: {folder.broker}"
+
+
 def test_the_broker_keeps_its_names(tmp_path):
     """A later run keeps the names of the certificate, also if a new authority signs it. A first run has those of the
     compose files.
@@ -362,7 +368,7 @@ def test_the_broker_keeps_its_names(tmp_path):
     folder = SecurityFolder(tmp_path / "security")
     security(folder, "--host", "kafka1.example.com")
     folder.password("till").unlink()
-    assert f"created: {folder.password('till')}\n" == security(folder).stdout
+    assert f"created: {folder.password('till')}\n{until(folder)}\n" == security(folder).stdout
     folder.authority.unlink()
     assert str(folder.broker) in security(folder, "--host", "::1").stdout
     assert ["kafka1.example.com", "::1"] == hosts_of(folder.broker.read_bytes())
@@ -379,7 +385,7 @@ def test_an_authority_is_never_replaced(folder):
     result = security(folder, "--host", "kafka")
     assert (1, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
     assert f"{folder.authority_key}: is missing and must sign broker.pem: put it back" in result.stderr
-    assert f"created: {folder.password('till')}\n" == security(folder).stdout
+    assert f"created: {folder.password('till')}\n{until(folder)}\n" == security(folder).stdout
     assert (authority, False) == (folder.authority.read_bytes(), folder.authority_key.exists())
 
 
