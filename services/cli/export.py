@@ -56,6 +56,14 @@ def export(
     continuous: Annotated[
         bool, typer.Option("--continuous", help="With run: export new records until Ctrl-C or SIGTERM.")
     ] = False,
+    accept_lost_days: Annotated[
+        bool,
+        typer.Option(
+            "--accept-lost-days",
+            help="With write and backfill: replace a table although its source has lost all rows of a day that the "
+            "files have.",
+        ),
+    ] = False,
     as_json: AsJsonLines = False,
 ) -> None:
     """Export tables for analysts to Parquet files or to Delta tables (LOYALTY_EXPORT_FORMAT)."""
@@ -70,9 +78,10 @@ def export(
         case ExportTask.MAINTAIN:
             _maintain(settings, as_json=as_json)
         case ExportTask.WRITE:
-            _write(_writable_tables(tables, settings), settings, as_json=as_json)
+            chosen = _writable_tables(tables, settings)
+            _write(chosen, settings, accept_lost_days=accept_lost_days, as_json=as_json)
         case ExportTask.BACKFILL:
-            _backfill(tables, settings, as_json=as_json)
+            _backfill(tables, settings, accept_lost_days=accept_lost_days, as_json=as_json)
 
 
 def _line_items(settings: Settings, *options: str, continuous: bool = False) -> list[str]:
@@ -80,10 +89,10 @@ def _line_items(settings: Settings, *options: str, continuous: bool = False) -> 
     return ["--query", "export", "--to", settings.export_dir, *until, *options]
 
 
-def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool) -> None:
+def _backfill(names: Sequence[str] | None, settings: Settings, *, accept_lost_days: bool, as_json: bool) -> None:
     others = [name for name in names or () if name != LINE_ITEMS]
     if names and LINE_ITEMS not in names:
-        _write(_writable_tables(others, settings), settings, as_json=as_json)
+        _write(_writable_tables(others, settings), settings, accept_lost_days=accept_lost_days, as_json=as_json)
         return
     # The other tables read the line items, so the command writes them afterwards. A backfill can take hours, so the
     # command checks the names and folders of the other tables first.
@@ -94,7 +103,7 @@ def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool)
         replace_process("pipelines", arguments, log_json=as_json)
     if status := exit_status(program("pipelines", arguments, log_json=as_json)):
         raise typer.Exit(status)
-    _write(chosen, settings, as_json=as_json)
+    _write(chosen, settings, accept_lost_days=accept_lost_days, as_json=as_json)
 
 
 def _writable_tables(names: Sequence[str] | None, settings: Settings) -> Sequence[str]:
@@ -112,8 +121,8 @@ def _writable_tables(names: Sequence[str] | None, settings: Settings) -> Sequenc
     return chosen
 
 
-def _write(chosen: Sequence[str], settings: Settings, *, as_json: bool) -> None:
-    """Write each table. If a source cannot be read, only the tables that need it fail."""
+def _write(chosen: Sequence[str], settings: Settings, *, accept_lost_days: bool, as_json: bool) -> None:
+    """Write each table. If a source cannot be read or has lost days, only the tables that need it fail."""
     with clear_source_errors():
         from services.sql.database import Database
         from services.sql.topics import is_topic
@@ -127,7 +136,7 @@ def _write(chosen: Sequence[str], settings: Settings, *, as_json: bool) -> None:
     done = []
     for name in chosen:
         with suppress(typer.Exit), clear_source_errors(), closing(Database(settings, refuse_topics)) as database:
-            done.append(write(name, database, settings))
+            done.append(write(name, database, settings, accept_lost_days=accept_lost_days))
             warn_of_skipped(database.skipped)
     rows = ((each.table, each.rows, "written" if each.changed else "unchanged", each.folder) for each in done)
     found = table("table", "rows", "files", "folder", rows=rows)

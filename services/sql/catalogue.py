@@ -91,6 +91,7 @@ INVOICES = Table(
     )
     SELECT *, (Sold - Returned)::DECIMAL(38, 2) AS Net FROM totals
     """,
+    day="date",
 )
 
 CUSTOMER_LINE_ITEMS = Table(
@@ -132,6 +133,7 @@ CUSTOMER_LINE_ITEMS = Table(
         AND line_items.CreatedTime IS NOT DISTINCT FROM owners.CreatedTime
         LEFT JOIN customer_keys USING (account_id)
     """,
+    day="date",
 )
 
 LOYALTY_ENTRIES = Table(
@@ -170,6 +172,7 @@ LOYALTY_ENTRIES = Table(
         total_amount AS Amount, time_of(nullif(expires_time, 0)) AS Expires, programme_version AS ProgrammeVersion
     FROM ledger_entry
     """,
+    day="Time",
 )
 
 BALANCES_BY_DAY = Table(
@@ -192,6 +195,7 @@ BALANCES_BY_DAY = Table(
         arg_max(Available, Sequence) AS Available, arg_max(Tier, Sequence) AS Tier
     FROM dated GROUP BY Account, Day
     """,
+    day="Day",
 )
 
 DEAD_LETTERS_BY_REASON = Table(

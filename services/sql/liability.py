@@ -123,4 +123,5 @@ LIABILITY_BY_MONTH = Table(
     ORDER BY ALL
     """,
     ),
+    day="MonthEnd",
 )

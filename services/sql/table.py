@@ -27,6 +27,8 @@ class Table:
             deleted records. Empty: the source keeps all records.
         counts: for tables with a key: a column with a number of records. Of two rows with the same key, the row with
             the smaller number was computed after some records had expired.
+        day: for tables of history without a key: a column with a date or a time. If all rows of a day disappear, the
+            source is damaged, or somebody has deleted them.
     """
 
     name: str
@@ -36,3 +38,4 @@ class Table:
     sql: str = ""
     key: tuple[str, ...] = ()
     counts: str = ""
+    day: str = ""

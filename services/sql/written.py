@@ -4,6 +4,7 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path, PurePath, PurePosixPath
 from shutil import copymode
 from tempfile import TemporaryDirectory
@@ -70,7 +71,7 @@ def _place(uri: str) -> PurePath:
     return folder.resolve() if folder else PurePosixPath(uri.replace("s3a://", "s3://"))
 
 
-def write(name: str, database: Database, settings: Settings) -> Written:
+def write(name: str, database: Database, settings: Settings, *, accept_lost_days: bool = False) -> Written:
     """Compute a table from its sources, and replace its files if they differ.
 
     Readers see either the old rows or the new rows. Then it deletes all other files of the table, also files of a run
@@ -80,8 +81,11 @@ def write(name: str, database: Database, settings: Settings) -> Written:
     The files belong to one deployment. A Delta table has no topic if the run that made it ended before its last step.
     It gets the topic of the settings.
 
-    Raises UserError if the folder has files of another format, SettingsError if it has those of another deployment,
-    SqlError, and the error of a source that cannot be read.
+    Args:
+        accept_lost_days: whether to replace the files although the sources have lost all rows of a day (``Table.day``).
+
+    Raises UserError if the folder has files of another format or days that the sources have lost, SettingsError if it
+    has files of another deployment, SqlError, and the error of a source that cannot be read.
     """
     table, topic = BY_NAME[name], settings.name_of(LOYALTY)
     folder = _folder(name, settings)
@@ -93,6 +97,8 @@ def write(name: str, database: Database, settings: Settings) -> Written:
                 "LOYALTY_TOPIC_PREFIX, or choose another LOYALTY_TABLES_DIR"
             )
         rows = _merged(_with_time_zone(database.run(f"FROM {name}")), before, table)
+        if before is not None and not accept_lost_days:
+            _require_days(rows, before, table, folder)
         rows = rows.replace_schema_metadata({_TOPIC: topic})
         changed = before is None or not _are_equal(rows, before)
         is_delta = settings.export_format == "delta"
@@ -195,6 +201,24 @@ def _merged(rows: pa.Table, before: pa.Table | None, table: Table) -> pa.Table:
         ORDER BY ALL
     """  # noqa: S608  # the names come from the catalogue
     return _query(statement, now=rows, before=before).cast(rows.schema)
+
+
+def _require_days(rows: pa.Table, before: pa.Table, table: Table, folder: str) -> None:
+    """Raise UserError if a day of the old rows has no new row.
+
+    The number of rows and the earliest day prove nothing: new rows replace lost ones, and a till with a wrong clock
+    can give a new row any date.
+    """
+    if table.day and (lost := sorted(_days(before, table) - _days(rows, table))):
+        raise UserError(
+            f"{folder} has rows of days that its source ({table.source}) has lost: {len(lost)} between {lost[0]} and "
+            f"{lost[-1]}. A write would delete these rows, so the files stay as they are. Restore what the source has "
+            "lost, or add --accept-lost-days if you do not need these days"
+        )
+
+
+def _days(rows: pa.Table, table: Table) -> set[date]:
+    return {day for day in rows[table.day].cast(pa.date32()).unique().to_pylist() if day}
 
 
 def _are_equal(rows: pa.Table, before: pa.Table) -> bool:

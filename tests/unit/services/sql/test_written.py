@@ -1,6 +1,7 @@
 """The tables for analysts as files. tests/integration has those that read topics."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -16,6 +17,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from services.cli import app
+from services.clock import now
 from services.domain.entries import Kind
 from services.errors import SettingsError, UserError
 from services.settings import Settings
@@ -24,9 +26,10 @@ from services.sql.catalogue import TABLES
 from services.sql.database import Database
 from services.sql.topics import TopicSource
 from services.sql.written import Written, default_tables, require_own_folders
-from tests.support.builders import CARD, entry
+from tests.support.builders import CARD, OPENED, entry
 from tests.support.ledger import Ledger
 from tests.support.scan import files_with
+from tests.unit.services.sql.rows import export, line
 
 BOTH_FORMATS = pytest.mark.parametrize("export_format", ["parquet", "delta"])
 DAY = date(2026, 9, 21)
@@ -132,7 +135,7 @@ def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger) -> 
     for each in (folder / "planted").rglob("*.*"):
         each.unlink()
 
-    ledger.append((CARD, entry(3, -200, kind=Kind.ERASED, total=0)))
+    ledger.append((CARD, entry(3, -200, kind=Kind.ERASED, total=0, time=now())))
     write_each(names, settings)
 
     assert [None, None] == [row["CustomerKey"] for row in read("customer_line_items", settings)]
@@ -180,6 +183,47 @@ def test_rows_stay_when_their_topic_forgets_them(settings: Settings) -> None:
     assert (2, False) == (again.rows, again.changed)
     found = {(row["Day"], row["Records"]) for row in read("dead_letters_by_reason", settings)}
     assert {(old, 5), (new, 3)} == found
+
+
+@pytest.mark.usefixtures("ledger")
+def test_files_stay_when_their_sources_lose_days(settings: Settings, tmp_path: Path) -> None:
+    """Line items and a ledger are lost, and newer ones come, one of them with the date of a wrong clock. Only a table
+    of the present changes, until the option says that nobody needs the lost days.
+    """
+    runner, variables = CliRunner(), _variables(settings)
+    command = ["export", "write", *WITHOUT_TOPICS]
+    assert 0 == runner.invoke(app, command, env=variables).exit_code
+    before = {name: read(name, settings) for name in WITHOUT_TOPICS}
+    shutil.rmtree(settings.export_dir)
+    for number, day in enumerate((date(1970, 1, 1), date(2026, 9, 29), date(2026, 9, 30))):
+        export(Path(settings.export_dir), line(f"NEW{number}", "A", 1.0), day=day)
+    variables["LOYALTY_LEDGER_URL"] = f"sqlite:///{tmp_path / 'new.sqlite'}"
+    later = OPENED + 90 * 86_400_000
+    Ledger(variables["LOYALTY_LEDGER_URL"]).append(
+        *((CARD, entry(each, opened_time=later, time=later + each)) for each in (1, 2, 3))
+    )
+
+    refused = runner.invoke(app, command, env=variables)
+
+    with_days = [name for name in WITHOUT_TOPICS if name != "liability"]
+    assert 1 == refused.exit_code
+    assert f"error: not written: {', '.join(with_days)}. Correct" in refused.stderr
+    lost = f"invoices has rows of days that its source (line_items) has lost: 1 between {DAY} and {DAY}. A write"
+    assert lost in refused.stderr
+    changed = [name for name in WITHOUT_TOPICS if read(name, settings) != before[name]]
+    assert ["liability"] == changed
+
+    accepted = runner.invoke(app, [*command, "--accept-lost-days"], env=variables)
+    assert 0 == accepted.exit_code, accepted.stderr
+    assert {"NEW0", "NEW1", "NEW2"} == {row["InvoiceNumber"] for row in read("invoices", settings)}
+    assert 3 == len(read("loyalty_entries", settings))
+
+
+def _variables(settings: Settings) -> dict[str, str]:
+    """The environment of a command. No broker answers it."""
+    changed = settings.model_dump(exclude_defaults=True).items()
+    variables = {f"LOYALTY_{name.upper()}": str(value) for name, value in changed}
+    return {**variables, "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
 
 
 @pytest.mark.usefixtures("ledger")
@@ -314,11 +358,7 @@ def test_the_command_writes_all_tables_that_it_can(settings: Settings, monkeypat
     broker once. The audit trail has the names.
     """
     monkeypatch.setattr(TopicSource, "read", lambda _: iter(()))
-    variables = {
-        f"LOYALTY_{name.upper()}": str(value) for name, value in settings.model_dump(exclude_defaults=True).items()
-    }
-    variables["LOYALTY_KAFKA_BOOTSTRAP_SERVERS"] = "127.0.0.1:1"
-    runner = CliRunner()
+    runner, variables = CliRunner(), _variables(settings)
     done = runner.invoke(app, ["export", "write", "--json"], env=variables)
     assert 1 == done.exit_code
     assert 2 == done.stderr.count("error: no Kafka broker answers")
