@@ -13,7 +13,7 @@ from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns.decoding import judge, read_bodies
 from pipelines.columns.observations import DEAD_LETTER_ROWS, ROWS
-from pipelines.deduplication.stream import deduplicate, invalid_identity, record_position
+from pipelines.deduplication.stream import deduplicate, invalid_identity, longest_memory, record_position
 from pipelines.queries.branches import dead_letters
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks import kafka
@@ -52,10 +52,12 @@ def _export(context: QueryContext) -> DataStreamWriter:
 def _open_sink(spark: SparkSession, settings: Settings) -> DeltaSink | ParquetSink:
     _require_format(spark, settings)
     directory, checkpoint = settings.export_dir, EXPORT.checkpoint(settings)
+    # A later copy of a line is dropped for this time, also if it comes from a new checkpoint of the fan-out.
+    memory = longest_memory(settings)
     if settings.export_format == "delta":
-        return DeltaSink(spark, directory, checkpoint, _KEY)
+        return DeltaSink(spark, directory, checkpoint, _KEY, memory)
     # The sink comes first: it refuses files without keys, and the next steps change files.
-    sink = ParquetSink(spark, directory, checkpoint, _PARQUET_KEY)
+    sink = ParquetSink(spark, directory, checkpoint, _PARQUET_KEY, memory)
     remove_staging_folders(spark, directory)
     move_undated(spark, directory)
     return sink

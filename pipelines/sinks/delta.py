@@ -1,5 +1,7 @@
 """The Delta sink: one commit for each micro-batch."""
 
+from datetime import timedelta
+
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.checkpoints.files import Files
@@ -36,11 +38,18 @@ class DeltaSink:
     The sink omits the rows that a new checkpoint reads again, by their keys.
     """
 
-    def __init__(self, spark: SparkSession, directory: str, checkpoint: str, key: str) -> None:
+    def __init__(
+        self, spark: SparkSession, directory: str, checkpoint: str, key: str, repeated_within: timedelta
+    ) -> None:
+        """
+        Args:
+            key: the column that identifies a row.
+            repeated_within: see ``OlderRows``.
+        """
         self._spark = spark
         self._directory = directory
         self._checkpoint = CheckpointReader(spark, checkpoint)
-        self._older = OlderRows(spark, checkpoint, [key], lambda: int(_has_version(spark, directory)))
+        self._older = OlderRows(spark, checkpoint, [key], lambda: int(_has_version(spark, directory)), repeated_within)
 
     def append(self, rows: DataFrame, batch_id: int, *order: str) -> None:
         """Append the rows of a micro-batch, with folders by ``date`` and each file sorted by date and ``order``.

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Collection
+from datetime import date, timedelta
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,16 +28,24 @@ class OlderRows:
     """
 
     def __init__(
-        self, spark: SparkSession, checkpoint: str, key: Collection[str], find_next_batch: Callable[[], int]
+        self,
+        spark: SparkSession,
+        checkpoint: str,
+        key: Collection[str],
+        find_next_batch: Callable[[], int],
+        repeated_within: timedelta,
     ) -> None:
         """
         Args:
             key: the columns that identify a row.
             find_next_batch: returns the value of ``next_batch``. It is called if the checkpoint has no commit yet.
+            repeated_within: the longest time from the append of a record to that of its copy, if both can have the date
+                of their append time (``DateSource``). 0: rows have no such column, and copies have the same date.
 
         Raises CheckpointMismatchError if the file in the checkpoint is damaged.
         """
         self._key = list(key)
+        self._earlier_days = -(-repeated_within // timedelta(days=1))
         if not CheckpointReader(spark, checkpoint).batches() and (next_batch := find_next_batch()):
             Files(spark, checkpoint).write(_ADOPTED, json.dumps({"time": time.time(), "next_batch": next_batch}))
         adopted = read_json(spark, checkpoint, _ADOPTED)
@@ -50,6 +59,13 @@ class OlderRows:
         oldest = rows.agg(F.min("timestamp").cast("double")).first()
         if oldest is None or oldest[0] is None or oldest[0] > self._adopted_time + _CLOCKS_DIFFER:
             return rows
-        dates = [row["date"] for row in rows.select("date").distinct().collect()]
+        dates = _dates(rows)
+        if self._earlier_days:
+            copied = _dates(rows.where(F.col("DateSource") == "broker"))
+            dates |= {each - timedelta(days) for each in copied for days in range(1, self._earlier_days + 1)}
         known = read_known().where(F.col("date").isin(dates)).select(*self._key)
         return rows.join(known, self._key, "left_anti")
+
+
+def _dates(rows: DataFrame) -> set[date]:
+    return {row["date"] for row in rows.select("date").distinct().collect()}

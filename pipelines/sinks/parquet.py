@@ -1,6 +1,7 @@
 """The Parquet sink: one folder for each date and micro-batch."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -26,16 +27,24 @@ class ParquetSink:
     the rows that a new checkpoint reads again, by their keys.
     """
 
-    def __init__(self, spark: SparkSession, directory: str, checkpoint: str, key: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: str,
+        checkpoint: str,
+        key: Mapping[str, str],
+        repeated_within: timedelta = timedelta(0),
+    ) -> None:
         """Raises CheckpointMismatchError for a new checkpoint, if the directory has rows without a key.
 
         Args:
             key: the columns that identify a row, with their types in SQL.
+            repeated_within: see ``OlderRows``.
         """
         self._spark = spark
         self._directory = directory
         self._key = key
-        self._older = OlderRows(spark, checkpoint, key, self._find_next_batch)
+        self._older = OlderRows(spark, checkpoint, key, self._find_next_batch, repeated_within)
 
     def _find_next_batch(self) -> int:
         require_keys(self._spark, self._directory, self._key)

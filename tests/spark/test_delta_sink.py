@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -19,7 +20,7 @@ def sink_of(spark: SparkSession, folder: Path) -> DeltaSink:
     checkpoint = folder / "_checkpoint"
     checkpoint.mkdir()
     (checkpoint / "metadata").write_text(json.dumps({"id": "query"}))
-    return DeltaSink(spark, str(folder), str(checkpoint), "LineID")
+    return DeltaSink(spark, str(folder), str(checkpoint), "LineID", timedelta(0))
 
 
 def append(sink: DeltaSink, spark: SparkSession, batch: int) -> None:

@@ -64,6 +64,6 @@ def test_a_new_checkpoint_numbers_its_batches_after_those_of_the_folder(
     monkeypatch.setattr(parquet, "Files", lambda *_: SimpleNamespace(names=lambda folder="": names[folder]))
     monkeypatch.setattr(parquet, "require_keys", lambda *_: None)
     found: list[Any] = []
-    monkeypatch.setattr(parquet, "OlderRows", lambda _, __, ___, find_next_batch: found.append(find_next_batch()))
+    monkeypatch.setattr(parquet, "OlderRows", lambda *given: found.append(given[3]()))
     ParquetSink(SimpleNamespace(), "archive", "archive/_checkpoint", {})  # type: ignore[arg-type]  # no Spark
     assert [first] == found
