@@ -55,9 +55,12 @@ def _open_sink(spark: SparkSession, settings: Settings) -> DeltaSink | ParquetSi
     # A later copy of a line is dropped for this time, also if it comes from a new checkpoint of the fan-out.
     memory = longest_memory(settings)
     if settings.export_format == "delta":
-        return DeltaSink(spark, directory, checkpoint, _KEY, memory)
-    # The sink comes first: it refuses files without keys, and the next steps change files.
+        table = DeltaSink(spark, directory, checkpoint, _KEY, memory)
+        _require_newest(spark, checkpoint, table)
+        return table
+    # The checks come first, because the next steps change files.
     sink = ParquetSink(spark, directory, checkpoint, _PARQUET_KEY, memory)
+    _require_newest(spark, checkpoint, sink)
     remove_staging_folders(spark, directory)
     move_undated(spark, directory)
     return sink
@@ -75,6 +78,20 @@ def _require_format(spark: SparkSession, settings: Settings) -> None:
         raise CheckpointMismatchError(
             f"{directory} has Parquet files that are not a Delta table: set LOYALTY_EXPORT_FORMAT=parquet, or choose "
             "another LOYALTY_EXPORT_DIR"
+        )
+
+
+def _require_newest(spark: SparkSession, checkpoint: str, sink: DeltaSink | ParquetSink) -> None:
+    """Raise CheckpointMismatchError if a later checkpoint has written files, and somebody has restored an older copy.
+
+    Delta would skip new micro-batches whose numbers the table has. Parquet would have rows twice. The files can have
+    one micro-batch more than the checkpoint, because Spark commits it afterwards.
+    """
+    committed = CheckpointReader(spark, checkpoint).batches()
+    if committed and (newest := sink.newest_batch()) > committed[-1] + 1:
+        raise CheckpointMismatchError(
+            f"{checkpoint} is older than the files beside it: it ends with micro-batch {committed[-1]}, and the files "
+            f"have {newest}. Put back the newest checkpoint. If it is lost, run `loyalty export backfill`"
         )
 
 

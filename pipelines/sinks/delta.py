@@ -1,6 +1,7 @@
 """The Delta sink: one commit for each micro-batch."""
 
 from datetime import timedelta
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -50,6 +51,19 @@ class DeltaSink:
         self._directory = directory
         self._checkpoint = CheckpointReader(spark, checkpoint)
         self._older = OlderRows(spark, checkpoint, [key], lambda: int(_has_version(spark, directory)), repeated_within)
+
+    def newest_batch(self) -> int:
+        """The number of the newest micro-batch of this checkpoint that the table has. -1 if it has none.
+
+        Call it only if the checkpoint has a micro-batch.
+        """
+        if not _has_version(self._spark, self._directory):
+            return -1
+        jvm: Any = self._spark._jvm  # noqa: SLF001  # Delta has no public access to the transactions of a table
+        logs = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog")
+        snapshot = logs.forTable(self._spark._jsparkSession, self._directory).unsafeVolatileSnapshot()  # noqa: SLF001
+        found = snapshot.transactions().get(self._checkpoint.query_id())
+        return int(found.get()) if found.isDefined() else -1
 
     def append(self, rows: DataFrame, batch_id: int, *order: str) -> None:
         """Append the rows of a micro-batch, with folders by ``date`` and each file sorted by date and ``order``.

@@ -1,7 +1,7 @@
 """The Parquet sink: one folder for each date and micro-batch."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.sinks.older_rows import OlderRows
 
 log = structlog.get_logger()
@@ -44,14 +45,29 @@ class ParquetSink:
         self._spark = spark
         self._directory = directory
         self._key = key
+        self._checkpoint = checkpoint
         self._older = OlderRows(spark, checkpoint, key, self._find_next_batch, repeated_within)
 
     def _find_next_batch(self) -> int:
         require_keys(self._spark, self._directory, self._key)
+        return self._newest() + 1
+
+    def _newest(self, since: str = "") -> int:
+        """The highest number of a folder, among the folders of the dates since this one. -1 if there is none."""
         files = Files(self._spark, self._directory)
-        folders = (name for date in _dates(files) for name in files.names(date))
+        folders = (name for date in _dates(files) if date >= f"{_DATE}{since}" for name in files.names(date))
         batches = (int(name.removeprefix(_BATCH)) for name in folders if name.startswith(_BATCH))
-        return max([-1, *batches]) + 1
+        return max([-1, *batches])
+
+    def newest_batch(self) -> int:
+        """The number of the newest micro-batch of this checkpoint that the files have. -1 if they have none.
+
+        It searches only the dates since the checkpoint planned its newest micro-batch, because a listing of all folders
+        can take minutes. So it does not find a later micro-batch that has written only older dates.
+        """
+        planned = CheckpointReader(self._spark, self._checkpoint).planned_time()
+        day = datetime.fromtimestamp(planned / 1000, UTC).date()
+        return max(-1, self._newest(f"{day}") - self._older.next_batch)
 
     def append(self, rows: DataFrame, batch_id: int, *order: str) -> None:
         """Write the rows of a micro-batch, see ``overwrite_folders``.

@@ -9,7 +9,9 @@ from typing import Literal
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.queries.export import _open_sink
+from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.queries.export import _open_sink, forget_progress
 from pipelines.sinks.delta import DeltaSink
 from pipelines.sinks.parquet import ParquetSink
 from services.settings import Settings
@@ -55,3 +57,29 @@ def test_copies_of_undated_lines_are_omitted(spark: SparkSession, tmp_path: Path
     append(open_sink(spark, tmp_path, export_format), spark, 0, *((*line, "2020-11-20") for line in lines))
 
     assert {"copied": 1, "dated": 1, "reused": 2} == written(spark, tmp_path, export_format)
+
+
+@BOTH_FORMATS
+def test_an_older_checkpoint_beside_newer_files_is_refused(
+    spark: SparkSession, tmp_path: Path, export_format: Format
+) -> None:
+    """The second checkpoint of the folder numbers its micro-batches from 0 again. A crash before Spark's commit leaves
+    the files with one micro-batch more.
+    """
+    files = Files(spark, str(tmp_path / "_checkpoint"))
+    planned = json.dumps({"batchTimestampMs": 1_606_000_000_000})  # 2020-11-21 23:06 UTC
+    for query_id in ("first", "second"):
+        new_checkpoint(tmp_path, query_id)
+        sink = open_sink(spark, tmp_path, export_format)
+        for batch in range(3):
+            append(sink, spark, batch, (f"{query_id}{batch}", "till", f"2020-11-2{batch}"))
+            files.write(f"offsets/{batch}", f"v1\n{planned}")
+            files.write(f"commits/{batch}", "v1\n{}")
+        for lost in (2, 1):
+            open_sink(spark, tmp_path, export_format)
+            files.delete(f"commits/{lost}")
+        error = r"_checkpoint is older than the files beside it: it ends with micro-batch 0, and the files have 2\."
+        with pytest.raises(CheckpointMismatchError, match=error):
+            open_sink(spark, tmp_path, export_format)
+        forget_progress(spark, Settings(export_dir=str(tmp_path), export_format=export_format))
+        assert not files.exists(), "a backfill solves it"
