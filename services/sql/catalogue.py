@@ -206,7 +206,12 @@ DEAD_LETTERS_BY_REASON = Table(
         Column("Day", "DATE", "Day in UTC on which the dead letters were written."),
         Column("OriginTopic", "VARCHAR", "The topic that the records came from."),
         Column("Reason", "VARCHAR", "What could not be read, or the first rule that is broken."),
-        Column("Records", "BIGINT", "Number of records, each once."),
+        Column(
+            "Records",
+            "BIGINT",
+            "Number of records, each once. But files count a record on two days if a new checkpoint of the fan-out has "
+            "written its dead letter again, and the first dead letter has expired.",
+        ),
     ),
     """
     SELECT AppendTime::DATE AS Day, OriginTopic, Reason, count(*) AS Records FROM dead_letters GROUP BY ALL
