@@ -84,13 +84,13 @@ def _require_format(spark: SparkSession, settings: Settings) -> None:
 def _require_newest(spark: SparkSession, checkpoint: str, sink: DeltaSink | ParquetSink) -> None:
     """Raise CheckpointMismatchError if a later checkpoint has written files, and somebody has restored an older copy.
 
-    Delta would skip new micro-batches whose numbers the table has. Parquet would have rows twice. The files can have
-    one micro-batch more than the checkpoint, because Spark commits it afterwards.
+    Delta would skip new micro-batches whose numbers the table has. Parquet would have rows twice. After a crash, the
+    files can have a micro-batch that is not committed. But Spark plans it in the checkpoint before the sink writes.
     """
-    committed = CheckpointReader(spark, checkpoint).batches()
-    if committed and (newest := sink.newest_batch()) > committed[-1] + 1:
+    planned = CheckpointReader(spark, checkpoint).batches("offsets")
+    if planned and (newest := sink.newest_batch()) > planned[-1]:
         raise CheckpointMismatchError(
-            f"{checkpoint} is older than the files beside it: it ends with micro-batch {committed[-1]}, and the files "
+            f"{checkpoint} is older than the files beside it: it ends with micro-batch {planned[-1]}, and the files "
             f"have {newest}. Put back the newest checkpoint. If it is lost, run `loyalty export backfill`"
         )
 

@@ -55,7 +55,7 @@ class DeltaSink:
     def newest_batch(self) -> int:
         """The number of the newest micro-batch of this checkpoint that the table has. -1 if it has none.
 
-        Call it only if the checkpoint has a micro-batch.
+        Call it only if the checkpoint has a planned micro-batch.
         """
         if not _has_version(self._spark, self._directory):
             return -1
