@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from datetime import date, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -56,19 +57,20 @@ def export(
     continuous: Annotated[
         bool, typer.Option("--continuous", help="With run: export new records until Ctrl-C or SIGTERM.")
     ] = False,
-    accept_lost_days: Annotated[
-        bool,
+    accept_lost_days_before: Annotated[
+        datetime | None,
         typer.Option(
-            "--accept-lost-days",
-            help="With write and backfill: replace a table although its source has lost all rows of a day that the "
+            formats=["%Y-%m-%d"],
+            help="With write and backfill: replace a table although its source has lost days before this one that the "
             "files have.",
         ),
-    ] = False,
+    ] = None,
     as_json: AsJsonLines = False,
 ) -> None:
     """Export tables for analysts to Parquet files or to Delta tables (LOYALTY_EXPORT_FORMAT)."""
     settings = read_settings()
     settings = settings.model_copy(update={"export_dir": to or settings.export_dir})
+    keep_since = accept_lost_days_before.date() if accept_lost_days_before else date.min
     if tables and task not in (ExportTask.WRITE, ExportTask.BACKFILL):
         stop(f"{task} takes no tables: use write or backfill", MISUSED)
     match task:
@@ -79,9 +81,9 @@ def export(
             _maintain(settings, as_json=as_json)
         case ExportTask.WRITE:
             chosen = _writable_tables(tables, settings)
-            _write(chosen, settings, accept_lost_days=accept_lost_days, as_json=as_json)
+            _write(chosen, settings, keep_since=keep_since, as_json=as_json)
         case ExportTask.BACKFILL:
-            _backfill(tables, settings, accept_lost_days=accept_lost_days, as_json=as_json)
+            _backfill(tables, settings, keep_since=keep_since, as_json=as_json)
 
 
 def _line_items(settings: Settings, *options: str, continuous: bool = False) -> list[str]:
@@ -89,10 +91,10 @@ def _line_items(settings: Settings, *options: str, continuous: bool = False) -> 
     return ["--query", "export", "--to", settings.export_dir, *until, *options]
 
 
-def _backfill(names: Sequence[str] | None, settings: Settings, *, accept_lost_days: bool, as_json: bool) -> None:
+def _backfill(names: Sequence[str] | None, settings: Settings, *, keep_since: date, as_json: bool) -> None:
     others = [name for name in names or () if name != LINE_ITEMS]
     if names and LINE_ITEMS not in names:
-        _write(_writable_tables(others, settings), settings, accept_lost_days=accept_lost_days, as_json=as_json)
+        _write(_writable_tables(others, settings), settings, keep_since=keep_since, as_json=as_json)
         return
     # The other tables read the line items, so the command writes them afterwards. A backfill can take hours, so the
     # command checks the names and folders of the other tables first.
@@ -103,7 +105,7 @@ def _backfill(names: Sequence[str] | None, settings: Settings, *, accept_lost_da
         replace_process("pipelines", arguments, log_json=as_json)
     if status := exit_status(program("pipelines", arguments, log_json=as_json)):
         raise typer.Exit(status)
-    _write(chosen, settings, accept_lost_days=accept_lost_days, as_json=as_json)
+    _write(chosen, settings, keep_since=keep_since, as_json=as_json)
 
 
 def _writable_tables(names: Sequence[str] | None, settings: Settings) -> Sequence[str]:
@@ -121,7 +123,7 @@ def _writable_tables(names: Sequence[str] | None, settings: Settings) -> Sequenc
     return chosen
 
 
-def _write(chosen: Sequence[str], settings: Settings, *, accept_lost_days: bool, as_json: bool) -> None:
+def _write(chosen: Sequence[str], settings: Settings, *, keep_since: date, as_json: bool) -> None:
     """Write each table. If a source cannot be read or has lost days, only the tables that need it fail."""
     with clear_source_errors():
         from services.sql.database import Database
@@ -136,7 +138,7 @@ def _write(chosen: Sequence[str], settings: Settings, *, accept_lost_days: bool,
     done = []
     for name in chosen:
         with suppress(typer.Exit), clear_source_errors(), closing(Database(settings, refuse_topics)) as database:
-            done.append(write(name, database, settings, accept_lost_days=accept_lost_days))
+            done.append(write(name, database, settings, keep_since=keep_since))
             warn_of_skipped(database.skipped)
     rows = ((each.table, each.rows, "written" if each.changed else "unchanged", each.folder) for each in done)
     found = table("table", "rows", "files", "folder", rows=rows)

@@ -71,7 +71,7 @@ def _place(uri: str) -> PurePath:
     return folder.resolve() if folder else PurePosixPath(uri.replace("s3a://", "s3://"))
 
 
-def write(name: str, database: Database, settings: Settings, *, accept_lost_days: bool = False) -> Written:
+def write(name: str, database: Database, settings: Settings, *, keep_since: date = date.min) -> Written:
     """Compute a table from its sources, and replace its files if they differ.
 
     Readers see either the old rows or the new rows. Then it deletes all other files of the table, also files of a run
@@ -82,7 +82,7 @@ def write(name: str, database: Database, settings: Settings, *, accept_lost_days
     It gets the topic of the settings.
 
     Args:
-        accept_lost_days: whether to replace the files although the sources have lost all rows of a day (``Table.day``).
+        keep_since: do not replace the files if the sources have lost all rows of a day (``Table.day``) since this one.
 
     Raises UserError if the folder has files of another format or days that the sources have lost, SettingsError if it
     has files of another deployment, SqlError, and the error of a source that cannot be read.
@@ -97,8 +97,8 @@ def write(name: str, database: Database, settings: Settings, *, accept_lost_days
                 "LOYALTY_TOPIC_PREFIX, or choose another LOYALTY_TABLES_DIR"
             )
         rows = _merged(_with_time_zone(database.run(f"FROM {name}")), before, table)
-        if before is not None and not accept_lost_days:
-            _require_days(rows, before, table, folder)
+        if before is not None:
+            _require_days(rows, before, table, folder, keep_since)
         rows = rows.replace_schema_metadata({_TOPIC: topic})
         changed = before is None or not _are_equal(rows, before)
         is_delta = settings.export_format == "delta"
@@ -203,21 +203,24 @@ def _merged(rows: pa.Table, before: pa.Table | None, table: Table) -> pa.Table:
     return _query(statement, now=rows, before=before).cast(rows.schema)
 
 
-def _require_days(rows: pa.Table, before: pa.Table, table: Table, folder: str) -> None:
-    """Raise UserError if a day of the old rows has no new row.
+def _require_days(rows: pa.Table, before: pa.Table, table: Table, folder: str, keep_since: date) -> None:
+    """Raise UserError if a day of the old rows, since ``keep_since``, has no new row.
 
     The number of rows and the earliest day prove nothing: new rows replace lost ones, and a till with a wrong clock
     can give a new row any date.
     """
-    if table.day and (lost := sorted(_days(before, table) - _days(rows, table))):
+    lost = sorted(day for day in _days(before, table) - _days(rows, table) if day >= keep_since)
+    if lost:
         raise UserError(
             f"{folder} has rows of days that its source ({table.source}) has lost: {len(lost)} between {lost[0]} and "
             f"{lost[-1]}. A write would delete these rows, so the files stay as they are. Restore what the source has "
-            "lost, or add --accept-lost-days if you do not need these days"
+            "lost. If nobody needs the days before a date, add --accept-lost-days-before YYYY-MM-DD"
         )
 
 
 def _days(rows: pa.Table, table: Table) -> set[date]:
+    if not table.day:
+        return set()
     return {day for day in rows[table.day].cast(pa.date32()).unique().to_pylist() if day}
 
 

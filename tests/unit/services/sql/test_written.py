@@ -213,7 +213,9 @@ def test_files_stay_when_their_sources_lose_days(settings: Settings, tmp_path: P
     changed = [name for name in WITHOUT_TOPICS if read(name, settings) != before[name]]
     assert ["liability"] == changed
 
-    accepted = runner.invoke(app, [*command, "--accept-lost-days"], env=variables)
+    option = "--accept-lost-days-before"
+    assert 1 == runner.invoke(app, [*command, option, f"{DAY}"], env=variables).exit_code
+    accepted = runner.invoke(app, [*command, option, "2100-01-01"], env=variables)
     assert 0 == accepted.exit_code, accepted.stderr
     assert {"NEW0", "NEW1", "NEW2"} == {row["InvoiceNumber"] for row in read("invoices", settings)}
     assert 3 == len(read("loyalty_entries", settings))
