@@ -40,7 +40,8 @@ def trail(
     with clear_errors():
         wanted = filter(is_wanted, read_trail(settings, skipped))
         found = heapq.nlargest(limit, wanted, key=lambda each: each["ActionTime"])
-    records = found[::-1]
+    # An instance can send a record twice after an error.
+    records = [*{each["EventID"]: each for each in reversed(found)}.values()]
     rows = (
         (
             seconds_text(each["ActionTime"]),
