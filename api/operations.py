@@ -19,6 +19,7 @@ from api.http.problems import NotFound, Problem, Unavailable, Unprocessable
 from schemas.topics import LOYALTY
 from services.audit import runs
 from services.messaging import dead_letters, replaying
+from services.messaging.access import user_of
 from services.messaging.avro import Record
 from services.messaging.dead_letters import (
     Age,
@@ -195,7 +196,7 @@ class Operations:
 
         Raises:
             UnknownDeadLetter: one of the positions has no dead letter.
-            ReplayNeedsPipeline: one of them is of a webhook, and Kafka is secured.
+            ReplayNeedsPipeline: one of them is of a webhook, and this process is the user ``api`` of a secured Kafka.
         """
         with _broker_problems():
             letters = dead_letters.DeadLetters(self.settings, DeadLetterFilter(None, positions))
@@ -203,7 +204,10 @@ class Operations:
         if missing:
             raise UnknownDeadLetter(positions=[str(each) for each in missing])
         # Otherwise Kafka would refuse only these records, after others are published.
-        if self.settings.kafka_sasl_username and (topic := self.settings.name_of(LOYALTY)) in found:
+        if (
+            self.settings.kafka_sasl_username == user_of("api", self.settings)
+            and (topic := self.settings.name_of(LOYALTY)) in found
+        ):
             raise ReplayNeedsPipeline(topic=topic)
         return letters, found, left_out
 

@@ -119,7 +119,7 @@ SERVICES = (
     ),
     Service(
         "analyst",
-        reads=(HADOOP, STORE_SALES),  # the topics without personal data
+        reads=(HADOOP, STORE_SALES),  # the topics without names, cards and address lines
         writes=(AUDIT_TRAIL,),  # in `loyalty sql`
     ),
 )
