@@ -90,8 +90,8 @@ class ReplayNeedsPipeline(
     title="Only the user pipeline may publish these dead letters",
     example={"topic": "loyalty"},
 ):
-    """On this secured Kafka, the API may not write to the topic {topic}. Nothing was published. Select the dead letters
-    of other topics, and run `loyalty dead-letters replay` as the user pipeline for these ones.
+    """On this secured Kafka, the API may not write to the topic {topic}. Nothing was published. Leave out the dead
+    letters of this topic. The user pipeline can publish them with `loyalty dead-letters replay`.
     """
 
 
@@ -196,7 +196,7 @@ class Operations:
 
         Raises:
             UnknownDeadLetter: one of the positions has no dead letter.
-            ReplayNeedsPipeline: one of them is of a webhook, and this process is the user ``api`` of a secured Kafka.
+            ReplayNeedsPipeline: one of them belongs to a webhook, and the user of this process may not publish it.
         """
         with _broker_problems():
             letters = dead_letters.DeadLetters(self.settings, DeadLetterFilter(None, positions))

@@ -61,8 +61,7 @@ def export(
         datetime | None,
         typer.Option(
             formats=["%Y-%m-%d"],
-            help="With write and backfill: replace a table although its source has lost days before this one that the "
-            "files have.",
+            help="With write and backfill: replace a table also if its source has lost days before this date.",
         ),
     ] = None,
     as_json: AsJsonLines = False,

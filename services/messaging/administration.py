@@ -159,7 +159,7 @@ def require_configs(found: Mapping[Topic, Mapping[str, str]], settings: Settings
 
 
 def _check_configs(client: AdminClient, settings: Settings, existing: Collection[Topic]) -> None:
-    """Refuse settings that lose records, and change wrong limits.
+    """Refuse settings that lose records, and correct limits that differ from the catalogue.
 
     The operator sets the retention of topics that are not compacted.
     """

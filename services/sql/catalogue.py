@@ -209,8 +209,8 @@ DEAD_LETTERS_BY_REASON = Table(
         Column(
             "Records",
             "BIGINT",
-            "Number of records, each once. But files count a record on two days if a new checkpoint of the fan-out has "
-            "written its dead letter again, and the first dead letter has expired.",
+            "Number of records, each once. The files count a record on two days if its first dead letter has expired "
+            "and a new checkpoint of the fan-out has written it again.",
         ),
     ),
     """
