@@ -18,7 +18,7 @@ from schemas import topics
 from services.audit.facts import COMPARED
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.simulation import Options, Simulation
-from tests.support.builders import problem_type
+from tests.support.builders import CARD, problem_type
 from tests.support.kafka import last_balances_of, publish, read_all
 from tests.support.processes import SMALL_JVM
 from tests.support.waiting import wait_for
@@ -127,6 +127,8 @@ def test_every_process_is_scraped_and_every_panel_has_data(stack: ContainerStack
     prometheus = Prometheus(stack)
     wait_for("all processes", lambda: prometheus.up() == ["api", "api", "ledger", "pipeline", "webhooks"])
     await_the_day(stack)
+    # The panel of responses needs one, with any status.
+    httpx.get(f"{stack.api_url}/v1/customers/{CARD}/balance", timeout=60, trust_env=False)
     wait_for("every panel", lambda: [] == unanswered(prometheus))
     wait_for("the rules", lambda: {"ok"} == {rule["health"] for rule in rules(prometheus)})
     wait_for("no alert", lambda: {"inactive"} == {rule["state"] for rule in rules(prometheus)})
