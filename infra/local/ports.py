@@ -42,12 +42,3 @@ def url_of(host: str, port: int, scheme: str = "http") -> str:
 def api_url_of(settings: Settings) -> str:
     """The URL at which this machine reaches the API of these settings."""
     return url_of(settings.api_host, settings.api_port, "https" if settings.api_certificate_file else "http")
-
-
-def is_taken(port: int) -> bool:
-    """Whether another server listens on the port of HOST."""
-    try:
-        socket.create_server((HOST, port)).close()
-    except OSError:
-        return True
-    return False
