@@ -54,15 +54,16 @@ def _open_sink(spark: SparkSession, settings: Settings) -> DeltaSink | ParquetSi
     directory, checkpoint = settings.export_dir, EXPORT.checkpoint(settings)
     # A later copy of a line is dropped for this time, also if it comes from a new checkpoint of the fan-out.
     memory = longest_memory(settings)
-    if settings.export_format == "delta":
-        table = DeltaSink(spark, directory, checkpoint, _KEY, memory)
-        _require_newest(spark, checkpoint, table)
-        return table
-    # The checks come first, because the next steps change files.
-    sink = ParquetSink(spark, directory, checkpoint, _PARQUET_KEY, memory)
+    sink = (
+        DeltaSink(spark, directory, checkpoint, _KEY, memory)
+        if settings.export_format == "delta"
+        else ParquetSink(spark, directory, checkpoint, _PARQUET_KEY, memory)
+    )
     _require_newest(spark, checkpoint, sink)
-    remove_staging_folders(spark, directory)
-    move_undated(spark, directory)
+    # The checks come first, because the next steps change files.
+    if isinstance(sink, ParquetSink):
+        remove_staging_folders(spark, directory)
+        move_undated(spark, directory)
     return sink
 
 

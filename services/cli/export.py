@@ -70,8 +70,11 @@ def export(
     settings = read_settings()
     settings = settings.model_copy(update={"export_dir": to or settings.export_dir})
     keep_since = accept_lost_days_before.date() if accept_lost_days_before else date.min
-    if tables and task not in (ExportTask.WRITE, ExportTask.BACKFILL):
-        stop(f"{task} takes no tables: use write or backfill", MISUSED)
+    if continuous and task is not ExportTask.RUN:
+        stop(f"{task} does not take --continuous: use run", MISUSED)
+    if task not in (ExportTask.WRITE, ExportTask.BACKFILL) and (tables or accept_lost_days_before):
+        option = "tables" if tables else "--accept-lost-days-before"
+        stop(f"{task} does not take {option}: use write or backfill", MISUSED)
     match task:
         case ExportTask.RUN:
             announce_command("export", to=settings.export_dir)

@@ -2,6 +2,7 @@
 
 import heapq
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -38,10 +39,7 @@ def trail(
 
     skipped = Counter[str]()
     with clear_errors():
-        wanted = filter(is_wanted, read_trail(settings, skipped))
-        found = heapq.nlargest(limit, wanted, key=lambda each: each["ActionTime"])
-    # An instance can send a record twice after an error.
-    records = [*{each["EventID"]: each for each in reversed(found)}.values()]
+        records = _newest(filter(is_wanted, read_trail(settings, skipped)), limit)
     rows = (
         (
             seconds_text(each["ActionTime"]),
@@ -56,3 +54,17 @@ def trail(
     columns = ("time", "actor", "action", "outcome", "customer", "details")
     report({"records": records, "skipped": skipped}, table(*columns, rows=rows), as_json=as_json)
     warn_of_skipped({AUDIT_TRAIL.name: skipped} if skipped else {})
+
+
+def _newest(records: Iterable[Record], limit: int) -> list[Record]:
+    """The newest records in the order of their times, each once: an instance can send a record twice after an error."""
+    oldest_first: list[tuple[int, int, str]] = []
+    found: dict[str, Record] = {}
+    for number, record in enumerate(records):
+        event_id = record["EventID"]
+        if event_id not in found:
+            found[event_id] = record
+            heapq.heappush(oldest_first, (record["ActionTime"], number, event_id))
+            if len(found) > limit:
+                del found[heapq.heappop(oldest_first)[-1]]
+    return [found[event_id] for *_, event_id in sorted(oldest_first)]

@@ -16,7 +16,7 @@ from tests.support.builders import invoice
 from tests.support.kafka import highest_balances_of, publish_invoices
 from tests.support.programs import LOYALTY, last_error, loyalty
 
-_IMPORTED = 30_000
+_IMPORTED = 10_000
 _REPLACED = 20
 
 

@@ -39,6 +39,12 @@ class Tills(BackgroundThreads):
         self._messages = Simulation(options, schema_ids(stack.settings)).messages()
         super().__init__(self._publish)
         self._failures: list[str] = []
+        self._given_up = False
+
+    def __exit__(self, *error: object) -> None:
+        """After an error, do not wait for acknowledgements: the fault can have stopped the broker forever."""
+        self._given_up = any(error)
+        super().__exit__()
 
     def encode(self, message: Message) -> bytes:
         """The value of the record."""
@@ -55,7 +61,7 @@ class Tills(BackgroundThreads):
                 break
             client.produce(topic, self.encode(message), message.key, [], self._delivered)
             client.poll(0)
-        while len(client):
+        while len(client) and not self._given_up:
             client.poll(1.0)
         if self._failures:
             raise RuntimeError(f"the tills could not publish: {self._failures[0]}")

@@ -49,6 +49,15 @@ def test_each_record_is_shown_once_and_unreadable_records_are_counted(trail: Tra
     assert reason in result.stderr
 
 
+def test_a_duplicate_takes_no_place_of_a_record_among_the_newest(trail: Trail) -> None:
+    records = [audit_record("key:1", action, "200", "http://one") for action in ("oldest", "older", "newest")]
+    values = [encoder(AUDIT_TRAIL, IDS)(each | {"ActionTime": at}) for at, each in enumerate(records)]
+
+    result = trail("--json", "--limit", "2", values=[*values, *values])
+
+    assert ["older", "newest"] == [each["Action"] for each in json.loads(result.stdout)["records"]]
+
+
 def test_the_records_of_a_card_are_found_by_its_pseudonym(trail: Trail, tmp_path: Path) -> None:
     """The command never makes a key, because a new key finds nothing."""
     file = tmp_path / "pseudonym.key"

@@ -373,7 +373,9 @@ def test_the_command_writes_all_tables_that_it_can(settings: Settings, monkeypat
     for arguments, error in (
         (["write", "nothing"], "no table to write: nothing; choose from invoices"),
         (["write", "line_items"], "`loyalty export run` writes it"),
-        (["maintain", "liability"], "maintain takes no tables"),
+        (["maintain", "liability"], "maintain does not take tables: use write or backfill"),
+        (["run", "--accept-lost-days-before", "2026-01-01"], "run does not take --accept-lost-days-before"),
+        (["write", "--continuous"], "write does not take --continuous: use run"),
     ):
         refused = runner.invoke(app, ["export", *arguments], env=variables)
         assert (2, "") == (refused.exit_code, refused.stdout)
