@@ -248,6 +248,27 @@ async def test_a_retry_after_an_erasure_is_refused_and_not_sent(scene: Scene) ->
     assert "unknown-customer" == problem_type(gone, 404)
 
 
+async def test_a_command_whose_customer_is_erased_while_it_waits_is_refused(scene: Scene) -> None:
+    """One micro-batch decides the redemption and then erases the customer. The API shows nothing of an erased customer,
+    and a client must not take the points for redeemed. A read that waits for the decision gets 404.
+    """
+    scene.earn("25.00")
+    scene.decides = False
+    waiting = asyncio.create_task(scene.redeem())
+    await scene.until_sent(1)
+    path = f"/v1/commands/{scene.sent[0]['CommandID']}?timeout=30"
+    reading = asyncio.create_task(scene.ask("GET", path, key=None))
+    erasing = asyncio.create_task(scene.ask("DELETE", f"/v1/customers/{CARD}"))
+    await scene.until_sent(2)
+    scene.decide()
+    async with asyncio.timeout(20):
+        assert "command-erased" == problem_type(await waiting, 409)
+        assert "unknown-command" == problem_type(await reading, 404)
+        assert 200 == (await erasing).status_code
+    assert "command-erased" == problem_type(await scene.redeem(), 409)
+    assert 2 == len(scene.sent)
+
+
 @pytest.mark.parametrize("card", ["\0", "\N{ZERO WIDTH SPACE}", "\x029265846829\x03"])
 async def test_an_account_under_a_card_of_invisible_characters_can_be_read_and_erased(scene: Scene, card: str) -> None:
     """Release 0.1 opened such accounts. Now an invoice with such a card is a dead letter."""

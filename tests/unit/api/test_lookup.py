@@ -8,7 +8,6 @@ import pytest
 from api.http.problems import TooManyConnections
 from api.routing.locator import Target
 from api.routing.peer_messages import PeerRequest, PeerResponse, PeerTimeoutError
-from api.routing.report_collector import ReportCollector
 from services.clock import boot_seconds
 from services.state_stores.catalogue import PROGRAMMES
 from services.state_stores.contract import Checkpoint
@@ -217,26 +216,6 @@ async def test_a_suspect_does_not_cost_all_the_time(group: Group, callers: Calle
     group.instances[0].reports.suspect(URLS[1], "it did not answer")
     assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
     assert [5, 1] == timeouts
-
-
-async def test_an_unexpected_error_does_not_end_the_reports() -> None:
-    """The peer becomes a suspect, and the next report ends that."""
-    group = Group.of(2)
-    group.share(lambda place: place[1] % 2)
-    async with running(group):
-        first, dependencies = group.instances[0], group.instances[0].app.state.dependencies
-        collector = ReportCollector(dependencies.peers, dependencies.locator, first.reports)
-        report = dependencies.peers.report
-
-        async def broken(*_: object) -> None:
-            raise httpx.InvalidURL("no host")
-
-        dependencies.peers.report = broken
-        await collector._collect(URLS[1])
-        assert first.reports.why_suspect(URLS[1])
-        dependencies.peers.report = report
-        await collector._collect(URLS[1])
-        assert first.reports.why_suspect(URLS[1]) is None
 
 
 @pytest.mark.parametrize("standbys", [False])

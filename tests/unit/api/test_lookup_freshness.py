@@ -1,17 +1,18 @@
 """How new the balance of a lookup is: the lag of a copy, the lease of the owner, and waits for a sequence number."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from schemas.topics import LOYALTY_BALANCES
 from services.clock import boot_seconds
+from services.state_stores.assignment import Role
 from tests.support.builders import balance, problem_type
 from tests.support.clusters import Callers, Group
 from tests.unit.api.three_instances import (
     CARD,
     PATH,
+    TOPIC,
     URLS,
     copy_at,
     move_partition,
@@ -19,19 +20,13 @@ from tests.unit.api.three_instances import (
     see_on_refresh,
     summary,
     three,
+    until,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
 NEVER_OLD = 4_000_000_000_000
 """A time in the year 2096."""
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the applications run until the condition is true."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - no event announces the condition
-            await asyncio.sleep(0)
 
 
 async def test_max_lag_bounds_the_lag_of_a_standby(group: Group, callers: Callers) -> None:
@@ -46,6 +41,19 @@ async def test_max_lag_bounds_the_lag_of_a_standby(group: Group, callers: Caller
         assert (2, 3) == (refused.json()["maxLag"], refused.json()["lag"])
     copy.progress.end_asked_at -= 7200
     assert "too-stale" == problem_type(await callers.get(0, f"{PATH}?maxLag=3"), 503)
+
+
+async def test_the_lag_of_the_best_copy_is_named(group: Group, callers: Callers) -> None:
+    """No copy is within maxLag. The client learns which maxLag helps: the lag of the copy with the highest position."""
+    group.dead.add(URLS[1])
+    group.instances[0].hold((TOPIC, 1), Role.STANDBY)
+    group.instances[0].reports.note(group.instances[2].local.report())
+    for number, lag in ((0, 5), (2, 3)):
+        progress = copy_at(group, number).progress
+        progress.end_offset = progress.position + lag
+    refused = await callers.get(0, f"{PATH}?maxLag=2")
+    assert "too-stale" == problem_type(refused, 503)
+    assert (3, URLS[2]) == (refused.json()["lag"], refused.headers["loyalty-served-by"])
 
 
 async def test_a_replaced_card_says_how_new_its_entry_is() -> None:

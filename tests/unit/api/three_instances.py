@@ -3,7 +3,8 @@
 The tests of lookups ask for one card, whose partition is 1.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -57,6 +58,13 @@ def summary(response: httpx.Response) -> tuple[int, str, str, str]:
     found = response.headers
     served_by = found["loyalty-served-by"].removeprefix("http://instance-").removesuffix(":8080")
     return response.status_code, served_by, found["loyalty-role"], found["loyalty-stale"]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the applications run until the condition is true."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - no event announces the condition
+            await asyncio.sleep(0)
 
 
 def move_partition(group: Group) -> GroupView:

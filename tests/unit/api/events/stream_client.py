@@ -109,14 +109,14 @@ class Client:
 
     def report_end(self, offset: int, number: int = 0) -> None:
         """Let the broker report this end offset of the card's partition to an instance."""
-        self._task(number).note_end_offset(offset, boot_seconds() + 60, 0)
+        self.task(number).note_end_offset(offset, boot_seconds() + 60, 0)
         self.group.instances[number].waiters.notify([CARD.encode()])
 
     def advance(self, position: int, number: int = 0) -> None:
         """Let an instance apply the records of other cards in the card's partition, up to this position."""
-        self._task(number).advance(position)
+        self.task(number).advance(position)
 
-    def _task(self, number: int) -> StoreTask:
+    def task(self, number: int) -> StoreTask:
         store = self.group.instances[number].stores["customer-balances"]
         return store.serving(store.partition_of(CARD.encode()))
 

@@ -16,7 +16,7 @@ from services.api_keys.keys import Scope
 from services.state_stores.definition import StoreDefinition, VersionedValue
 from services.state_stores.task import ChangelogRecord
 from tests.support.builders import CARD, problem_type
-from tests.support.clusters import Group
+from tests.support.clusters import Group, damage
 from tests.support.secured import SecuredGroup, bearer
 from tests.unit.api.events.stream_client import OPENED, PATH, Changelog, Client, balance, connected
 
@@ -52,6 +52,17 @@ async def test_another_instance_forwards_and_a_standby_continues() -> None:
         client.changelog.write(balance(3))
         async with client.stream(0, last=f"{OPENED}.2.1") as stream:
             assert 3 == await stream.sequence()
+
+
+async def test_a_stream_that_no_copy_serves_is_refused_with_the_problem_of_the_owner() -> None:
+    """The owner restores half of its copy. The standby is damaged, and that says nothing about the end of the wait."""
+    async with connected(size=2, owner=1) as client:
+        client.changelog.write(balance(1))
+        owner, standby = client.task(1), client.task(0)
+        owner.progress.restored, owner.progress.target = False, 2
+        damage(standby)
+        refused = await client.refusal()
+        assert ("restoring", 0.5) == (problem_type(refused, 503), refused.json()["restoredShare"])
 
 
 async def test_a_stream_ends_when_the_partition_moves_or_the_client_is_too_slow(

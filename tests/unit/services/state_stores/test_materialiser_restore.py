@@ -203,15 +203,25 @@ def test_a_damaged_store_is_rebuilt_and_the_others_continue() -> None:
     assert (True, True) == (task.serving, task.progress.has_reached_active_target(0.0))
 
 
-async def test_a_read_that_waits_for_a_damaged_store_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The materialiser finds the damage and rebuilds the store. The caller can then ask another copy."""
-    damaged = stored(5)
-    scene = Scene(damaged, MemoryStorePartition(), high=5)
+@pytest.mark.parametrize("step", ["connect", "rebuild", "close"])
+async def test_a_read_that_waits_for_a_store_is_woken_when_the_store_stops_serving(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The materialiser rebuilds a damaged store, or closes the partition. The caller can then ask another copy."""
+    monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 60)
+    local = stored(5)
+    scene = Scene(local, MemoryStorePartition(), high=5)
     scene.take(0)
     scene.waiters.bind(asyncio.get_running_loop())
     waiting = asyncio.create_task(scene.waiters.wait(b"C1", lambda: scene.store.serving(0), lambda _: False, 60))
     await asyncio.sleep(0)  # the request starts to wait
-    damaged.damage = "block checksum mismatch"
-    scene.connect(monkeypatch, "here")
+    local.damage = None if step == "close" else "block checksum mismatch"
+    if step == "connect":
+        scene.connect(monkeypatch, "here")
+    elif step == "rebuild":
+        scene.materialiser._rebuild_damaged()
+    else:
+        scene.assignment.roles.clear()
+        scene.follow()
     with pytest.raises(NotServingError):
         await asyncio.wait_for(waiting, 10)

@@ -3,10 +3,13 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
+from services.state_stores import waiters as module
 from services.state_stores.definition import ReadConsistency, VersionedValue
+from services.state_stores.task import ChangelogRecord
 from services.state_stores.waiters import SequenceWaiters
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
@@ -14,30 +17,33 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 LONG = 60.0
 
 
-async def test_a_value_that_is_new_enough_is_returned_at_once() -> None:
+@pytest.fixture
+async def waiters(monkeypatch: pytest.MonkeyPatch) -> SequenceWaiters:
+    """Waiters that do not read again each second, so a test proves what wakes them."""
+    monkeypatch.setattr(module, "_PAUSE_SECONDS", LONG)
+    found = SequenceWaiters()
+    found.bind(asyncio.get_running_loop())
+    return found
+
+
+async def test_a_value_that_is_new_enough_is_returned_at_once(waiters: SequenceWaiters) -> None:
     """A request does not wait if the sequence number is reached, or if its timeout is 0."""
-    waiters = SequenceWaiters()
-    waiters.bind(asyncio.get_running_loop())
     newest = VersionedValue(5, 0, 0, b"")
 
     assert await waiters.wait(b"A", lambda: newest, ReadConsistency(5).is_satisfied_by, LONG) is newest
     assert await waiters.wait(b"A", lambda: newest, ReadConsistency(6).is_satisfied_by, 0) is newest
 
 
-async def test_after_the_timeout_the_last_value_is_returned() -> None:
+async def test_after_the_timeout_the_last_value_is_returned(waiters: SequenceWaiters) -> None:
     """A request waits no longer than its timeout."""
-    waiters = SequenceWaiters()
-    waiters.bind(asyncio.get_running_loop())
     started = time.monotonic()
 
     assert await waiters.wait(b"A", lambda: None, ReadConsistency(6).is_satisfied_by, 0.05) is None
     assert 0.05 <= time.monotonic() - started < 5
 
 
-async def test_a_write_at_the_moment_of_the_timeout_does_not_keep_a_waiter() -> None:
+async def test_a_write_at_the_moment_of_the_timeout_does_not_keep_a_waiter(waiters: SequenceWaiters) -> None:
     """A thread wakes 200 waiters all the time, so it also wakes them at the moment of their timeouts."""
-    waiters = SequenceWaiters()
-    waiters.bind(asyncio.get_running_loop())
     is_over = threading.Event()
 
     def write() -> None:
@@ -55,11 +61,9 @@ async def test_a_write_at_the_moment_of_the_timeout_does_not_keep_a_waiter() -> 
         thread.join()
 
 
-async def test_all_waiters_of_a_key_wake_after_a_write() -> None:
+async def test_all_waiters_of_a_key_wake_after_a_write(waiters: SequenceWaiters) -> None:
     """A thread writes as fast as it can. 50 waiters of each key, started at any moment, all get their values."""
     store = {key: VersionedValue(0, 0, 0, b"") for key in (b"A", b"B")}
-    waiters = SequenceWaiters()
-    waiters.bind(asyncio.get_running_loop())
 
     def write() -> None:
         for sequence in range(1, 2_001):
@@ -77,6 +81,59 @@ async def test_all_waiters_of_a_key_wake_after_a_write() -> None:
     wanted = [sequence for sequence in range(40, 2_001, 40) for _ in store]
 
     assert all(value and value.sequence >= sequence for value, sequence in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("wake", [lambda waiters: waiters.notify([b"A", b"B"]), SequenceWaiters.notify_all])
+async def test_one_wake_up_reaches_all_requests(
+    waiters: SequenceWaiters, wake: Callable[[SequenceWaiters], None]
+) -> None:
+    """Two requests wait for each of two keys. After their end, nothing of them is left."""
+    written: list[bool] = []
+    requests = [asyncio.create_task(waiters.wait(key, lambda: written, bool, LONG)) for key in (b"A", b"A", b"B", b"B")]
+    await asyncio.sleep(0)  # the requests start to wait
+    written.append(True)
+    wake(waiters)
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*requests)
+    assert {} == waiters._waiting
+
+
+RECORD = ChangelogRecord(7, 0, b"A", None)
+
+
+async def test_all_followers_wake_when_partitions_move(waiters: SequenceWaiters) -> None:
+    """Each of them follows another key, and must look for the new owner of its key."""
+    with waiters.follow("log", b"A") as first, waiters.follow("log", b"B") as second:
+        waiters.notify_all()
+        async with asyncio.timeout(20):
+            await asyncio.gather(first.woken.wait(), second.woken.wait())
+        assert ([], []) == (first.take(), second.take())
+
+
+async def test_a_follower_that_has_ended_gets_no_more_records(waiters: SequenceWaiters) -> None:
+    """The other follower of the key gets them. After the end of both, nothing of them is left."""
+    with waiters.follow("log", b"A") as first:
+        with waiters.follow("log", b"A") as second:
+            pass
+        waiters.pass_on("log", [RECORD])
+        await asyncio.wait_for(first.woken.wait(), 20)
+        assert ([RECORD], []) == (first.take(), second.take())
+    assert {} == waiters._followers
+
+
+async def test_a_follower_that_has_missed_a_record_stays_overflowed(
+    waiters: SequenceWaiters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next records fit again. Without the missed ones, the client would see a gap. The memory has a limit."""
+    monkeypatch.setattr(module, "_MOST_RECORDS", 3)
+    with waiters.follow("log", b"A") as follower:
+        for number in (2, 2, 1):
+            waiters.pass_on("log", [RECORD] * number)
+            await asyncio.sleep(0)
+
+        assert follower.overflowed
+        assert 2 == len(follower.take())
 
 
 OLD, NEW = 1_000, 2_000
