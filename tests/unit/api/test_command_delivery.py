@@ -153,6 +153,19 @@ async def test_a_command_that_no_copy_shows_has_no_location(scene: Scene, monkey
     assert 1 == len(scene.sent)
 
 
+@pytest.mark.usefixtures("_long_grace")
+async def test_a_command_waits_for_its_mark_longer_than_for_its_decision(scene: Scene) -> None:
+    """The copy shows the mark after the timeout of the client. 202 names the path, because a read finds the mark."""
+    scene.earn("25.00")
+    scene.decides = False
+    scene.group.instances[0].command_log.on_mark = lambda _: None
+    waiting = asyncio.create_task(scene.redeem(query="?timeout=0"))
+    await scene.until_sent(1)
+    await _other_tasks()
+    scene.take_mark(*scene.marks)
+    assert (202, "pending") == ((answer := await waiting).status_code, answer.json()["Status"])
+
+
 async def test_a_repetition_before_the_mark_has_no_location(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first request waits for the owner of the balance, so no copy shows the command yet."""
     answers = asyncio.Event()
@@ -174,7 +187,10 @@ async def test_a_repetition_before_the_mark_has_no_location(scene: Scene, monkey
 
 
 def test_a_retry_sends_a_marked_command_that_was_never_sent() -> None:
-    """The earlier owner died between mark and command. A retry sends the command at once, without a second mark."""
+    """The earlier owner died between mark and command. A retry sends the command at once, without a second mark.
+
+    It may have been sent before. So its decision counts, also if the card has no account any more.
+    """
 
     async def die(scene: Scene) -> None:
         scene.earn("25.00")
@@ -191,6 +207,12 @@ def test_a_retry_sends_a_marked_command_that_was_never_sent() -> None:
         assert ([], [mark["CommandID"]]) == (scene.marks, [each["CommandID"] for each in scene.sent])
 
     play(retry)
+
+    async def retry_without_account(scene: Scene) -> None:
+        scene.take_mark(mark)
+        assert "insufficient-points" == problem_type(await scene.redeem(), 409)
+
+    play(retry_without_account)
 
 
 async def test_a_retry_finds_a_command_of_an_earlier_release(scene: Scene) -> None:
@@ -234,6 +256,28 @@ async def test_a_command_stays_in_flight_while_the_copy_of_the_owner_is_restored
     scene.decide()
     assert 201 == (await _redeem_when_possible(scene)).status_code
     assert (1, 1) == (len(scene.marks), len(scene.sent))
+
+
+@pytest.mark.usefixtures("_short_grace")
+@pytest.mark.parametrize("scene", [2], indirect=True)
+async def test_a_command_is_not_in_flight_any_more_after_its_partition_has_moved(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy never shows the mark. A claim that stays would refuse repetitions after the partition comes back."""
+    monkeypatch.setattr(service, "_RESTORE_PAUSE_SECONDS", 0)
+    scene.group.share(lambda _: 0)
+    scene.earn("25.00")
+    scene.decides = False
+    instance = scene.group.instances[0]
+    instance.command_log.on_mark = lambda _: None
+    assert "command-not-visible" == problem_type(await scene.redeem(query="?timeout=0"), 503)
+    scene.group.share(lambda _: 1)
+    instance.waiters.notify_all()
+    await _other_tasks()
+    scene.group.share(lambda _: 0)
+    instance.command_log.on_mark = scene.take_mark
+    scene.decides = True
+    assert 201 == (await scene.redeem()).status_code
 
 
 def test_an_instance_sends_an_undecided_command_again_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,9 +410,11 @@ async def test_a_response_does_not_wait_for_kafka_longer_than_the_client(scene: 
 
 @pytest.mark.usefixtures("_short_grace")
 async def test_the_end_of_the_process_sends_commands_that_are_marked(scene: Scene) -> None:
-    """The mark is written, and Kafka is slow. The end waits for the command."""
+    """The mark is written, and Kafka is slow. The end waits for the command, and then closes the log of commands."""
     scene.earn("25.00")
     (instance,) = scene.group.instances
+    sent_before_close: list[int] = []
+    instance.command_log.close = lambda: sent_before_close.append(len(scene.sent))  # type: ignore[method-assign]
     kafka_returns = _hold_back(instance.command_log, "send")
     assert "kafka-unavailable" == problem_type(await scene.redeem(query="?timeout=0"), 503)
     closing = asyncio.create_task(instance.app.state.dependencies.commands.close())
@@ -376,4 +422,4 @@ async def test_the_end_of_the_process_sends_commands_that_are_marked(scene: Scen
     assert (set(), []) == (done, scene.sent)
     kafka_returns.set()
     await closing
-    assert 1 == len(scene.sent) == len(scene.marks)
+    assert ([1], 1) == (sent_before_close, len(scene.marks))

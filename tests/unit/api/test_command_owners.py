@@ -4,12 +4,14 @@ The test plays Kafka.
 """
 
 import asyncio
+from dataclasses import replace
 
 import httpx
 import pytest
 
 from api.commands import preconditions, service
 from api.routing.lookup import Lookup
+from services.clock import boot_seconds
 from tests.support.builders import CARD, problem_type
 from tests.support.clusters import damage, repair
 from tests.support.loyalty_query import Scene
@@ -35,10 +37,10 @@ async def with_standbys(scene: Scene) -> tuple[int, str]:
 
 @pytest.mark.parametrize("scene", [3], indirect=True)
 async def test_every_instance_accepts_every_command(scene: Scene) -> None:
-    """The owner of the command's record sends it. Each instance gives the same answer."""
+    """The owner of the command's record sends it. Each instance gives the same answer, also for the longest timeout."""
     scene.earn("100.00")
     for key in ("a", "b", "c", "d"):
-        answers = [await scene.redeem(key=key, number=number) for number in range(3)]
+        answers = [await scene.redeem(key=key, query="?timeout=30", number=number) for number in range(3)]
         assert [201] * 3 == [each.status_code for each in answers]
         assert all(each.content == answers[0].content for each in answers)
         assert all(each.headers["location"] == answers[0].headers["location"] for each in answers)
@@ -202,6 +204,34 @@ async def test_a_suspect_is_asked_for_a_report_before_it_gets_a_command(scene: S
     assert {("GET", "/v1/instances/local")} == {
         (each.method, each.url.path) for each in scene.group.sent if str(each.url).startswith(dead.url)
     }
+
+
+@pytest.mark.parametrize("scene", [2], indirect=True)
+async def test_a_forwarded_command_is_never_forwarded_again(scene: Scene) -> None:
+    """Two instances that disagree about the owner would forward it for ever."""
+    scene.group.share(lambda _: 1)
+    url, headers = scene.group.instances[0].url, {"Idempotency-Key": "1", "Loyalty-Forwarded-To": "active"}
+    answer = await scene.http.post(f"{url}/v1/customers/{CARD}/redemptions", json={"points": "1.00"}, headers=headers)
+    assert "not-the-owner" == problem_type(answer, 421)
+
+
+@pytest.mark.parametrize("scene", [2], indirect=True)
+async def test_an_instance_that_becomes_the_owner_meanwhile_serves_the_command_itself(scene: Scene) -> None:
+    """The former owner refuses. The next view of the group names the instance that asks."""
+    scene.group.share(lambda _: 1)
+    scene.earn("25.00")
+    membership = scene.group.instances[0].membership
+    stale = membership.view
+    scene.group.share(lambda _: 0)
+    owned, fresh = membership.owned, membership.view
+    assert fresh is not None
+    membership.owned, membership.view = frozenset(), stale
+
+    def refresh() -> None:
+        membership.owned, membership.view = owned, replace(fresh, asked_at=boot_seconds())
+
+    membership.on_refresh = refresh
+    assert 201 == (await scene.redeem()).status_code
 
 
 @pytest.mark.parametrize("scene", [3], indirect=True)

@@ -7,9 +7,10 @@ import pytest
 
 from api.http.problems import TooManyConnections
 from api.routing.locator import Target
-from api.routing.peer_messages import PeerRequest, PeerResponse, PeerTimeoutError
+from api.routing.peer_messages import PeerRequest, PeerResponse
+from api.routing.problems import Rebalancing
 from services.clock import boot_seconds
-from services.state_stores.catalogue import PROGRAMMES
+from services.state_stores.catalogue import BALANCES, PROGRAMMES
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
 from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
@@ -27,6 +28,7 @@ from tests.unit.api.three_instances import (
     see_on_refresh,
     summary,
     three,
+    time_out,
 )
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -156,6 +158,20 @@ async def test_a_standby_serves_while_the_owner_does_not_respond(group: Group, c
     assert (200, "1", "active", "false") == summary(await callers.get(0, PATH))
 
 
+async def test_a_standby_elsewhere_does_not_prove_that_a_key_is_unknown(callers: Callers) -> None:
+    """The owner may know it. The lookup of a command for an unknown card ends with a problem, and not without a value.
+
+    The value of a known key counts.
+    """
+    callers.group.dead.add(URLS[1])
+    first = callers.group.instances[0]
+    store, lookup = first.stores[BALANCES], first.app.state.dependencies.lookup
+    unknown = next(card for card in "abcdefgh" if store.partition_of(card.encode()) == 1)
+    with pytest.raises(Rebalancing):
+        await lookup.known_value_of(BALANCES, unknown)
+    assert (await lookup.known_value_of(BALANCES, CARD)).stale
+
+
 @pytest.mark.parametrize(
     ("failure", "status", "expected"), [("dead", 502, "owner-unreachable"), ("mute", 504, "owner-timeout")]
 )
@@ -202,16 +218,17 @@ async def test_a_standby_serves_while_the_owner_has_too_many_connections(group: 
     assert (200, "2", "standby", "true") == summary(await callers.get(0, PATH))
 
 
+async def test_the_owner_has_the_time_of_a_long_poll(group: Group, callers: Callers) -> None:
+    """It waits for the sequence number. Only then a standby gets the rest of the time."""
+    timeouts = time_out(group.instances[0])
+    assert "owner-timeout" == problem_type(await callers.get(0, f"{PATH}?minSequence=2&timeout=20"), 504)
+    assert [21, 25] == timeouts
+
+
 @pytest.mark.parametrize("standbys", [False])
 async def test_a_suspect_does_not_cost_all_the_time(group: Group, callers: Callers) -> None:
     """The last instance may use all the remaining time, unless it is a suspect."""
-    peers, timeouts = group.instances[0].app.state.dependencies.peers, []
-
-    async def noted(_: object, __: object, ___: float, timeout_seconds: float) -> None:
-        timeouts.append(round(timeout_seconds))
-        raise PeerTimeoutError
-
-    peers.forward = noted
+    timeouts = time_out(group.instances[0])
     assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
     group.instances[0].reports.suspect(URLS[1], "it did not answer")
     assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)

@@ -4,9 +4,12 @@ import asyncio
 
 import pytest
 
+from api.http.problems import Problem
 from schemas.topics import LOYALTY_BALANCES
 from services.clock import boot_seconds
 from services.state_stores.assignment import Role
+from services.state_stores.catalogue import BALANCES
+from services.state_stores.definition import ReadConsistency
 from tests.support.builders import balance, problem_type
 from tests.support.clusters import Callers, Group
 from tests.unit.api.three_instances import (
@@ -97,6 +100,21 @@ async def test_an_owner_that_loses_its_lease_during_the_read_serves_as_a_standby
 
 
 @pytest.mark.parametrize("standbys", [False])
+async def test_a_response_claims_no_record_that_was_applied_during_the_read(group: Group, callers: Callers) -> None:
+    """Loyalty-Offset is the position before the read. A stream that continues there misses nothing."""
+    task = copy_at(group, 1)
+    position, read = task.progress.position, task.store.get
+
+    def slow_read(key: bytes) -> bytes | None:
+        found = read(key)
+        task.advance(position + 1)
+        return found
+
+    task.store.get = slow_read  # type: ignore[method-assign]
+    assert str(position) == (await callers.get(1, PATH)).headers["loyalty-offset"]
+
+
+@pytest.mark.parametrize("standbys", [False])
 async def test_instances_without_the_coordinator_still_read_from_each_other(group: Group, callers: Callers) -> None:
     """No instance owns a partition any more, but the last view and the copies still serve."""
     for instance in group.instances:
@@ -129,6 +147,28 @@ async def test_a_long_poll_follows_a_partition_that_moves(group: Group, callers:
     group.write([balance(CARD, "2.50", 2)])
     for answer in await asyncio.wait_for(asyncio.gather(*waiting), 20):
         assert (200, "2", "active", "false") == summary(answer)
+
+
+async def test_a_long_poll_ends_before_the_deadline_of_its_client(callers: Callers) -> None:
+    """The timeout is longer. The client gets the current sequence, because the owner keeps time for the response."""
+    url, deadline = f"{URLS[1]}{PATH}?minSequence=2&timeout=30", {"loyalty-deadline": "0.6"}
+    answer = await asyncio.wait_for(callers.http.get(url, headers=deadline), 20)
+    assert "sequence-not-reached" == problem_type(answer, 503)
+
+
+@pytest.mark.parametrize(
+    "required", [ReadConsistency(2), ReadConsistency(1, NEVER_OLD), ReadConsistency(1, erased=True)]
+)
+async def test_an_instance_requires_of_a_peer_what_it_needs_itself(
+    group: Group, callers: Callers, required: ReadConsistency
+) -> None:
+    """A command waits for the balance of another instance: for its sequence number, account or erasure."""
+    lookup = callers.group.instances[0].app.state.dependencies.lookup
+    with pytest.raises(Problem) as raised:
+        await lookup.value_of(BALANCES, CARD, required, 0.01)
+    assert "sequence-not-reached" == raised.value.code
+    group.write([(LOYALTY_BALANCES, CARD, {**balance(CARD, "0.00", 2)[2], "OpenedTime": NEVER_OLD})])
+    assert (await lookup.value_of(BALANCES, CARD, required, 60)).value["Sequence"] == 2
 
 
 async def test_the_sequence_is_not_reached_in_time(callers: Callers) -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from api.routing import scatter_gather
 from schemas.topics import LOYALTY_BALANCES
 from services.state_stores.assignment import ChangelogPartition, Role
-from services.state_stores.contract import StoreClosedError
+from services.state_stores.contract import StoreClosedError, StoreError
 from tests.support.builders import MINUTE, NOON, balance, problem_type, sales, shop
 from tests.support.clusters import Callers, Group, damage
 from tests.support.examples import examples
-from tests.unit.api.three_instances import running, three_without_data
+from tests.unit.api.three_instances import running, three_without_data, time_out
 
 pytestmark = pytest.mark.anyio
 
@@ -169,6 +169,35 @@ async def test_a_client_bounds_the_lag() -> None:
         assert "too-stale" == problem_type(asked, 503)
 
 
+async def test_a_lease_that_ends_during_a_scan_does_not_count(group: Group, callers: Callers) -> None:
+    """The owner may have been replaced meanwhile. Its result is stale, and too stale for a client with maxLag=0."""
+    owner = group.instances[1]
+    task = owner.stores["customer-balances"].tasks[1]
+    count = task.store.count
+
+    def slow_count() -> int:
+        owner.membership.lease_holds = False
+        task.progress.end_offset += 1
+        return count()
+
+    task.store.count = slow_count  # type: ignore[method-assign]
+    read = (await callers.get(0, f"{BASE}/count")).json()["partitions"][1]
+    assert ("standby", True) == (read["role"], read["stale"])
+    owner.membership.lease_holds = True
+    assert [1] == (await callers.get(0, f"{BASE}/count?maxLag=0")).json()["missingPartitions"]
+
+
+@pytest.mark.parametrize(("deadline", "seconds"), [("60", 2), ("1", 1)])
+async def test_a_peer_that_does_not_answer_leaves_time_for_the_next_one(
+    callers: Callers, deadline: str, seconds: int
+) -> None:
+    """A request to a peer ends after two seconds, and not after the deadline of the client."""
+    first = callers.group.instances[0]
+    timeouts = time_out(first)
+    await callers.http.get(f"{first.url}{BASE}/count", headers={"loyalty-deadline": deadline})
+    assert {seconds} == {*timeouts}
+
+
 async def test_a_partial_result_names_the_missing_partitions(group: Group, callers: Callers) -> None:
     """Without a copy of a dead owner's partition the result is partial. Without any result it is 502."""
     group.dead.add("http://instance-1:8080")
@@ -310,6 +339,19 @@ async def test_scans_do_not_wait_for_the_ledger(monkeypatch: pytest.MonkeyPatch)
         finally:
             answered.set()
             await read
+
+
+@pytest.mark.parametrize("standbys", [True])
+async def test_a_scan_that_fails_is_repeated_elsewhere(group: Group, callers: Callers) -> None:
+    """The disk of the owner does not allow a read. The data are not damaged, and the standby has them, too."""
+
+    def fail() -> int:
+        raise StoreError("IO error: Permission denied")
+
+    group.instances[1].stores["customer-balances"].tasks[1].store.count = fail  # type: ignore[method-assign]
+    for number in range(3):
+        found = (await callers.get(number, f"{BASE}/count")).json()
+        assert (40, False) == (found["count"], found["partial"])
 
 
 async def test_a_partition_that_closes_during_a_scan_hides_no_other_partition() -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import httpx
 
+from api.routing.peer_messages import PeerTimeoutError
 from services.clock import boot_seconds
 from services.interactive_queries.group import GroupView
 from services.state_stores import catalogue
@@ -65,6 +66,18 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - no event announces the condition
             await asyncio.sleep(0)
+
+
+def time_out(instance: Instance) -> list[int]:
+    """Let all peers of the instance time out at once. Returns the seconds that each of them had."""
+    timeouts: list[int] = []
+
+    async def noted(_: object, __: object, ___: float, timeout_seconds: float) -> None:
+        timeouts.append(round(timeout_seconds))
+        raise PeerTimeoutError
+
+    instance.app.state.dependencies.peers.forward = noted
+    return timeouts
 
 
 def move_partition(group: Group) -> GroupView:

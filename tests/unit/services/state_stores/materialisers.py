@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from services.clock import boot_seconds
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores import catalogue
@@ -29,10 +30,14 @@ DEFINITION = catalogue.stores(FolderSchemaIds())[0]
 
 
 class Broker:
-    """The admin client and the consumer of a materialiser. It notes the positions from which partitions are read."""
+    """The admin client and the consumer of a materialiser.
+
+    It notes when it was asked for offsets, and the positions from which partitions are read.
+    """
 
     def __init__(self, low: int, high: int) -> None:
         self.answer = (low, high)
+        self.asked_at = 0.0
         self.reads: dict[int, int] = {}
 
     def list_topics(self, topic: str, **_: object) -> SimpleNamespace:
@@ -42,6 +47,7 @@ class Broker:
     def list_offsets(
         self, asked: Mapping[TopicPartition, OffsetSpec], **_: object
     ) -> dict[TopicPartition, Future[Any]]:
+        self.asked_at = boot_seconds()
         found: dict[TopicPartition, Future[Any]] = {partition: Future() for partition in asked}
         for partition, spec in asked.items():
             is_latest = isinstance(spec, type(OffsetSpec.latest()))  # type: ignore[no-untyped-call]

@@ -3,17 +3,22 @@
 Tests with a broker are in tests/integration.
 """
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaException
 
+from services.clock import boot_seconds
+from services.messaging.log_reader import Batch
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreFullError, StorePartition
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.rocksdb import StateDirectory, rocksdb_options
 from services.state_stores.store import StateStore
+from services.state_stores.task import ChangelogRecord
 from tests.unit.services.state_stores.materialisers import DEFINITION, TOPIC, Scene, stored
 
 
@@ -72,20 +77,23 @@ def test_an_instance_is_not_ready_before_its_standbys_are_restored() -> None:
 
 def test_a_promoted_standby_keeps_its_open_store() -> None:
     """Nothing is opened or read again. The partition is caught up when it has all records of the moment of its
-    promotion.
+    promotion. This moment is not later than the question for the end offset.
     """
     scene = Scene(stored(5), high=5)
     scene.take(0, role=Role.STANDBY)
     task = scene.store.tasks[0]
+    assert 0 < task.progress.active_since <= scene.broker.asked_at
     assert (task.progress.restored, task.progress.has_reached_active_target(0.0)) == (True, False)
 
     scene.broker.answer = (0, 7)
+    promoted_at = boot_seconds()
     scene.take(0, role=Role.ACTIVE)
 
     assert scene.store.tasks[0] is task
+    assert promoted_at <= task.progress.active_since <= scene.broker.asked_at
     assert (task.progress.restored, task.progress.has_reached_active_target(0.0)) == (True, False)
     task.advance(7)
-    assert task.progress.has_reached_active_target(0.0)
+    assert task.progress.has_reached_active_target(promoted_at)
     scene.take(0, role=Role.STANDBY)
     assert scene.store.tasks[0] is task
     assert not task.progress.has_reached_active_target(0.0)
@@ -183,6 +191,28 @@ def test_data_that_cannot_be_deleted_are_deleted_later(tmp_path: Path, monkeypat
     assert not (tmp_path / "deleted").exists()
     scene.maintain()
     assert (tmp_path / "deleted").exists()
+
+
+@pytest.mark.anyio
+async def test_a_record_wakes_the_requests_and_the_followers_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of them looks for the record by itself."""
+    monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 60)
+    scene = Scene(MemoryStorePartition())
+    scene.take(0)
+    scene.waiters.bind(asyncio.get_running_loop())
+    record = ChangelogRecord(0, 7, b"C1", None)
+    message = SimpleNamespace(
+        offset=lambda: 0, timestamp=lambda: (1, 7), key=lambda: b"C1", value=lambda: None, headers=lambda: None
+    )
+    reader, progress = scene.materialiser._reader, scene.store.tasks[0].progress
+    monkeypatch.setattr(reader, "read", lambda *_: Batch({(TOPIC, 0): [message]}, {}))
+    monkeypatch.setattr(reader, "end_offset", lambda *_: 1)
+    with scene.waiters.follow(DEFINITION.changelog.name, b"C1") as follower:
+        waiting = asyncio.create_task(scene.waiters.wait(b"C1", lambda: progress.position, bool, 60))
+        await asyncio.sleep(0)  # the request starts to wait
+        scene.materialiser._apply_batch()
+        assert 1 == await asyncio.wait_for(waiting, 20)
+        assert [record] == follower.take()
 
 
 def test_a_missing_end_offset_is_an_error() -> None:

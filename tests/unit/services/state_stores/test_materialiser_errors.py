@@ -17,7 +17,7 @@ from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
 from services.settings import Settings
 from services.state_stores import catalogue
-from services.state_stores.assignment import ChangelogPartition
+from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.changelog import Changelog
 from services.state_stores.contract import (
     Checkpoint,
@@ -32,7 +32,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import Opener, StateStore
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.waiting import wait_for
-from tests.unit.services.state_stores.materialisers import DEFINITION, RETENTION, TOPIC, Broker, FixedAssignment
+from tests.unit.services.state_stores.materialisers import DEFINITION, RETENTION, TOPIC, Broker, FixedAssignment, Scene
 
 
 class OneBalance(Broker):
@@ -197,6 +197,18 @@ def test_a_full_disk_serves_reads_and_continues_after_space_is_free(monkeypatch:
         wait_for("the record", lambda: store.tasks[0].progress.position == 1)
         wait_for("the end of the error", lambda: materialiser.kafka_error is None)
         assert (store.tasks[0].progress.active_target, _assignment_of(materialiser).left) == (1, False)
+        assert materialiser._full_since is None  # the next full disk has its own six seconds
+
+
+def test_a_copy_on_a_full_disk_is_active_only_after_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reconnect tries to write. Otherwise the copy would look complete until the next record comes."""
+    scene = Scene(SmallDisk(), high=5)
+    scene.take(0, role=Role.STANDBY)
+    scene.materialiser._roles[TOPIC, 0] = Role.ACTIVE
+    scene.materialiser._full_since = 0.0
+    with pytest.raises(StoreFullError):
+        scene.connect(monkeypatch, "here")
+    assert scene.store.tasks[0].progress.active_target is None
 
 
 def test_another_instance_takes_over_from_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:

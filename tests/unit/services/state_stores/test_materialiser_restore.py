@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,7 @@ from services.messaging.log_reader import Batch
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
 from services.state_stores.definition import VersionedValue
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import NotServingError
+from services.state_stores.store import NotServingError, StateStore
 from tests.unit.services.state_stores.materialisers import DEFINITION, RETENTION, TOPIC, Scene, made_of, stored
 
 pytestmark = pytest.mark.anyio
@@ -181,6 +182,19 @@ def test_the_store_of_a_quiet_topic_does_not_look_old() -> None:
     assert task.store.checkpoint == Checkpoint(DEFINITION.origin("here"), 5, now)
 
 
+def test_a_store_that_is_closed_saves_when_it_was_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition may come back after a while, and must not look old."""
+    local = stored(5, age=0.8 * RETENTION)
+    scene = Scene(local, high=5)
+    scene.take(0)
+    monkeypatch.setattr(local, "close", lambda: None)  # a closed store in memory is empty
+    scene.store.tasks[0].note_end_offset(5, 1.0, complete := now())
+    scene.assignment.roles.clear()
+    scene.follow()
+
+    assert local.checkpoint == Checkpoint(DEFINITION.origin("here"), 5, complete)
+
+
 def test_a_damaged_store_is_rebuilt_and_the_others_continue() -> None:
     """A read found damage. The copy is read from the start again, and the report says why. The store beside it stays
     open.
@@ -201,6 +215,28 @@ def test_a_damaged_store_is_rebuilt_and_the_others_continue() -> None:
     assert scene.store.tasks[1].store is kept
     task.advance(5)
     assert (True, True) == (task.serving, task.progress.has_reached_active_target(0.0))
+
+
+def test_a_rebuilt_store_ignores_an_end_offset_that_was_asked_before() -> None:
+    """The topic may have been created again, so the old answer can be too high for ever."""
+    damaged = stored(1000)
+    scene = Scene(damaged, MemoryStorePartition(), high=1000)
+    scene.take(0)
+    scene.maintain()  # asks for the end offset
+    scene.broker.answer, damaged.damage = (0, 9), "block checksum mismatch"
+    scene.materialiser._rebuild_damaged()
+
+    scene.maintain()
+
+    assert 9 == scene.store.tasks[0].progress.end_offset
+
+
+def test_a_changelog_is_read_from_the_lowest_position_of_its_stores() -> None:
+    """The process may end after the write to one store. The other store must not lose the records."""
+    scene = Scene(stored(5), stored(3), high=9)
+    scene.materialiser._stores[TOPIC].append(StateStore(replace(DEFINITION, name="second")))
+
+    assert {0: 3} == scene.take(0)
 
 
 @pytest.mark.parametrize("step", ["connect", "rebuild", "close"])

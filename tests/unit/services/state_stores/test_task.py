@@ -136,6 +136,17 @@ def test_the_checkpoint_is_written_with_the_data(task: StoreTask) -> None:
     assert task.progress.position == 8
 
 
+def test_a_record_that_was_applied_before_is_not_applied_again(task: StoreTask) -> None:
+    """A store can be ahead of another store of its changelog. An old deletion must not delete the value after it."""
+    log = [record(0, "A", value("A", 1)), record(1, "A", None), record(2, "A", value("A", 1))]
+    task.apply(log)
+    task.apply([log[1], record(3, "B", value("B", 1))])
+
+    assert (2, 3) == (value_of(task, "A").offset, value_of(task, "B").offset)
+    task.apply(log[:2])
+    assert (2, 4) == (value_of(task, "A").offset, task.progress.position)
+
+
 def test_a_task_is_restored_when_it_reaches_its_target() -> None:
     """A record or an end-of-partition event takes it to the end offset of the start. Later records are only lag."""
     task = new_task(target=3)
@@ -148,6 +159,18 @@ def test_a_task_is_restored_when_it_reaches_its_target() -> None:
 
     assert task.progress.restored
     assert (task.progress.lag, task.progress.restored_share) == (7, 1.0)
+
+
+def test_a_store_is_complete_as_of_the_first_end_offset_that_it_reaches(task: StoreTask) -> None:
+    """Under a constant load it never reaches the newest one. It would look old, and it would be rebuilt."""
+    opened = task.caught_up_time
+    for second, end_offset in enumerate((10, 12), 1):
+        task.note_end_offset(end_offset, second, opened + second)
+
+    task.advance(9)
+    assert opened == task.caught_up_time
+    task.advance(10)
+    assert opened + 1 == task.caught_up_time
 
 
 def test_freshness_is_measured_after_the_restore() -> None:
