@@ -252,6 +252,20 @@ def test_a_copy_suffices_up_to_max_lag(role: Role, lag: int, known: bool, max_la
     assert expected is ReplicaStatus(role, 1, 5, lag, known).is_within(max_lag)
 
 
+@pytest.mark.parametrize(
+    ("role", "lag", "asked_at", "expected"),
+    [(ACTIVE, 0, 9.0, True), (ACTIVE, 1, 9.0, False), (STANDBY, 0, 9.0, False), (ACTIVE, 0, 8.9, False)],
+)
+def test_only_an_owner_without_a_lag_knows_that_an_account_is_erased(
+    role: Role,
+    lag: int,
+    asked_at: float,
+    expected: bool,  # noqa: FBT001
+) -> None:
+    """It has all records up to an end offset that the broker reported after this moment."""
+    assert expected is ReplicaStatus(role, 1, 5, lag, lag_known=True, end_asked_at=asked_at).has_all_before(9.0)
+
+
 def test_the_report_contains_each_copy() -> None:
     """It has store, partition, role and offsets, in JSON that a peer can read."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))

@@ -211,6 +211,17 @@ def test_a_copy_on_a_full_disk_is_active_only_after_a_write(monkeypatch: pytest.
     assert scene.store.tasks[0].progress.active_target is None
 
 
+def test_a_damaged_copy_on_a_full_disk_is_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reconnect does not write to it. Such a write would fail again and again, and the copy would stay damaged."""
+    damaged, empty = SmallDisk(), MemoryStorePartition()
+    scene = Scene(damaged, empty)
+    scene.take(0)
+    damaged.damage = "block checksum mismatch"
+    scene.materialiser._full_since = 0.0
+    scene.connect(monkeypatch, "here")
+    assert scene.store.tasks[0].store is empty
+
+
 def test_another_instance_takes_over_from_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other instance can write, so commands and new balances do not wait for this disk."""
     store = StateStore(DEFINITION)
