@@ -19,6 +19,7 @@ from services.messaging.publishing import PublishError
 from tests.support.builders import CARD, problem_type
 from tests.support.clusters import FakeCommandLog, damage, repair
 from tests.support.loyalty_query import Scene, play
+from tests.unit.api.three_instances import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -89,8 +90,7 @@ async def test_after_the_timeout_the_response_names_the_location(scene: Scene) -
     pending = await scene.ask("GET", where)
     assert (202, "pending") == (pending.status_code, pending.json()["Status"])
     waiting = asyncio.create_task(scene.ask("GET", f"{where}?timeout=30"))
-    while not scene.group.instances[0].waiters._waiting:  # noqa: ASYNC110 - no event announces it
-        await asyncio.sleep(0)
+    await until(lambda: scene.group.instances[0].waiters._waiting)
     scene.decide()
     decided = await asyncio.wait_for(waiting, 20)
     assert (200, "done") == (decided.status_code, decided.json()["Status"])

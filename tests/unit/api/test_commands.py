@@ -12,6 +12,7 @@ from services.domain.account.lots import Terms
 from services.domain.account.model import EVENT_MEMORY, Account, Reservation
 from tests.support.builders import CARD, problem_type
 from tests.support.loyalty_query import NOW, Scene
+from tests.unit.api.three_instances import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
@@ -79,6 +80,21 @@ async def test_a_redemption_is_captured_or_made_void(scene: Scene) -> None:
         balance[f"{part}LoyaltyPoints"] for part in ("Total", "Available", "Reserved")
     )
     assert ["reserve", "reserve", "capture", "void", "void"] == [each["Kind"] for each in scene.sent]
+
+
+async def test_a_capture_waits_for_the_decision_of_its_redemption(scene: Scene) -> None:
+    """409 at the end of the wait, and nothing is sent: nobody knows the customer of the redemption yet."""
+    scene.earn("25.00")
+    scene.decides = False
+    redemption = (await scene.redeem(query="?timeout=0")).json()["CommandID"]
+    path = f"/v1/redemptions/{redemption}/capture"
+    assert "redemption-pending" == problem_type(await scene.ask("POST", f"{path}?timeout=0"), 409)
+    waiting = asyncio.create_task(scene.ask("POST", path, key="k-2"))
+    await until(lambda: scene.group.instances[0].waiters._waiting)
+    scene.decides = True
+    scene.decide()
+    assert 200 == (await asyncio.wait_for(waiting, 20)).status_code
+    assert ["reserve", "capture"] == [each["Kind"] for each in scene.sent]
 
 
 async def test_open_redemptions_of_a_customer_have_a_limit(scene: Scene) -> None:
@@ -293,8 +309,7 @@ async def test_a_retry_of_a_command_that_the_account_had_forgotten_at_its_erasur
     progress = balances.tasks[balances.partition_of(CARD.encode())].progress
 
     reading = asyncio.create_task(scene.ask("GET", before.headers["location"], key=None))
-    while not instance.waiters._waiting:  # noqa: ASYNC110 - no event announces it
-        await asyncio.sleep(0)
+    await until(lambda: instance.waiters._waiting)
     progress.end_asked_at = boot_seconds()
     assert "unknown-command" == problem_type(await reading, 404)
     progress.end_asked_at += 60

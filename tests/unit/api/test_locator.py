@@ -35,7 +35,8 @@ class Scene:
     def __init__(self, **membership: object) -> None:
         stores = state_stores(catalogue.stores(FolderSchemaIds()))
         self.membership = FixedMembership(**membership)  # type: ignore[arg-type]
-        self.local = LocalInstance(LocalStores(stores, FakeFeed(), SequenceWaiters()), self.membership, Settings())
+        self.feed = FakeFeed()
+        self.local = LocalInstance(LocalStores(stores, self.feed, SequenceWaiters()), self.membership, Settings())
         self.reports = PeerReports()
         self.locator = Locator(self.local, self.reports)
         self.store: StateStore = stores["customer-balances"]
@@ -267,13 +268,15 @@ def test_only_an_owner_without_a_lag_knows_that_an_account_is_erased(
 
 
 def test_the_report_contains_each_copy() -> None:
-    """It has store, partition, role and offsets, in JSON that a peer can read."""
+    """It has store, partition, role and offsets, in JSON that a peer can read, and why the instance lags."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(position=4, target=4, active_target=4)
+
+    scene.feed.kafka_error = "the disk is full"
 
     report = InstanceReport.model_validate_json(scene.local.report().model_dump_json(by_alias=True))
 
     (held,) = report.partitions
-    assert (report.url, report.group) == (URL, "loyalty-api")
+    assert (report.url, report.group, report.kafka_error) == (URL, "loyalty-api", "the disk is full")
     assert (held.store, held.partition, held.role, held.restored) == ("customer-balances", 1, ACTIVE, True)
     assert (held.position, held.end_offset, held.lag) == (4, 5, 1)

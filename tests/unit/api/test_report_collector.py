@@ -28,13 +28,14 @@ async def test_a_change_of_the_group_brings_new_reports_at_once(group: Group, mo
     async with running(group):
         await until(lambda: sorted(asked) == URLS[1:])
         assert first.reports.of(last.url)
+        first.reports.suspect(last.url, "it does not answer")
         first.membership.view = view({url: [] for url in URLS[:2]}, boot_seconds())
         first.membership.changed()
         await until(lambda: len(asked) > 2)
         for _ in range(100):
             await asyncio.sleep(0)
         assert URLS[1:2] == asked[2:]
-        assert first.reports.of(last.url) is None
+        assert (None, None) == (first.reports.of(last.url), first.reports.why_suspect(last.url))
 
 
 async def test_an_unexpected_error_does_not_end_the_reports() -> None:

@@ -223,6 +223,14 @@ async def test_invalid_requests_are_not_forwarded(group: Group, callers: Callers
     assert "invalid-parameters" == problem_type(await callers.post(0, f"{BASE}/keys", {"keys": 7}), 422)
 
 
+async def test_a_query_that_can_find_nothing_needs_no_instance(group: Group, callers: Callers) -> None:
+    """No minute begins between the two times, so no partition is read. The result is complete."""
+    group.dead |= {each.url for each in group.instances[1:]}
+    windows = f"/v1/stores/store-sales/windows/S1?from={NOON + 1}&to={NOON + 2}"
+    found = (await callers.get(0, windows)).json()
+    assert ([], False) == (found["entries"], found["partial"])
+
+
 async def test_without_a_known_group_the_response_is_rebalancing() -> None:
     """503 with Retry-After while the group is unknown."""
     group = Group.of(1)

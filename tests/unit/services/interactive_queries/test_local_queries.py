@@ -97,6 +97,15 @@ def test_pages_return_each_key_once_and_in_order(
     assert all(row.value == value_of(row.key) and row.partition == store.partition_of(row.key) for row in visited)
 
 
+def test_a_page_says_whether_more_rows_follow() -> None:
+    """All keys are in one partition, and no other partition has a next row."""
+    partitions: list[StorePartition] = [MemoryStorePartition() for _ in range(PARTITIONS)]
+    keys = [key for key in (b"%d" % number for number in range(20)) if StateStore(DEFINITION).partition_of(key) == 0]
+    store = new_store(partitions, {*keys[:3]})
+
+    assert [True, False] == [scan(whole(store), ALL, limit).more for limit in (2, 3)]
+
+
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(keys=st.sets(KEYS, max_size=8), asked=st.lists(KEYS, max_size=8))
 def test_look_up_returns_each_known_key_once(

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from services.errors import SettingsError
 from services.interactive_queries import membership as module
 from services.interactive_queries.membership import GroupMembership
+from services.messaging.clients import LOST_SECONDS
 from services.settings import Settings
 from tests.support.clusters import URL, description, member
 
@@ -65,6 +66,16 @@ def test_the_error_of_the_group_ends_when_the_group_has_the_member(membership: G
     assert "JoinGroup failed" == membership.error
     membership._update_view(clock.now, answer(description(member(URL, [PLACE]))), f"{URL}-1")
     assert membership.error is None
+
+
+def test_each_change_of_the_group_is_announced_once(membership: GroupMembership, clock: Clock) -> None:
+    """Waiting requests then look for the owner again."""
+    seen: list[int] = []
+    membership.on_change(lambda: seen.append(len(membership.view.urls) if membership.view else 0))
+    for urls in ([URL], [URL], [URL, OTHER], [URL, OTHER], [OTHER]):
+        membership._update_view(clock.now, answer(description(*(member(url, []) for url in urls))), f"{URL}-1")
+        clock.now += 1
+    assert [1, 2, 1] == seen
 
 
 def test_the_lease_starts_when_the_coordinator_is_asked(membership: GroupMembership, clock: Clock) -> None:
@@ -143,6 +154,35 @@ def test_ownership_ends_before_the_group_knows(membership: GroupMembership, call
     assert [True, False] == changes
 
 
+@pytest.mark.parametrize("callback", ["_revoked", "_lost"])
+def test_the_group_gives_and_takes_single_partitions(membership: GroupMembership, clock: Clock, callback: str) -> None:
+    """The others stay. A partition that comes back has a new time, because another instance may have owned it."""
+    group, second = cast(Consumer, Group(membership)), (PLACE[0], 2)
+    for place in (PLACE, second):
+        membership._assigned(group, [TopicPartition(*place)])
+        clock.now += 5
+    assert {PLACE, second} == membership.owned
+    getattr(membership, callback)(group, [TopicPartition(*PLACE)])
+    assert {second} == membership.owned
+    membership._assigned(group, [TopicPartition(*PLACE)])
+    assert {PLACE: 1010.0, second: 1005.0} == membership.assigned_at
+
+
+def test_a_member_is_in_doubt_only_after_a_long_time_without_its_lease(
+    membership: GroupMembership, clock: Clock
+) -> None:
+    """A lease that holds in between starts the time again, and so does the doubt."""
+    found = [membership._is_in_doubt_for_long()]
+    membership._confirmed_at = clock.now
+    found.append(membership._is_in_doubt_for_long())
+    clock.now += SESSION_SECONDS
+    found.append(membership._is_in_doubt_for_long())
+    for seconds in (LOST_SECONDS - 1, 1, LOST_SECONDS):
+        clock.now += seconds
+        found.append(membership._is_in_doubt_for_long())
+    assert [False, False, False, False, True, False] == found
+
+
 class Broker:
     """The clients of one member. After some polls it is told to leave, as a signal handler does.
 
@@ -201,6 +241,49 @@ def test_a_member_that_leaves_owns_nothing_before_the_group_knows(
 
     assert [(True, True), (False, False)] == broker.seen
     assert not changes[-1]
+
+
+def test_a_member_with_a_new_client_owns_nothing(membership: GroupMembership, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former client has lost all brokers, so the group may have given its partitions away."""
+
+    class Replacement(Broker):
+        def poll(self, _: float) -> None:
+            self.look()
+            membership.begin_to_leave()
+
+    broker, replacement, doubts = Broker(membership), Replacement(membership), iter([False, True])
+    monkeypatch.setattr(membership, "_is_in_doubt_for_long", lambda: next(doubts))
+    monkeypatch.setattr(module.clients, "replaced_if_lost", lambda *_: replacement)
+    monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: broker)
+    monkeypatch.setattr(module.clients, "admin", lambda *_: broker)
+
+    membership.join({PLACE[0]: 6})
+    assert replacement.closed.wait(60)
+    membership.leave()
+
+    assert not replacement.seen[0][0]
+
+
+def test_an_admin_client_without_responses_is_replaced(
+    membership: GroupMembership, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the lease would never hold again."""
+
+    class Silent(Broker):
+        def describe_consumer_groups(self, groups: list[str], **_: object) -> dict[str, "Future[Any]"]:
+            clock.now += module._BROKER_SECONDS + 1
+            return {group: answer(None) for group in groups}
+
+    broker = Broker(membership)
+    admins = iter([Silent(membership), broker])
+    monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: broker)
+    monkeypatch.setattr(module.clients, "admin", lambda *_: next(admins))
+
+    membership.join({PLACE[0]: 6})
+    assert broker.closed.wait(60)
+    membership.leave()
+
+    assert (True, True) == broker.seen[0]
 
 
 def test_a_pause_during_the_question_does_not_extend_the_lease(

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaException
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from services.messaging.clients import LOST_SECONDS
-from services.state_stores.changelog import EndOffsets, describe_changelogs
+from services.state_stores.changelog import EndOffsets, describe_changelogs, watermarks
 from tests.unit.services.state_stores.materialisers import TOPIC, Broker
 
 
@@ -36,6 +36,34 @@ def test_an_admin_client_without_answers_is_replaced(monkeypatch: pytest.MonkeyP
     now[0] += 1
     with pytest.raises(KafkaException, match="does not report the end offsets"):
         list(ends.poll([(TOPIC, 0)]))
+
+
+def test_an_end_offset_is_as_old_as_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer can be read much later. Records that came after the question are not below the end offset."""
+    moment = [1_000]
+    monkeypatch.setattr("services.state_stores.changelog.boot_seconds", lambda: moment[0])
+    monkeypatch.setattr("services.state_stores.changelog.now", lambda: moment[0] + 1)
+    ends = EndOffsets(cast(AdminClient, Broker(0, 5)))
+    assert [] == list(ends.poll([(TOPIC, 0)]))
+    moment[0] += 60
+
+    assert [((TOPIC, 0), 5, 1_000, 1_001)] == list(ends.poll([(TOPIC, 0)]))
+
+
+def test_only_a_lag_counts_records_of_open_transactions() -> None:
+    """A restore could not end before the transaction. But a copy without these records is not complete."""
+    asked: list[IsolationLevel] = []
+
+    class Noting(Broker):
+        def list_offsets(self, *partitions: Any, **options: Any) -> Any:
+            asked.append(options["isolation_level"])
+            return super().list_offsets(*partitions)
+
+    admin = cast(AdminClient, Noting(0, 5))
+    watermarks(admin, [(TOPIC, 0)])
+    list(EndOffsets(admin).poll([(TOPIC, 0)]))
+
+    assert [*[IsolationLevel.READ_COMMITTED] * 2, IsolationLevel.READ_UNCOMMITTED] == asked
 
 
 @pytest.mark.parametrize(

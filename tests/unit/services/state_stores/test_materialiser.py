@@ -143,7 +143,7 @@ def test_a_store_is_not_deleted_while_another_one_of_its_partition_cannot_be_ope
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The partition comes back while the disk is full, and only the first of its stores can be opened. Old data are
-    deleted at that time, because that may free the space.
+    deleted at that time, because that may free the space. When the partition has gone again, both stores are deleted.
     """
     monkeypatch.setattr("services.state_stores.closed._CLEANUP_SECONDS", 0.0)
     directory, scene = StateDirectory(tmp_path), Scene()
@@ -168,6 +168,8 @@ def test_a_store_is_not_deleted_while_another_one_of_its_partition_cannot_be_ope
 
     assert {0} == directory.partitions_of(DEFINITION.name)
     scene.materialiser._close_partitions(list(scene.materialiser._roles))
+    scene.materialiser._closed.delete_old([])
+    assert set() == directory.partitions_of(DEFINITION.name) | directory.partitions_of("second")
     directory.release()
 
 

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from services.clock import now
 from services.messaging.log_reader import Batch
-from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
+from services.state_stores.contract import Checkpoint, StoreCorruptError, StoreFullError, StorePartition
 from services.state_stores.definition import VersionedValue
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import NotServingError, StateStore
@@ -49,13 +49,16 @@ def test_data_that_cannot_be_continued_are_deleted(local: StorePartition, low: i
 
 def test_data_younger_than_the_tombstones_are_continued() -> None:
     """A store that was complete within the tombstone retention resumes at its checkpoint. Clocks may differ by less
-    than the retention.
+    than the retention. A restart does not make the store look younger.
     """
     for age in (0.8, -0.8):
-        scene = Scene(stored(5, age=age * RETENTION), high=9)
+        local = stored(5, age=age * RETENTION)
+        scene = Scene(local, high=9)
 
         assert {0: 5} == scene.take(0)
-        assert scene.store.tasks[0].progress.rebuilt_because is None
+        task = scene.store.tasks[0]
+        assert task.progress.rebuilt_because is None
+        assert local.checkpoint == Checkpoint(task.origin, 5, task.caught_up_time)
 
 
 def test_a_reconnect_keeps_good_stores() -> None:
@@ -80,6 +83,22 @@ def test_a_changelog_that_was_created_again_is_read_from_the_start() -> None:
     task = scene.store.tasks[0]
     assert not task.progress.restored
     assert task.store.count() == 0
+
+
+def test_a_rebuild_on_a_full_disk_is_repeated() -> None:
+    """The old data are gone, and the new store cannot be opened yet."""
+    scene = Scene(stored(5), high=5)
+    scene.take(0)
+    scene.changelog_is("there")
+
+    def full(*_: object) -> StorePartition:
+        raise StoreFullError("the disk is full")
+
+    scene.materialiser._open_partition = full
+    with pytest.raises(StoreFullError):
+        scene.reconnect()
+    scene.materialiser._open_partition = lambda *_: MemoryStorePartition()
+    assert [0] == scene.reconnect()
 
 
 def test_a_changelog_that_was_created_again_is_found_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
