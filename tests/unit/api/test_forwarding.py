@@ -1,6 +1,8 @@
 """The bytes of a forwarded request, as a peer reads them from a real connection."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from urllib.parse import unquote_to_bytes
 
 import httpx
@@ -122,21 +124,59 @@ async def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> No
     assert ["peer"] == asked
 
 
-async def report_of(answer: InstanceReport) -> InstanceReport:
-    """The report that an instance accepts from http://two:8080 as a peer of the group "test"."""
-    client = PeerClient(PeerReports(), "test", None, TLS)
+PEER = Target("http://two:8080", Role.ACTIVE)
+
+
+@asynccontextmanager
+async def client_of(peer: Callable[[httpx.Request], httpx.Response], reports: PeerReports) -> AsyncIterator[PeerClient]:
+    """A client of this peer, in the group "test"."""
+    client = PeerClient(reports, "test", None, TLS)
     await client._client.aclose()
-    content = answer.model_dump_json(by_alias=True)
-    client._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, text=content)))
-    try:
-        return await client.report("http://two:8080")
-    finally:
-        await client.close()
+    client._client = httpx.AsyncClient(transport=httpx.MockTransport(peer))
+    yield client
+    await client.close()
+
+
+async def test_the_client_gets_the_headers_of_the_response_and_not_those_of_the_connection() -> None:
+    """For example, without Retry-After or Location it would not know how to go on."""
+    kept = dict.fromkeys(
+        ("allow", "cache-control", "content-type", "etag", "location", "retry-after", "vary", "x-request-id"), "1"
+    )
+    sent = httpx.Response(200, headers={**kept, "loyalty-lag": "1", "server": "x", "set-cookie": "x=1"})
+    async with client_of(lambda _: sent, PeerReports()) as client:
+        answer = await client.forward(PeerRequest("GET", b"/v1/stores"), PEER, 5.0, 5.0)
+    assert {**kept, "loyalty-lag": "1"} == answer.headers
+
+
+@pytest.mark.parametrize(
+    ("error", "is_suspect"),
+    [(httpx.LocalProtocolError, False), (httpx.RemoteProtocolError, True), (httpx.ConnectError, True)],
+)
+async def test_a_request_that_cannot_be_sent_makes_no_suspect(
+    error: type[httpx.TransportError], *, is_suspect: bool
+) -> None:
+    """A header of the client violates HTTP. Otherwise one client could make all peers suspects."""
+
+    def fail(_: httpx.Request) -> httpx.Response:
+        raise error("the reason")
+
+    reports = PeerReports()
+    async with client_of(fail, reports) as client:
+        with pytest.raises(PeerUnreachableError):
+            await client.forward(PeerRequest("GET", b"/v1/stores"), PEER, 5.0, 5.0)
+    assert is_suspect == bool(reports.why_suspect(PEER.url))
+
+
+async def report_of(answer: InstanceReport) -> InstanceReport:
+    """The report that an instance accepts from the peer."""
+    sent = httpx.Response(200, text=answer.model_dump_json(by_alias=True))
+    async with client_of(lambda _: sent, PeerReports()) as client:
+        return await client.report(PEER.url)
 
 
 async def test_the_report_of_a_peer_is_accepted() -> None:
     """It names the URL and the group that the instance has asked for."""
-    report = InstanceReport(url="http://two:8080", group="test", partitions=())
+    report = InstanceReport(url=PEER.url, group="test", partitions=())
     assert report == await report_of(report)
 
 

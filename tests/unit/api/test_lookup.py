@@ -68,7 +68,10 @@ async def test_other_instances_forward_to_the_owner_once(group: Group, callers: 
 async def test_only_listed_headers_are_forwarded() -> None:
     """A forwarded request has the listed headers of the client, the deadline and the expected role."""
     group = three()
-    listed = {"authorization": "Bearer x", "traceparent": "00-1-2-01", "if-none-match": '"1"'}
+    listed = {
+        **dict.fromkeys(("accept", "authorization", "last-event-id", "traceparent", "tracestate", "x-request-id"), "x"),
+        "if-none-match": '"1"',
+    }
     async with running(group) as callers:
         url = f"{URLS[0]}{PATH}?minSequence=1"
         answer = await callers.http.get(url, headers={**listed, "cookie": "secret", "x-forwarded-for": "10.1.1.1"})
@@ -182,6 +185,13 @@ async def test_no_instance_responds(group: Group, callers: Callers, failure: str
     assert expected == problem_type(answer, status)
     assert URLS[1:] == answer.json()["tried"]
     assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_an_instance_that_hangs_counts_more_than_a_dead_one(group: Group, callers: Callers) -> None:
+    """504: the request may still be executed."""
+    group.dead.add(URLS[1])
+    group.mute.add(URLS[2])
+    assert "owner-timeout" == problem_type(await callers.get(0, PATH), 504)
 
 
 @pytest.mark.parametrize("standbys", [False])

@@ -11,7 +11,7 @@ from api.security.hops import HOP, HopRequest, Hops, InstanceSecrets
 from services.api_keys.keys import Scope
 from services.state_stores.assignment import Role
 from tests.support.builders import balance, problem_type
-from tests.support.clusters import Callers, Group
+from tests.support.clusters import Callers, Group, with_marks
 from tests.support.secured import BALANCE, SecuredGroup, bearer, run_pair
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +81,22 @@ def test_the_receiver_of_a_forward_checks_body_key_and_card(secured: SecuredGrou
         assert (403, "not-yours") == await send("POST", keys, foreign, foreign, "k")
         assert (403, "not-yours") == await send("GET", "/v1/customers/B/balance", None, None, "k")
         assert (200, "") == await send("GET", BALANCE, None, None, "k")
+
+    run_pair(secured, ask)
+
+
+def test_each_command_reaches_its_owner(secured: SecuredGroup) -> None:
+    """The instance that forwards it signs its Idempotency-Key, too. Each one owns about half of them."""
+
+    async def ask(callers: Callers) -> None:
+        first, second = map(with_marks, callers.group.instances)
+        key, body = bearer(secured.key(*Scope).text), {"points": "1", "reason": "goodwill", "actor": "clerk 7"}
+        for number in range(8):
+            url, headers = f"{first.url}/v1/customers/A/adjustments?timeout=0", {"Idempotency-Key": str(number)}
+            answer = await callers.http.post(url, json=body, headers=key | headers)
+            assert 202 == answer.status_code
+        assert first.command_log.commands
+        assert second.command_log.commands
 
     run_pair(secured, ask)
 
