@@ -341,6 +341,26 @@ async def test_a_new_account_that_no_balance_shows_yet_is_not_erased(scene: Scen
     assert 202 == (await scene.ask("GET", answer.headers["location"])).status_code
 
 
+async def test_a_command_whose_customer_is_erased_before_the_balance_shows_it_is_not_done(scene: Scene) -> None:
+    """Its balance never comes. The wait ends with the erasure and with 202. Then the command is unknown, and a
+    repetition does not open a new account.
+    """
+    scene.now = now() - 3_600_000
+    scene.earn("25.00")
+    (instance,) = scene.group.instances
+    write = instance.write
+    instance.write = lambda *record: None if record[0] == LOYALTY_BALANCES and record[2] else write(*record)  # type: ignore[method-assign]
+    waiting = asyncio.create_task(scene.redeem(query="?timeout=30"))
+    await until(lambda: CARD.encode() in instance.waiters._waiting)
+    for task in instance.stores["customer-balances"].tasks.values():
+        task.progress.end_asked_at = boot_seconds() + 60
+    assert 200 == (await scene.ask("DELETE", f"/v1/customers/{CARD}")).status_code
+    answer = await asyncio.wait_for(waiting, 20)
+    assert (202, "done") == (answer.status_code, answer.json()["Status"])
+    assert "unknown-command" == problem_type(await scene.ask("GET", answer.headers["location"]), 404)
+    assert "command-erased" == problem_type(await scene.redeem(), 409)
+
+
 @pytest.mark.parametrize("lost", ["on_mark", "on_send"])
 async def test_an_outage_of_kafka_leaves_no_partial_command(scene: Scene, lost: str) -> None:
     """503 with Retry-After, and the same request works as soon as Kafka is back, with one mark."""
