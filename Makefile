@@ -59,7 +59,7 @@ test-all: test-tools
 	$(BIN)/pytest --numprocesses 4 $(DISTRIBUTED)
 
 # These tests hardly wait. With worksteal, most tests of a file stay in one process, which creates their fixtures once.
-test-unit: setup ## run the tests that need no other program, with a quarter of the examples of properties
+test-unit: setup ## run the tests that need no other program, with a tenth of the examples of properties
 	TEST_EXAMPLES=few $(BIN)/pytest tests/unit -m "not program" --numprocesses 3 --dist worksteal --max-worker-restart 0
 
 screenshots: test-tools ## make the pictures of the console in docs/pictures again

@@ -23,7 +23,7 @@ from api.http.problems import Problem
 from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient
 from api.routing.peer_messages import PeerError, PeerRequest, no_answer, seconds_left
-from api.routing.problems import Restoring, Starting, Stopping, TooStale
+from api.routing.problems import OwnerTimeout, Restoring, Starting, Stopping, TooStale
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.local_queries import ServingPartitions, serving_partitions
 from services.state_stores.contract import StoreClosedError, StoreCorruptError, StoreError
@@ -113,6 +113,8 @@ class ScatterGather:
                     results.append(result)
                     pending.difference_update(each["partition"] for each in result.partitions)
         if query.partitions and not results:
+            if not tried:  # no time was left to ask anybody
+                raise OwnerTimeout(partition=min(pending), tried=[])
             raise no_answer(min(pending), failures) if max_lag is None else TooStale(maxLag=max_lag, lag=None)
         read = sorted((each for result in results for each in result.partitions), key=lambda each: each["partition"])
         return _body(query, query.merge([result.members for result in results]), read, query.partitions)

@@ -8,14 +8,14 @@ _IS_SHORT = os.environ.get("TEST_EXAMPLES") == "few"
 
 
 def examples(count: int, least: int = 5) -> int:
-    """All examples in `make test`. With TEST_EXAMPLES=few (`make test-unit`), a quarter, but at least ``least``."""
-    return _few(count, least) if _IS_SHORT else count
+    """All examples in `make test`. With TEST_EXAMPLES=few (`make test-unit`), a tenth, but at least ``least``."""
+    return _part(10, count, least) if _IS_SHORT else count
 
 
 def requests(count: int, least: int = 5) -> int:
     """All generated requests if they are new in each run. Otherwise a quarter, because each of them takes long."""
-    return examples(count, least) if IS_RANDOM else _few(count, least)
+    return examples(count, least) if IS_RANDOM or _IS_SHORT else _part(4, count, least)
 
 
-def _few(count: int, least: int) -> int:
-    return min(count, max(least, count // 4))
+def _part(parts: int, count: int, least: int) -> int:
+    return min(count, max(least, count // parts))

@@ -198,6 +198,13 @@ async def test_a_peer_that_does_not_answer_leaves_time_for_the_next_one(
     assert {seconds} == {*timeouts}
 
 
+@pytest.mark.parametrize("path", ["count", "count?maxLag=0"])
+async def test_a_query_whose_deadline_has_passed_asks_nobody_and_blames_nobody(callers: Callers, path: str) -> None:
+    url = f"{callers.group.instances[0].url}{BASE}/{path}"
+    refused = await callers.http.get(url, headers={"loyalty-deadline": "0"})
+    assert "owner-timeout" == problem_type(refused, 504)
+
+
 async def test_a_partial_result_names_the_missing_partitions(group: Group, callers: Callers) -> None:
     """Without a copy of a dead owner's partition the result is partial. Without any result it is 502."""
     group.dead.add("http://instance-1:8080")
