@@ -85,13 +85,16 @@ def test_a_reservation_lapses_without_a_capture():
     assert (lapse, "redemption") == (outcome.entries[2].time, outcome.entries[2].event_id)
 
 
-@pytest.mark.parametrize("command", [reserve(10_01), transfer(10_01)])
+@pytest.mark.parametrize(
+    "command",
+    [reserve(6_01, "more", time=3), transfer(6_01, time=3), Adjust(append_time=3, command_id="adjust", points=-6_01)],
+)
 def test_more_than_is_available_is_refused(command):
-    """A refusal moves no points. A customer without an account has none."""
-    outcome = after(command)
-    assert (Kind.REFUSED, 0, 10_00, 0) == last(outcome)
-    assert Refusal.INSUFFICIENT_POINTS == outcome.decisions[0].refusal == outcome.entries[-1].reason
-    assert 0 == outcome.decisions[0].points
+    """Reserved points are not available. A refusal moves no points. A customer without an account has none."""
+    outcome = after(reserve(4_00), command)
+    assert (Kind.REFUSED, 0, 6_00, 4_00) == last(outcome)
+    assert Refusal.INSUFFICIENT_POINTS == outcome.decisions[-1].refusal == outcome.entries[-1].reason
+    assert 0 == outcome.decisions[-1].points
 
     nobody = process(None, [command], Programmes(), "card")
     assert Refusal.INSUFFICIENT_POINTS == nobody.decisions[0].refusal
@@ -273,10 +276,12 @@ def test_the_credit_of_a_transfer_has_a_valid_id(length):
 
 @pytest.mark.parametrize("expires_time", [LAST_TIME + 1, 2**63 - 1])
 def test_received_points_expire_in_the_calendar(expires_time):
-    """A later time would stop the query, because it does not fit into a timer."""
-    receive = Receive(append_time=1, command_id="T/in", counterparty="other", lots=(SentLot(100, expires_time),))
+    """A later time would stop the query, because it does not fit into a timer. Lots of the same time become one."""
+    lots = SentLot(100, expires_time), SentLot(50, LAST_TIME)
+    receive = Receive(append_time=1, command_id="T/in", counterparty="other", lots=lots)
+    outcome = process(None, [receive], Programmes(), "card")
 
-    assert LAST_TIME == process(None, [receive], Programmes(), "card").next_due
+    assert (LAST_TIME, {Terms(LAST_TIME): 150}) == (outcome.next_due, outcome.account.lots)
 
 
 def test_totals_fit_into_the_records():
@@ -395,6 +400,16 @@ def test_a_capture_cancels_only_the_debt_of_reserved_points():
     )
 
     assert (2_00, 0) == (ended.account.debt, ended.account.reserved_debt)
+
+
+def test_a_capture_cancels_at_most_the_points_that_it_spends():
+    """A return took the points of both redemptions, and an adjustment took 5.00 more. The other redemption is open."""
+    reserved = {name: Reservation(99, {Terms(): points}) for name, points in (("redemption", 4_00), ("other", 6_00))}
+    account = Account(1, debt=15_00, reserved_debt=10_00, reservations=reserved)
+
+    ended = process(account, [capture()], Programmes(), "card")
+
+    assert (11_00, 6_00) == (ended.account.debt, ended.account.reserved_debt)
 
 
 def test_a_paid_debt_of_reserved_points_is_not_cancelled_later():
