@@ -25,7 +25,7 @@ from services.codecs.events import command_record
 from services.codecs.state import decode_account
 from services.domain.account.model import Account, ErasureMarker
 from services.domain.account.processor import advance, process
-from services.domain.events import Capture, Erase, Event, Purchase, Reserve, Transfer
+from services.domain.events import Adjust, Capture, Erase, Event, Purchase, Reserve, Transfer
 from services.domain.programme import Programme, Programmes
 from services.messaging.avro import record_encoder
 from services.pseudonyms import KEY_BYTES, Pseudonyms
@@ -93,6 +93,16 @@ def encode(card: str, event: Event) -> bytes:
         encode = record_encoder("Purchase", IDS.id_of("Purchase"))
         return encode(record | {"StoreID": "", "CustomerType": "PRIME", "InvoiceLineItems": []})
     return record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(command_record(card, event))
+
+
+ALL_TIMERS = Programmes((Programme(pending=DAY, valid_for=30 * DAY),))
+
+
+def set_three_timers(operator: AccountOperator, card: str) -> None:
+    """Set a timer of an expiry, then an earlier one of a release, then an earlier one of a reservation."""
+    process_batch(operator, (card, Adjust(append_time=T, command_id=f"A{card}", points=5_00)))
+    process_batch(operator, purchase(card, card, T + 1))
+    process_batch(operator, (card, Reserve(append_time=T + 1, command_id=f"R{card}", points=1)))
 
 
 def set_clock(operator: AccountOperator, read_until: int) -> None:
@@ -176,12 +186,14 @@ def test_cards_of_a_bucket_are_processed_independently(tmp_path, monkeypatch, ca
 
 @each_layout
 def test_the_state_has_nothing_of_an_erased_customer(tmp_path, layout):
-    """The card and its timers disappear. A marker under a pseudonym stays for ten days."""
-    with open_bucket(tmp_path, Programmes((Programme(valid_for=365 * DAY),)), layout) as (operator, server):
+    """The card, its timers and its balance disappear. A marker under a pseudonym stays for ten days."""
+    with open_bucket(tmp_path, ALL_TIMERS, layout) as (operator, server):
         for card in ("4711", "4712"):
-            process_batch(operator, purchase(card, card, T))
-            process_batch(operator, (card, Reserve(append_time=T + 1, command_id=f"R{card}", points=1)))
-        process_batch(operator, ("4711", Erase(append_time=T + 2, command_id="C1")))
+            set_three_timers(operator, card)
+        # A checkpoint of release 0.1 does not have the later timers of all cards.
+        server.kept["later"].pop(dump(("4711",)), None)
+        rows = process_batch(operator, purchase("4711", "1", T), ("4711", Erase(append_time=T + 2, command_id="C1")))
+        assert [None] == [row.value for row in rows if row.topic == "loyalty-balances"]
         maps = maps_of(server)
         assert {"accounts", "waiting", "later"} == {name for name, kept in maps.items() if "4712" in str(kept)}
         assert [] == [name for name, kept in maps.items() if "4711" in str(kept)]
@@ -230,6 +242,7 @@ def test_a_timer_processes_the_cards_that_it_lists(tmp_path, layout):
         process_batch(operator, purchase("4711", "1", 1))
         process_batch(operator, purchase("4712", "2", 2), purchase("4713", "3", 2 + INTERVAL))
         first, second = sorted(server.timers)
+        assert (DAY + INTERVAL, DAY + 2 * INTERVAL) == (first - TIMER_DELAY, second - TIMER_DELAY)
         expected = []
         for card, number, time in (("4711", "1", 1), ("4712", "2", 2)):
             account = process(None, [purchase(card, number, time)[1]], programmes, card).account
@@ -261,6 +274,34 @@ def test_timers_wait_for_unread_events(tmp_path):
         assert [] == fire_all(operator, server, late + 2 * TIMER_DELAY), "nothing is due any more"
         assert [] == [timer for timer in server.timers if timer < late]
         assert {} == maps_of(server)["postponed"]
+
+
+def test_a_timer_applies_no_change_after_the_time_of_the_clock(tmp_path):
+    """A capture before the second lapse may be unread. The timer is later than both lapses."""
+    with open_bucket(tmp_path, Programmes()) as (operator, server):
+        process_batch(operator, purchase("4711", "1", T))
+        reserves = [Reserve(append_time=T + delay, command_id=f"R{delay}", points=1) for delay in (0, TIMER_DELAY // 2)]
+        process_batch(operator, *(("4711", each) for each in reserves))
+        lapse = T + 15 * MINUTE
+        set_clock(operator, lapse)
+        assert ["loyalty"] == [row.topic for row in fire_all(operator, server, lapse + TIMER_DELAY)][:-1]
+        assert ["R1000"] == [*account_of(server, "4711").reservations]
+
+
+@each_layout
+def test_a_card_keeps_a_timer_that_fires_after_a_later_one(tmp_path, layout):
+    """The first timer is postponed until the second one fires. The card is then due at the third one, once."""
+    with open_bucket(tmp_path, ALL_TIMERS, layout) as (operator, server):
+        set_three_timers(operator, "4711")
+        _, second, third = sorted(server.timers)
+        assert [] == fire_all(operator, server, second - 1)
+        set_clock(operator, second)
+        rows = fire_all(operator, server, second)
+        assert ["loyalty"] * 2 == [row.topic for row in rows if row.topic == "loyalty"], "a lapse and a release"
+        assert {third: [["4711"]]} == listed_cards(server)
+        set_clock(operator, third)
+        fire_all(operator, server, third)
+        assert 0 == account_of(server, "4711").total, "all points have expired"
 
 
 @each_layout

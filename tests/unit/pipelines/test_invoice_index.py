@@ -109,6 +109,16 @@ def test_the_bound_holds_if_one_number_has_several_places(tmp_path):
         assert ["s0/forward", "s1/forward", "s2/forward"] == [row.id for row in rows if row.topic]
 
 
+def test_a_return_that_has_been_forwarded_is_not_dropped(tmp_path):
+    """Its number still has its place. The customer is erased, so the next return of the number waits."""
+    first, second, *more = (News(RETURNED, number, 1, None, returned(number, number)) for number in "ppqrs")
+    with open_index(tmp_path, most_waiting=3) as (index, _):
+        list(index.process([first]))
+        list(index.process([News(BOUGHT, "p", 2, "card", None), News(FORGOTTEN, "p", 3, "card", None)]))
+        assert {"waiting": 1} == steps(index.process([second._replace(append_time=4)]))
+        assert {"waiting": 3, "dropped": 1} == steps(index.process(more))
+
+
 def test_a_purchase_renews_the_time_to_live_of_its_number(tmp_path):
     """A till can use a number again. Spark counts the time from the last write."""
     with open_index(tmp_path) as (index, server):
@@ -119,7 +129,8 @@ def test_a_purchase_renews_the_time_to_live_of_its_number(tmp_path):
 
 
 def test_a_new_checkpoint_begins_with_numbers_and_waiting_returns(tmp_path):
-    with open_index(tmp_path) as (index, _):
+    """The returns have places: later ones end their wait."""
+    with open_index(tmp_path, most_waiting=1) as (index, _):
         index.add("known", IndexedInvoice("card"))
         index.add("unknown", IndexedInvoice("", (Returned(5, "", returned("early", "unknown")),)))
         rows = [
@@ -127,6 +138,9 @@ def test_a_new_checkpoint_begins_with_numbers_and_waiting_returns(tmp_path):
             *index.process([News(BOUGHT, "unknown", 7, "card", None)]),
         ]
         assert ["r/forward", "early/forward"] == [row.id for row in rows if row.topic]
+
+        index.add("lost", IndexedInvoice("", (Returned(5, "", returned("late", "lost")),)))
+        assert {"waiting": 1, "dropped": 1} == steps(index.process([News(RETURNED, "p", 8, None, returned("s", "p"))]))
 
 
 def test_a_number_stays_as_long_as_an_account_remembers_its_purchase():
