@@ -56,6 +56,8 @@ def test_reserve_sets_aside_and_capture_spends():
     assert (Kind.REDEEMED, -4_00, 6_00, 0) == last(outcome)
     assert [("reserve", 4_00), ("capture", -4_00)] == [(made.kind, made.points) for made in outcome.decisions]
     assert {"redemption"} == {made.redemption_id for made in outcome.decisions}
+    hashed = after(replace(reserve(4_00), request_hash="hash"))
+    assert "hash" == hashed.decisions[0].request_hash, "the API recognises a repeated request by it"
     assert 2 + 15 * MINUTE == outcome.decisions[0].expires_time == outcome.entries[1].expires_time
 
 

@@ -6,10 +6,11 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.domain.account.model import AccountState
+from services.domain.account.lots import Terms
+from services.domain.account.model import Account, AccountState, Reservation
 from services.domain.account.processor import advance, process
-from services.domain.entries import AccountVersion
-from services.domain.events import Erase, Purchase
+from services.domain.entries import AccountVersion, Kind
+from services.domain.events import Erase, Purchase, Void
 from services.domain.programme import DAY, Programmes
 from services.domain.recomputation import recompute
 from tests.support.account_histories import CARD, EVENTS, PLAIN, RICH, TIERED
@@ -67,6 +68,17 @@ def test_an_account_after_an_erasure_is_newer_than_the_erased_one():
     assert AccountVersion(2_000_001, 1) == second.entries[0].version
     recomputed = recompute(CARD, [late, erase], [*first.entries, *second.entries], Programmes())
     assert second.account == recomputed.late.account
+
+
+def test_the_changes_after_a_late_event_are_not_older_than_the_latest_entry():
+    """A void that arrives late frees points that have expired meanwhile. They expire at the time of the last entry."""
+    freed = Reservation(9 * DAY, {Terms(expires_time=6): 1_00})
+    account = Account(1, sequence=1, updated_time=9, reservations={"R": freed})
+    voided = process(account, [Void(append_time=5, command_id="V", redemption_id="R")], Programmes(), CARD)
+    later = advance(voided.state, 9, Programmes())
+
+    entries = [(entry.kind, entry.time) for entry in (*voided.entries, *later.entries)]
+    assert [(Kind.VOIDED, 5), (Kind.EXPIRED, 9)] == entries
 
 
 def test_a_marker_ends_when_no_older_event_can_arrive():

@@ -99,6 +99,15 @@ def test_a_return_that_waits_finds_its_purchase_on_the_other_card():
     assert 15_00 == cards.total() == cards.total(NEW)
 
 
+def test_returns_that_wait_on_two_cards_are_decided_in_their_order():
+    """Both wait for a purchase that comes after the merge."""
+    returns = [Purchase(time, f"R{time}", Decimal(-250), original_invoice_number="bought") for time in (2, 3)]
+    cards = Cards().happen(NEW, bought("new"), returns[0]).happen(OLD, bought("old"), returns[1])
+    cards.happen(OLD, move(4, kind=Merge)).happen(NEW, bought(time=5))
+
+    assert ["bought", "R2", "R3"] == [entry.invoice_number for entry in cards.entries[NEW]][-3:]
+
+
 @pytest.mark.parametrize("first", [OLD, NEW])
 def test_the_newer_purchase_of_a_number_stays_after_a_merge(first):
     """Both accounts know the number. The window of the first purchase is over, so a return means the second one."""
@@ -147,6 +156,9 @@ def test_a_debt_moves():
     cards.happen(NEW, replace(BOUGHT, append_time=2)).happen(OLD, move(3, kind=Merge))
 
     assert (7_00, 7_00, 0) == (cards.total(NEW), cards.states[NEW].available, cards.states[NEW].debt)
+    owing = absorb(Account(1, debt=2_00, reserved_debt=2_00))
+    paid = process(Account(1, lots={Terms(): 10_00}), [owing], Programmes(), NEW).account
+    assert (8_00, 0, 0) == (paid.total, paid.debt, paid.reserved_debt)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +195,10 @@ def absorb(part):
     [
         (Account(1, lots={Terms(5 * DAY): 2_00}), Account(1, lots={Terms(): LARGEST_TOTAL})),
         (Account(1, debt=2_00), Account(1, debt=LARGEST_TOTAL)),
+        (
+            Account(1, debt=5_00, reserved_debt=2_00, reservations={"R": Reservation(9 * DAY, {Terms(): 2_00})}),
+            Account(1, debt=LARGEST_TOTAL),
+        ),
     ],
 )
 def test_an_account_that_does_not_fit_comes_back(old, new):
@@ -197,7 +213,8 @@ def test_an_account_that_does_not_fit_comes_back(old, new):
     assert (old.total, new.total) == (cards.total(OLD), cards.total(NEW))
     refused = cards.entries[NEW][0]
     assert (Kind.REFUSED, "too-many-points", OLD) == (refused.kind, refused.reason, refused.counterparty)
-    assert ("", ()) == (cards.states[OLD].moved_to, cards.states[NEW].former_cards)
+    assert ("", (), ()) == (cards.states[OLD].moved_to, *(cards.states[card].former_cards for card in (OLD, NEW)))
+    assert (old.debt, old.reserved_debt) == (cards.states[OLD].debt, cards.states[OLD].reserved_debt)
     assert "bought" in cards.states[OLD].returns
 
 
@@ -213,6 +230,8 @@ def test_a_large_account_moves_in_parts():
     """Each part fits into a record, and together they are the account."""
     items = {f"item-{number}": Decimal(1) for number in range(100)}
     purchases = {f"I{number}": PastPurchase(number, Decimal(100), 2_00, 0, items=items) for number in range(300)}
+    many_items = {f"{number:100}": Decimal(1) for number in range(3_800)}
+    purchases["many items"] = PastPurchase(300, Decimal(100), 2_00, 0, items=many_items)
     lots = {Terms(day * DAY): 1_00 for day in range(1, 5_000)}
     cards = Cards(states={OLD: Account(1, lots=lots, purchases=purchases)})
     cards.happen(OLD, move(2), delivered=False)

@@ -79,6 +79,9 @@ def test_return_without_a_reference_takes_the_newest_purchases_first():
     assert [2_60] == taken(after(*events, back("1000", original=None, time=3)))
     events, capped = [buy("100", "old"), buy("100", "new", 2)], Programme(cap_per_invoice=1_00)
     assert [1_00] == taken(after(*events, back("80", original=None, time=3), programme=capped))
+    tiered = replace(capped, tier_period=Period.YEAR, tiers=(Tier("gold", 9_00),))
+    outcome = after(*events, back("100", original=None, time=3), programme=tiered)
+    assert (1_00, 1_00) == (outcome.account.total, outcome.account.earned_in_period)
 
 
 @pytest.mark.parametrize("original", ["old", None])

@@ -114,6 +114,13 @@ def test_the_last_digit_of_a_double_is_no_goods():
     assert [0, 1_00] == taken(after(bought, free, back("100", number="goods", time=3, lines=lines(B=-100))))
 
 
+def test_a_return_that_is_worth_less_than_its_other_goods_adds_nothing_to_the_purchase():
+    """A later return without lines takes everything."""
+    wrong = back("50", number="wrong", lines=lines(A=-40, B=-60))
+
+    assert [0, 2_00] == taken(after(buy("100", lines=lines(A=100)), wrong, back("100", time=3)))
+
+
 def test_a_return_of_other_goods_does_not_use_the_discount_of_the_purchase():
     """A half of A comes back with a half of the discount, so a half of the points stays."""
     bought = buy("100", lines=lines(A=160, off=-60))
