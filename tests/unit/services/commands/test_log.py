@@ -6,14 +6,21 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
+from confluent_kafka import KafkaError
 
+from schemas.topics import LOYALTY_COMMANDS
+from services.codecs.events import command_record
 from services.codecs.records import mark_of
 from services.commands.log import CommandLog
+from services.domain.events import Block
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
+from services.messaging.topic_reader import records_of
 from services.settings import Settings
-from tests.support.mock_kafka import fail, mock_broker
+from tests.support.mock_kafka import fail, mock_broker, refuse_next
 from tests.support.waiting import wait_for
+
+PRODUCE = 0
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +49,20 @@ def test_a_producer_is_replaced_after_a_fatal_error(settings: Settings) -> None:
     wait_for("the mark", marks)
     assert failed is not log._producer
     log.close()
+
+
+async def test_a_command_has_the_key_of_its_card_and_an_error_if_the_broker_refuses_it() -> None:
+    """The pipeline refuses other keys. Without the error, the caller would wait for a decision."""
+    with mock_broker() as (settings, broker):
+        log = CommandLog(settings)
+        await log.send(command_record("4711", Block(append_time=0, command_id="0123")))
+        (sent,) = records_of(settings, settings.name_of(LOYALTY_COMMANDS), "test")
+        assert b"4711" == sent.key()
+
+        refuse_next(broker, PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        with pytest.raises(PublishError, match="authorization failed"):
+            await log.mark(mark_of("0123", "block", "hash"))
+        log.close()
 
 
 async def test_commands_leave_the_threads_of_asyncio_free(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from services.domain.command_rules import first_violation
 from services.domain.entries import Kind
 from services.domain.events import Erase, Purchase, Replace, SentLot
 from services.domain.programme import DAY, Programme, Programmes
+from services.domain.validation import MOST_LINE_ITEMS
 from services.messaging.avro import encoder
 from services.opening_balances.file import read_files
 from services.pseudonyms import KEY_BYTES, Pseudonyms
@@ -67,6 +69,21 @@ def test_rows_of_a_card_add_up(tmp_path, name, text):
     assert {"4711": {END_OF_2027: 15_00, 0: 1_00}, "4712": {END_OF_2027: 3_00}} == dict(found.cards)
     assert (SentLot(1_00, 0), SentLot(15_00, END_OF_2027)) == found.lots_of("4711")
     assert 19_00 == found.points
+
+
+def test_the_limits_of_a_card(tmp_path):
+    """Points that expire now have expired. The points of all rows, and their times of expiry, have a limit."""
+    most = read(tmp_path, "card,points,expires\n4711,9999999999.99,2026-09-21T14:13:20.001Z\n4711,.01,\n")
+    (error,) = most.errors
+    assert "line 3: the card gets more than 9999999999.99 points" in error
+    assert {"4711": {NOW + 1: 999_999_999_999}} == dict(most.cards)
+    assert ["4711"] == [*read(tmp_path, "card,points\n4711,9999999999.98\n4711,.01\n").cards]
+    assert "have expired already" in read(tmp_path, "card,points,expires\n4711,1,2026-09-21T14:13:20Z\n").errors[0]
+
+    times = (datetime.fromtimestamp(END_OF_2027 // 1000 + number, UTC) for number in range(MOST_LINE_ITEMS + 1))
+    rows = "".join(f"4711,1,{time.isoformat()}\n" for time in times)
+    (error,) = read(tmp_path, f"card,points,expires\n{rows}").errors
+    assert f"line {MOST_LINE_ITEMS + 2}: the card has more than {MOST_LINE_ITEMS} times of expiry" in error
 
 
 def test_a_file_that_is_named_twice_counts_once(tmp_path):
