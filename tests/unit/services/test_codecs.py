@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import schemas
-from services.codecs.events import _COMMANDS, command_record, credit_record, decode_event
+from services.codecs.events import _COMMANDS, command_record, credit_record, decode_event, forget_record
 from services.codecs.records import balance_record, decision_record, notification_record, points_bytes
 from services.codecs.state import decode_account, encode_account
 from services.domain.account.lots import Terms
@@ -16,7 +16,7 @@ from services.domain.account.model import Account, ErasureMarker, PastCommand, P
 from services.domain.account.processor import process
 from services.domain.command_rules import KINDS
 from services.domain.entries import Kind
-from services.domain.events import Adjust, Erase, Line, Purchase, Receive, Reserve, SentLot, Transfer
+from services.domain.events import Adjust, Erase, Forward, Line, Purchase, Receive, Reserve, SentLot, Transfer
 from services.domain.programme import Programme, Programmes
 from services.messaging.avro import UndecodableError, record_decoder, record_encoder
 from tests.support.builders import IDS
@@ -181,6 +181,7 @@ def test_purchase_arrives_as_it_was(purchase):
     assert replace(purchase, lines=tuple(line for line in purchase.lines if line.value)) == event
 
 
+@example(Forward(append_time=9, command_id="R", invoice=Purchase(5, "R", Decimal(-9), original_invoice_number="B")), "")
 @given(COMMANDS | ERASURES, st.text(max_size=5))
 def test_command_arrives_as_it_was_given(command, text):
     """Encoding and decoding change no command of any kind."""
@@ -303,6 +304,11 @@ def test_state_stays_small():
         return len(encode_account(process(None, purchases[:count], Programmes((programme,)), "card").account))
 
     assert size(11, Programme()) - size(1, Programme()) <= (40 + 5 * 10) * 10
+
+
+def test_each_card_of_an_erased_customer_forgets_an_invoice():
+    """With the same id, the query would drop the second command as a duplicate."""
+    assert 2 == len({forget_record(card, "bought")["CommandID"] for card in ("old", "new")})
 
 
 def test_a_redirected_return_still_takes_back_its_discount():

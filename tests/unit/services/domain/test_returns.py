@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.domain.account.lots import Terms
 from services.domain.account.model import Account, PastPurchase
-from services.domain.account.processor import process
+from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Capture, Line, Purchase, Reserve, Void
 from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, SpentReturns, Tier, TimeBasis
@@ -250,6 +250,8 @@ def test_debt_is_no_reason_to_take_reserved_points():
     for end, expected in ends:
         account = after(end, programme=programme, account=outcome.account).account
         assert expected == (account.debt, account.available, account.total)
+    lapsed = advance(outcome.account, DAY, Programmes((programme,))).account
+    assert (0, {}) == (lapsed.debt, lapsed.lots)
 
 
 @pytest.mark.parametrize(
