@@ -46,6 +46,7 @@ def test_an_invoice_of_another_customer_has_only_an_identity() -> None:
     assert Found(None, "#77") == found(number="77", CustomerType="NONPRIME")
     assert Found(None, "#77") == found(number="77", CustomerType=None)
     assert Found(None, "#77") == found(number="77", card=" \u200b", CustomerType="NONPRIME")
+    assert Found(None, "#77") == found(number="77", CustomerType="NONPRIME", OriginalInvoiceNumber=" \u200b")
 
 
 def test_blanks_around_the_card_of_another_customer_type_open_no_second_account() -> None:

@@ -9,10 +9,27 @@ from hypothesis import strategies as st
 
 import schemas
 from services.codecs.events import _COMMANDS, command_record, credit_record, decode_event, forget_record
-from services.codecs.records import balance_record, decision_record, notification_record, points_bytes
+from services.codecs.records import (
+    MARK_SEQUENCE,
+    PENDING,
+    balance_record,
+    decision_record,
+    erased_decision_record,
+    mark_of,
+    notification_record,
+    points_bytes,
+)
 from services.codecs.state import decode_account, encode_account
 from services.domain.account.lots import Terms
-from services.domain.account.model import Account, ErasureMarker, PastCommand, PastPurchase, PastReturn, Reservation
+from services.domain.account.model import (
+    Account,
+    ErasureMarker,
+    ForgottenCommand,
+    PastCommand,
+    PastPurchase,
+    PastReturn,
+    Reservation,
+)
 from services.domain.account.processor import process
 from services.domain.command_rules import KINDS
 from services.domain.entries import Kind
@@ -173,12 +190,20 @@ def test_other_bytes_are_neither_an_event_nor_an_account(value):
         decode_account(value)
 
 
+@example(Purchase(1, "P", Decimal(1), lines=(Line("bag", Decimal(0)),)))
 @given(PURCHASES | RETURNS)
 def test_purchase_arrives_as_it_was(purchase):
     """Amounts are the decimals that the doubles show. Lines without an item or a value are left out."""
     event = decode_event(purchase.append_time, written("Purchase", purchase_record(purchase)))
 
     assert replace(purchase, lines=tuple(line for line in purchase.lines if line.value)) == event
+
+
+def test_a_blank_original_is_no_original():
+    """Otherwise the sale would wait as a return."""
+    record = purchase_record(Purchase(1, "P", Decimal(1))) | {"OriginalInvoiceNumber": " \u200b"}
+
+    assert decode_event(1, written("Purchase", record)).original_invoice_number is None
 
 
 @example(Forward(append_time=9, command_id="R", invoice=Purchase(5, "R", Decimal(-9), original_invoice_number="B")), "")
@@ -206,6 +231,7 @@ def test_command_arrives_as_it_was_given(command, text):
         (asked(Kind="transfer"), "Counterparty is blank"),
         (asked(Kind="receive", Counterparty="1", Lots=[{"Points": 0, "ExpiresTime": 0}]), "a lot out of range"),
         (asked(Kind="receive", Counterparty="1", Lots=[{"Points": 1, "ExpiresTime": -1}]), "a lot out of range"),
+        (asked(Kind="receive", Counterparty="1", Lots=[{"Points": 10**13, "ExpiresTime": 0}]), "a lot out of range"),
         (asked(Kind="receive", Counterparty="1"), "Lots are missing"),
     ],
 )
@@ -292,6 +318,13 @@ def test_decision_of_an_erasure_names_nobody():
 
     assert "card" not in decision_record("card", outcome.decisions[0]).values()
     assert Kind.ERASED == outcome.entries[0].kind
+
+
+def test_a_command_of_an_erased_account_is_still_recognised():
+    """The record that replaces its decision has the kind and the hash of its mark."""
+    mark, erased = mark_of("C", "reserve", "hash"), erased_decision_record(ForgottenCommand("C", "reserve", "hash"))
+
+    assert mark == erased | {"Sequence": MARK_SEQUENCE, "Status": PENDING}
 
 
 def test_state_stays_small():

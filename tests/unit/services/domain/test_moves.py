@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 
 from services.codecs.events import command_record, decode_event
+from services.codecs.state import encode_account
 from services.domain.account import moves
 from services.domain.account.lots import Terms
 from services.domain.account.model import (
     LARGEST_RETURNED_TOTAL,
     LARGEST_TOTAL,
     Account,
+    ErasureMarker,
     PastPurchase,
     PastReturn,
     Reservation,
@@ -277,7 +279,9 @@ def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
     assert replace(redirected, append_time=9) == decode_event(9, encode(command_record(NEW, redirected)))
     record = command_record(NEW, command)
     whole = record["Payload"]
-    for payload in (None, b"", b"\0\0\0\x80\x80\0", whole[:-1], b"\x01\xff", whole[:5] + b"\xff" * 9):
+    marker, no_text = encode_account(ErasureMarker(1)), whole.replace(b"bought", b"\xff" * 6)
+    damaged = None, b"", b"\0\0\0\x80\x80\0", whole[:-1], b"\x01\xff", whole[:5] + b"\xff" * 9, marker, no_text
+    for payload in damaged:
         assert_unreadable(record | {"Payload": payload})
 
 
@@ -297,6 +301,10 @@ def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
         Account(1, purchases={"i": PastPurchase(1, Decimal(1), 1, 0, decided_time=LAST_TIME)}),
         Account(1, period_end=2**60),
         Account(1, debt=2**63),
+        Account(1, reserved_debt=2**63),
+        Account(1, earned_in_period=2**63),
+        Account(1, lots={Terms(): 0}),
+        Account(1, returns={"i": PastReturn(1, 0, "unknown", taxable_amount=Decimal("NaN"))}),
     ],
 )
 def test_a_part_that_no_record_can_hold_is_refused_and_stops_nobody(part):

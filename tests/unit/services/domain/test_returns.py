@@ -168,6 +168,16 @@ def test_return_takes_no_expired_points(policy, spent, points):
     assert 6_00 - points == outcome.account.total
 
 
+def test_a_return_takes_no_points_that_expired_after_their_redemption_lapsed():
+    """They expire at once. The points of the second purchase have expired before, and those of the first one now."""
+    reserved = Reserve(append_time=31 * DAY - 1, command_id="redemption", points=2_00)
+    given = Adjust(append_time=40 * DAY, command_id="given", points=5_00)
+    events = buy("100"), buy("100", "second", 2), reserved, given, back("100", time=50 * DAY)
+    outcome = after(*events, programme=Programme(valid_for=30 * DAY))
+
+    assert ([0], 5_00) == (taken(outcome), outcome.account.total)
+
+
 def test_return_of_a_part_of_expired_points():
     """The first half takes what the purchase still has, with and without its number. The tier loses all points."""
     programme = Programme(valid_for=30 * DAY, tier_period=Period.YEAR, tiers=(Tier("gold", 100_00),))
@@ -376,13 +386,14 @@ def test_return_counts_against_the_period_of_its_purchase():
 
 
 def test_return_of_a_purchase_without_tiers_takes_nothing_from_the_tier():
-    """The version before had no tiers, so the purchase did not count."""
+    """The version before or after has none, so the purchase did not count."""
     before = Programme(version=1)
-    tiers = replace(before, version=2, effective_time=10, tier_period=Period.YEAR, tiers=(Tier("base", 0),))
+    tiers = replace(before, version=2, tier_period=Period.YEAR, tiers=(Tier("base", 0),))
     old, new = buy("100"), buy("100", "new", 11)
-    outcome = process(None, [old, new, back("100", time=12)], Programmes((before, tiers)), "card")
-
-    assert (2_00, 2_00) == (outcome.account.total, outcome.account.earned_in_period)
+    for versions, returned in ((before, tiers), back("100", time=12)), ((tiers, before), back("100", "new", time=12)):
+        numbered = [replace(each, effective_time=10 * place) for place, each in enumerate(versions)]
+        outcome = process(None, [old, new, returned], Programmes(tuple(numbered)), "card")
+        assert (2_00, 2_00) == (outcome.account.total, outcome.account.earned_in_period)
 
 
 def test_return_of_a_purchase_from_before_the_first_one_of_a_longer_period():
