@@ -22,6 +22,7 @@ RULES = [
     Programme(minimum_spend=Decimal(20)),
     Programme(campaigns=(MILK,), loyalty_factor=ONE_POINT, rounding=ROUND_CEILING),
     Programme(campaigns=(MILK,), loyalty_factor=ONE_POINT, rounding=ROUND_FLOOR),
+    Programme(tax_basis=TaxBasis.TAXABLE, loyalty_factor=ONE_POINT, rounding=ROUND_CEILING),
 ]
 
 _PRICES = st.sampled_from([10, 20, 1_10, 2_05, 5_15, 19_99])
