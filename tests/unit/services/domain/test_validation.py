@@ -44,7 +44,7 @@ def test_blanks_are_white_space_and_all_control_and_format_characters():
     ("change", "reason"),
     [
         ({"InvoiceNumber": None}, "InvoiceNumber is missing"),
-        ({"InvoiceNumber": " \t"}, "InvoiceNumber is blank"),
+        ({"InvoiceNumber": " \t\u200b"}, "InvoiceNumber is blank"),
         ({"StoreID": None}, "StoreID is missing"),
         ({"StoreID": ""}, "StoreID is blank"),
         ({"TotalAmount": None}, "TotalAmount is missing"),
