@@ -61,3 +61,19 @@ def test_a_value_can_be_nested_999_levels_deep() -> None:
     assert read_object(nested(999), schemas.current("PosInvoice"))
     with pytest.raises(NotReadableError, match="nested more than 999 levels deep"):
         read_object(nested(1_000), schemas.current("PosInvoice"))
+
+
+@pytest.mark.parametrize(
+    ("last", "first_refused", "says"),
+    [
+        ('"CreatedTime": -9223372036854775808', '"CreatedTime": -9223372036854775809', "CreatedTime is out of range"),
+        ('"InvoiceNumber": ' + "9" * 38, '"InvoiceNumber": ' + "9" * 39, "or more than 38 digits, and must be a text"),
+        ('"TotalAmount": -0.' + "9" * 999, '"TotalAmount": -0.' + "9" * 1_000, "a number has more than 1,000 digits"),
+        (f'"{"n" * 50_000}": 1', f'"{"n" * 50_001}": 1', "a name has more than 50,000 characters"),
+    ],
+    ids=["time", "whole number", "digits", "name"],
+)
+def test_the_largest_numbers_and_names_are_read(last: str, first_refused: str, says: str) -> None:
+    """Release 0.1 read them with Jackson, which has these limits."""
+    assert read_object(f"{{{last}}}".encode(), schemas.current("PosInvoice"))
+    assert says in reason(f"{{{first_refused}}}")
