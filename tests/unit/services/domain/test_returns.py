@@ -57,8 +57,10 @@ def test_a_positive_return_takes_the_same_points_if_it_names_its_original():
 
 
 def test_return_counts_once():
-    """A duplicate of the return, or of its purchase after it, changes nothing."""
-    outcome = after(buy("100"), back("50"), back("50", time=3), buy("100", time=4))
+    """A duplicate of the return, or of its purchase after it, changes nothing, also after the return window."""
+    programme = Programme(return_window=DAY)
+    events = buy("100"), back("50"), back("50", time=3), buy("100", time=4), back("50", time=27 * DAY)
+    outcome = after(*events, programme=programme)
 
     assert [Kind.EARNED, Kind.RETURNED] == [entry.kind for entry in outcome.entries]
 

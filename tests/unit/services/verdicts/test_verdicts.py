@@ -35,6 +35,16 @@ def test_the_body_is_the_record_in_the_newest_schema() -> None:
     assert {None, *KNOWN} == {verdict.schema_id for verdict in valid}
 
 
+def test_a_value_that_the_caller_has_decoded_gets_the_same_body() -> None:
+    """Its bytes are the body, except if the till sends a time in seconds. Then the body has milliseconds."""
+    for time in (1_700_000_000, 1_700_000_000_000):
+        record = JUDGE(json.dumps({**INVOICE, "CreatedTime": time}).encode(), None).record
+        value = record_encoder("PosInvoice", IDS.writer_id(topics.POS_INVOICES))(record)
+        body = JUDGE(value, None, READ(value)).body
+        assert body
+        assert 1_700_000_000_000 == READ(value[:5] + body)["CreatedTime"]
+
+
 @pytest.mark.parametrize("schema_id", sorted(KNOWN))
 def test_an_int_of_more_than_32_bits_is_refused(schema_id: int) -> None:
     """The library fastavro can read it, and cannot write it."""
@@ -100,9 +110,12 @@ def test_a_text_that_spark_refuses_has_a_reason() -> None:
     """Queries that read values in Python and in Java must decide alike."""
     longest = {**INVOICE, "DeliveryAddress": {"AddressLine": "a" * LARGEST_TEXT_BYTES}}
     longer = {**INVOICE, "DeliveryAddress": {"AddressLine": "a" * (LARGEST_TEXT_BYTES + 1)}}
+    longer_in_bytes = {**INVOICE, "InvoiceLineItems": [{"ItemCode": "é" * (LARGEST_TEXT_BYTES // 2 + 1)}]}
     judge = judge_of(topics.POS_INVOICES, KNOWN)
     assert judge(json.dumps(longest).encode(), None).reason is None
-    assert "not an Avro PosInvoice of its schema id" == judge(json.dumps(longer).encode(), None).reason
+    for each in longer, longer_in_bytes:
+        value = json.dumps(each, ensure_ascii=False).encode()
+        assert "not an Avro PosInvoice of its schema id" == judge(value, None).reason
 
 
 def test_a_judge_without_bodies_makes_the_same_decisions() -> None:
