@@ -11,10 +11,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from fastapi import Request
 from fastapi.testclient import TestClient
 from httpx import Response
 from structlog.testing import capture_logs
 
+from api.security.permissions import caller_of
+from api.security.problems import Unauthenticated
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS
 from services.api_keys.keys import Scope
 from services.audit_trail import details_of
@@ -95,6 +98,19 @@ def test_two_headers_with_credentials_are_refused(secured: SecuredGroup, instanc
         for texts in ((good, good), (good, "nonsense"), ("nonsense", good), ("", good)):
             twice = [("Authorization", f"Bearer {text}") for text in texts]
             assert 401 == client.get(BALANCE, headers=twice).status_code
+
+
+def test_the_name_of_the_scheme_has_no_case(secured: SecuredGroup, instance: Instance) -> None:
+    """Clients may write it in any case (RFC 9110, section 11.1)."""
+    with TestClient(instance.app) as client:
+        for text in (secured.key(Scope.BALANCE_READ).text, secured.issuer.token()):
+            assert 404 == client.get(BALANCE, headers={"Authorization": f"bearer {text}"}).status_code
+
+
+def test_a_request_that_has_not_passed_the_gate_has_no_caller(instance: Instance) -> None:
+    """A route that somebody mounts beside the gate is closed."""
+    with pytest.raises(Unauthenticated):
+        caller_of(Request({"type": "http", "app": instance.app}))
 
 
 TRICKS: list[tuple[str, str, dict[str, str]]] = [
@@ -245,13 +261,16 @@ def test_a_repetition_finds_its_command_after_a_change_of_the_credentials(secure
     assert of_release_0_1 == instances[2].command_log.marks[-1]["RequestHash"]
 
 
-def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, instance: Instance) -> None:
+def test_commands_and_exports_are_audited_without_cards(
+    secured: SecuredGroup, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One record and one line for each command, export and refusal, with a pseudonym. Other reads have none."""
     instance.write(*balance("A b", "1.00"))
     token = secured.issuer.token("balance:read points:redeem", card="A b")
     headers = {**bearer(token), "Idempotency-Key": "k"}
     card, customer = "/v1/customers/A%20b", PSEUDONYMS.of("A b")
     redeemed = command_id("POST", "/v1/customers/A b/redemptions", "k")
+    failed = {"command": command_id("POST", "/v1/customers/A b/redemptions", "other")}
     of_b = command_id("POST", "/v1/redemptions/A b/void", "k")
     void = {"redemption": of_b, "command": command_id("POST", f"/v1/redemptions/{of_b}/void", "k")}
     records = {
@@ -259,8 +278,12 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
         ("POST", "/v1/redemptions/A%20b/void"): ("POST /v1/redemptions/{redemption}/void", 404, "", {"command": of_b}),
         ("POST", f"/v1/redemptions/{of_b}/void"): ("POST /v1/redemptions/{redemption}/void", 404, "", void),
         ("GET", f"{card}/statement"): ("GET /v1/customers/{card}/statement", 403, customer, {}),
+        ("GET", f"{card}/entries"): ("GET /v1/customers/{card}/entries", 403, customer, {}),
         ("GET", "/v1/invoices/A%20b/customers"): ("GET /v1/invoices/{invoice:path}/customers", 403, "", {}),
         ("GET", "/v1/stores/customer-balances/all"): ("GET /v1/stores/{store}/all", 403, "", {}),
+        ("GET", "/v1/stores/customer-balances/range"): ("GET /v1/stores/{store}/range", 403, "", {}),
+        ("GET", "/v1/stores/customer-balances/local/all"): ("GET /v1/stores/{store}/local/all", 403, "", {}),
+        ("GET", "/v1/stores/customer-balances/local/range"): ("GET /v1/stores/{store}/local/range", 403, "", {}),
         ("POST", "/v1/stores/customer-balances/keys"): ("POST /v1/stores/{store}/keys", 403, "", {}),
         ("POST", "/v1/stores/programmes/local/keys"): (
             "POST /v1/stores/{store}/local/keys",
@@ -280,8 +303,19 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
         client.head(f"{card}/balance", headers=headers)
         client.post("/v1/simulate", json={"TotalAmount": 1.0}, headers=headers)
         client.delete(card)
+        client.post("/v1/redemptions/A%20b/void", headers=bearer(token))
+        monkeypatch.setattr(instance.app.state.dependencies.ledger, "customers_of_invoice", lambda *_: [])
+        client.get("/v1/invoices/A%20b/customers", headers=bearer(secured.issuer.token("ledger:read")))
+        monkeypatch.setattr(instance.command_log, "mark", None)  # a defect
+        client.post(f"{card}/redemptions", json={"points": "1"}, headers={**headers, "Idempotency-Key": "other"})
 
-    expected = [("POST /v1/customers/{card}/redemptions", 202, customer, {"command": redeemed}), *records.values()]
+    expected = [
+        ("POST /v1/customers/{card}/redemptions", 202, customer, {"command": redeemed}),
+        *records.values(),
+        ("POST /v1/redemptions/{redemption}/void", 400, "", {}),
+        ("GET /v1/invoices/{invoice:path}/customers", 200, "", {}),
+        ("POST /v1/customers/{card}/redemptions", 500, customer, failed),
+    ]
     lines = [each for each in logs if each["event"] == "audit"]
     common = {"event": "audit", "log_level": "info", "actor": "token:anna"}
     assert lines == [

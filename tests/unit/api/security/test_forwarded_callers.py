@@ -26,7 +26,7 @@ def test_forged_and_replayed_hops_are_refused(secured: SecuredGroup, tmp_path: P
         stranger = Hops("http://evil:8080", InstanceSecrets(tmp_path / "other.secret"))
         peer = Hops(callers.group.instances[1].url, InstanceSecrets(secured.secret_file))
         good = peer.sign(None, one.url, standby)
-        key = bearer(secured.key(*Scope).text)
+        key, token = bearer(secured.key(*Scope).text), bearer(secured.issuer.token())
 
         async def status(headers: dict[str, str]) -> int:
             answer = await callers.http.get(url, headers=headers)
@@ -38,6 +38,9 @@ def test_forged_and_replayed_hops_are_refused(secured: SecuredGroup, tmp_path: P
         assert 403 == await status({**key, **role})
         assert 403 == await status(role)
         assert 403 == await status({**key, **role, HOP: "nonsense"})
+        assert [200, 403, 403] == [await status({**token, **more}) for more in ({}, role, {HOP: "nonsense"})], (
+            "a token that is known is no exception"
+        )
         assert 403 == await status({**role, HOP: stranger.sign(None, one.url, standby)})
         assert 403 == await status({HOP: good})
         assert 403 == await status({"Loyalty-Forwarded-To": Role.ACTIVE.value, HOP: good})
@@ -86,7 +89,9 @@ def test_the_receiver_of_a_forward_checks_body_key_and_card(secured: SecuredGrou
 
 
 def test_each_command_reaches_its_owner(secured: SecuredGroup) -> None:
-    """The instance that forwards it signs its Idempotency-Key, too. Each one owns about half of them."""
+    """The instance that forwards it signs its Idempotency-Key, too. Each one owns about half of them. The audit
+    trail has each command once.
+    """
 
     async def ask(callers: Callers) -> None:
         first, second = map(with_marks, callers.group.instances)
@@ -99,6 +104,7 @@ def test_each_command_reaches_its_owner(secured: SecuredGroup) -> None:
         assert second.command_log.commands
 
     run_pair(secured, ask)
+    assert 8 == len(secured.trail.records)
 
 
 def test_release_0_1_can_forward_during_an_upgrade(secured: SecuredGroup) -> None:

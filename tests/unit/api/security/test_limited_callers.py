@@ -33,6 +33,17 @@ def test_guesses_of_an_address_are_slowed_and_disturb_no_known_caller(secured: S
         assert [200, 200, 401] == statuses(other, fresh, fresh_token, guesses[0])
 
 
+def test_credentials_that_cannot_be_checked_are_no_guess(secured: SecuredGroup) -> None:
+    """Otherwise an instance that has not read the keys yet would lock out all callers of a proxy."""
+    key = bearer(secured.key(Scope.BALANCE_READ).text)
+    task = secured.keys.remove(0)
+    assert task
+    with TestClient(secured.instance(failures="1/hour").app) as client:
+        assert [503, 503] == [client.get(BALANCE, headers=key).status_code for _ in range(2)]
+        secured.keys.add(task)
+        assert 404 == client.get(BALANCE, headers=key).status_code
+
+
 def test_the_flood_of_one_caller_leaves_another_alone(secured: SecuredGroup) -> None:
     """The flood gets 429 with Retry-After, and forwarded requests are counted once. The other caller gets only 200."""
 
@@ -62,6 +73,14 @@ def test_an_unknown_parameter_does_not_avoid_the_checks(secured: SecuredGroup, p
     key = secured.key(Scope.BALANCE_READ).text
     with TestClient(instance.app) as client:
         assert expected == [client.get(f"{path}?x=1", headers=bearer(key)).status_code for _ in range(3)]
+
+
+def test_a_request_with_a_body_counts_once(secured: SecuredGroup) -> None:
+    """Its rights are checked before its body is read, and again before its route is called."""
+    key = bearer(secured.key(Scope.BALANCE_READ).text)
+    with TestClient(secured.instance(rate="2/minute").app) as client:
+        answers = [client.post("/v1/simulate", json={"TotalAmount": 1.0}, headers=key) for _ in range(3)]
+    assert [200, 200, 429] == [each.status_code for each in answers]
 
 
 def test_long_polls_of_one_caller_are_bounded(secured: SecuredGroup) -> None:

@@ -85,6 +85,17 @@ def test_commands_belong_to_the_own_card(secured: SecuredGroup, instance: Instan
     assert ([], []) == (instance.command_log.marks, instance.command_log.commands)
 
 
+def test_each_store_needs_its_own_scope(secured: SecuredGroup, instance: Instance) -> None:
+    """The sales of the shops, and a store that the API does not know, are for operators only. The others are not."""
+    stores = [*instance.stores, "api-keys"]
+    with TestClient(instance.app) as client:
+        for scope, of_scope in ((Scope.OPERATE, {"store-sales", "api-keys"}), (Scope.BALANCE_READ, {*instance.stores})):
+            key = bearer(secured.key(scope).text)
+            answers = {store: client.get(f"/v1/stores/{store}/count", headers=key).status_code for store in stores}
+            allowed = of_scope - ({"store-sales"} if scope is Scope.BALANCE_READ else set())
+            assert allowed == {store for store, status in answers.items() if status != 403}
+
+
 @pytest.mark.parametrize("is_limited", [True, False])
 def test_a_caller_with_one_card_does_not_see_the_card_that_replaced_it(
     secured: SecuredGroup, instance: Instance, *, is_limited: bool

@@ -39,7 +39,9 @@ def verifier(issuer: Issuer) -> TokenVerifier:
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA", "Ed25519"])
 async def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> None:
-    """Each algorithm is accepted. The claims become the scopes and the limits of the caller."""
+    """Each algorithm is accepted. The claims become the scopes and the limits of the caller. A list without shops is
+    a limit, too.
+    """
     issuer = Issuer(tmp_path / "keys.json", algorithm)
     verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(issuer.file)))
     token = issuer.token("balance:read openid operate", store=["STR1", "STR2"], card="A")
@@ -49,6 +51,7 @@ async def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> 
     expected = frozenset({Scope.BALANCE_READ, Scope.OPERATE})
     assert Caller("token:anna", expected, frozenset({"STR1", "STR2"}), "A") == caller
     assert caller == verifier.verified_caller(f"Bearer {token}".encode())
+    assert frozenset() == (await verifier.verify(issuer.token(store=[]))).store_ids
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ async def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> 
         {"iss": ...},
         {"aud": "other"},
         {"aud": ...},
-        {"exp": 1},
+        {"exp": time.time() - 60},
         {"exp": ...},
         {"exp": "tomorrow"},
         {"exp": 10**400},
@@ -75,6 +78,7 @@ async def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> 
         {"store": None},
         {"card": 7},
         {"card": None},
+        {"other": "x" * 9000},
     ],
 )
 async def test_a_token_with_wrong_claims_is_refused(
@@ -143,6 +147,14 @@ async def test_a_symmetric_key_of_the_set_is_ignored(
     verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(issuer.file)))
     issuer.keys.insert(0, ("HS256", secret))
     with pytest.raises(Unauthenticated):
+        await verifier.verify(issuer.token())
+
+
+async def test_a_key_for_encryption_is_ignored(issuer: Issuer, verifier: TokenVerifier) -> None:
+    """Its owner may not sign tokens."""
+    keys = json.loads(issuer.file.read_bytes())["keys"]
+    issuer.file.write_text(json.dumps({"keys": [{**key, "use": "enc"} for key in keys]}))
+    with pytest.raises(KeysUnavailable):
         await verifier.verify(issuer.token())
 
 
@@ -243,10 +255,14 @@ async def test_the_key_of_known_tokens_is_removed_also_if_nobody_sends_another_t
 async def test_new_keys_are_found_and_removed_keys_are_refused(
     issuer: Issuer, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new key works without a restart while old tokens stay valid. Tokens of a removed key end at the next read."""
+    """A new key works without a restart while old tokens stay valid. Tokens of a removed key end at the next read. A
+    read that finds the same keys ends no token.
+    """
     monkeypatch.setattr(issuer_keys, "RETRY_SECONDS", 0.0)
-    old = issuer.token()
+    old = issuer.token(exp=time.time() + 3600)
     await verifier.verify(old)
+    await verifier._keys.read_again()
+    assert verifier.verified_caller(f"Bearer {old}".encode())
     issuer.rotate("RS256")
     new = issuer.token(sub="berta")
     assert "token:berta" == (await verifier.verify(new)).name
@@ -255,8 +271,9 @@ async def test_new_keys_are_found_and_removed_keys_are_refused(
     issuer.publish()
     monkeypatch.setattr(issuer_keys, "REFRESH_SECONDS", 0.0)
     await verifier.verify(new)  # it starts the refresh
-    while verifier.verified_caller(f"Bearer {old}".encode()):  # noqa: ASYNC110 - the deadline of the test ends it
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+        while verifier.verified_caller(f"Bearer {old}".encode()):  # noqa: ASYNC110 - the deadline ends it
+            await asyncio.sleep(0.01)
     with pytest.raises(Unauthenticated):
         await verifier.verify(old)
 
@@ -288,6 +305,25 @@ async def test_a_set_without_an_end_is_no_set(monkeypatch: pytest.MonkeyPatch, p
         with pytest.raises(KeysUnavailable):
             await keys.get()
     assert _Endless.sent < 64 * 2**20
+
+
+class _Moved(QuietHandler):
+    """Redirects to the JWK set."""
+
+    content = b""
+
+    def do_GET(self) -> None:
+        self.send_response(302 if self.path == "/keys" else 200)
+        self.send_header("Location", "/others")
+        self.end_headers()
+        self.wfile.write(self.content)
+
+
+async def test_a_redirect_of_the_provider_leads_to_no_keys(issuer: Issuer) -> None:
+    """Only the operator says whose keys sign tokens."""
+    _Moved.content = issuer.file.read_bytes()
+    with serving(_Moved) as url, pytest.raises(KeysUnavailable):
+        await IssuerKeys(f"{url}/keys").get()
 
 
 class _Provider(QuietHandler):
