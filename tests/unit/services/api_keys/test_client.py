@@ -11,8 +11,9 @@ from services.api_keys.client import opener
 from tests.support.http_server import QuietHandler, serving
 
 
-def test_a_key_does_not_follow_a_redirect(tmp_path: Path) -> None:
+def test_a_key_follows_no_redirect_and_passes_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other server could use the key."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     (tmp_path / "key").write_text("lk_secret\n")
     asked: list[str | None] = []
 

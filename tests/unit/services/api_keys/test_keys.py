@@ -69,7 +69,15 @@ def test_unknown_scopes_are_left_out():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "lk_", "eyJhbGciOiJSUzI1NiJ9.e30.x", "lk_0123456789ab_short", f"lk_0123456789AB_{'x' * 43}"]
+    "text",
+    [
+        "",
+        "lk_",
+        "eyJhbGciOiJSUzI1NiJ9.e30.x",
+        "lk_0123456789ab_short",
+        f"lk_0123456789AB_{'x' * 43}",
+        f"lk_0123456789ab_{'x' * 44}",
+    ],
 )
 def test_other_texts_are_no_keys(text: str):
     """Only the exact form counts, so a token is never looked up as a key."""
@@ -123,7 +131,7 @@ def test_a_file_without_a_published_key_is_explained(tmp_path: Path):
 
 def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A key that is valid for 30 days stays. A key that is revoked, unknown or ends sooner is replaced, and so is a key
-    with other scopes or with a limit to shops.
+    with other scopes or with a limit to shops, or a text that only has the id of a key.
     """
     topic: dict[str, ApiKey] = {}
     monkeypatch.setattr("services.api_keys.topic.read_keys", lambda _: topic)
@@ -148,9 +156,11 @@ def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pyt
     texts.append(ensure())
     change(texts[2], store_ids=frozenset({"STR1"}))
     texts.append(ensure())
+    change(texts[3], hash=topic[key_id_of(texts[0]) or ""].hash)
+    texts.append(ensure())
     topic.clear()
     texts += [ensure("points:adjust"), ensure()]
-    assert 6 == len({*texts})
+    assert 7 == len({*texts})
     assert {Scope.OPERATE} == topic.popitem()[1].scopes
     topic.clear()
     ensure()

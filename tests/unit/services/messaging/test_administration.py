@@ -170,6 +170,25 @@ def test_a_broker_without_a_limit_of_compaction_is_accepted() -> None:
     assert [] == wrong_limits(topics.LOYALTY_BALANCES, config)
 
 
+@pytest.mark.parametrize(
+    ("spans", "deleted", "empty"),
+    [
+        ([(0, 0), (0, 0)], False, True),
+        ([(0, 0), (0, 1)], False, False),
+        ([(0, 5), (1, 5)], True, False),
+        ([(7, 7), (0, 0)], True, True),
+    ],
+)
+def test_the_offsets_of_all_partitions_say_what_a_topic_has(
+    monkeypatch: pytest.MonkeyPatch, spans: list[tuple[int, int]], *, deleted: bool, empty: bool
+) -> None:
+    """A query refuses a new checkpoint beside records, and an archive without the oldest ones."""
+    monkeypatch.setattr(administration, "consumer", lambda *_: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(administration, "watermarks_of", lambda *_: dict(enumerate(spans)))
+    found = [ask(topics.STORES, Settings()) for ask in (administration.has_deleted, administration.is_empty)]
+    assert [deleted, empty] == found
+
+
 class ClusterWithStores:
     """An admin client of a cluster that has the topic stores. It refuses to create another topic."""
 

@@ -1,11 +1,11 @@
-"""Producers that librdkafka has ended by a fatal error, on the broker that it contains for tests."""
+"""Producers that librdkafka has ended by a fatal error, or whose queue is full, on the broker that it contains."""
 
 import pytest
 from confluent_kafka import KafkaError, Producer
 from structlog.testing import capture_logs
 
 from services.messaging import clients
-from services.messaging.publishing import Publisher, PublishError, connected_producer
+from services.messaging.publishing import Publisher, PublishError, connected_producer, publish
 from services.messaging.resending import ResendingProducer
 from services.settings import Settings
 from tests.support.mock_kafka import fail, hanging, mock_broker, refuse_next
@@ -38,6 +38,11 @@ def test_records_without_an_acknowledgement_are_sent_by_another_producer(setting
     wait_for("the acknowledgements", all_are_acknowledged, 20)
     producer.close(1)
     assert [(b"first", None), (b"second", None)] == results
+
+
+def test_a_client_that_gets_an_answer_has_not_lost_its_brokers(settings: Settings) -> None:
+    """A new client gets an answer, too."""
+    assert not clients.has_lost_all_brokers(clients.producer(settings, "test"), settings)
 
 
 def test_no_record_is_lost_while_each_new_producer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +109,34 @@ def test_a_producer_that_fails_while_it_closes_reports_its_records(settings: Set
     fail(producer._producer)
     producer.close(1)
     assert [KafkaError._PURGE_QUEUE] == [error and error.code() for error in results]
+
+
+def test_records_that_wait_for_a_new_producer_are_sent_at_the_end(settings: Settings) -> None:
+    """After the second failure, a new producer comes only after a pause. The process ends before it."""
+    results: list[KafkaError | None] = []
+    producer = ResendingProducer(settings, "test")
+    fail(producer._producer)
+    producer.poll(0)
+    producer.produce("topic", b"value", None, [], results.append)
+    fail(producer._producer)
+    producer.poll(0)
+    producer.close(30)
+    assert [None] == results
+
+
+def test_a_publication_waits_while_the_queue_is_full(settings: Settings) -> None:
+    """A file can have more records than the queue of a producer."""
+    producer = connected_producer(settings, "test", ["topic"], **{"queue.buffering.max.messages": 1})
+    assert 3 == publish([(None, b"value")] * 3, producer, "topic")
+
+
+def test_the_error_of_a_caller_is_not_replaced_by_that_of_its_producer(settings: Settings) -> None:
+    """The caller has the cause, for example a line of a file that cannot be read."""
+    producer = connected_producer(settings, "test", [])
+    with pytest.raises(LookupError), Publisher(producer) as publisher:  # noqa: PT012 - its end could raise
+        publisher.publish("topic", None, b"value")
+        fail(producer)
+        raise LookupError
 
 
 def test_a_publication_says_that_its_producer_failed(settings: Settings) -> None:

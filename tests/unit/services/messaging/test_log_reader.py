@@ -1,13 +1,15 @@
 """The log reader: its batches, its errors, and how it connects again."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, cast
 
 import pytest
 import stamina
 import structlog
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Producer, TopicPartition
 
+from services.messaging import clients
 from services.messaging.log_reader import LogReader
 from services.settings import Settings
 
@@ -73,6 +75,19 @@ def no_waiting() -> Iterator[None]:
 def reader_of(monkeypatch: pytest.MonkeyPatch, consumer: FakeConsumer, **arguments: Any) -> LogReader:
     monkeypatch.setattr("services.messaging.clients.consumer", lambda *_, **__: consumer)
     return LogReader(Settings(), "test", **arguments)
+
+
+def test_a_consumer_commits_no_offset_by_itself(mocked_broker: tuple[Settings, Producer]) -> None:
+    """Otherwise a process that ends would lose the records that it has read and not processed."""
+    settings, producer = mocked_broker
+    producer.produce("t", b"value", partition=0)
+    producer.flush(10)
+    place = TopicPartition("t", 0, 0)
+    with closing(clients.consumer(settings, "test")) as consumer:
+        consumer.assign([place])
+        assert b"value" == next(iter(consumer.consume(1, 30))).value()
+    with closing(clients.consumer(settings, "test")) as consumer:
+        assert [OFFSET_INVALID] == [each.offset for each in consumer.committed([place], 30)]
 
 
 def test_a_batch_has_the_arrived_records_of_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
