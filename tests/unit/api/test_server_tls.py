@@ -100,7 +100,7 @@ def test_the_doctor_recognises_an_api_with_tls(tmp_path: Path) -> None:
 
 
 def test_a_new_certificate_is_used_without_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the files change, each new connection is served. A key that does not fit leaves the old certificate."""
+    """While the files change, each new connection is served. A certificate without its key leaves the old one."""
     certificates = Certificates(tmp_path)
     with serving(**certificates.settings) as settings:
         assert settings.advertised_url.startswith("https://")
@@ -114,7 +114,7 @@ def test_a_new_certificate_is_used_without_a_refusal(tmp_path: Path, monkeypatch
         assert served
         assert first != second
         monkeypatch.setattr("api.http.server._TICKS_PER_SECOND", 1)
-        certificates.key.write_bytes(Authority.new().broker_pem([HOST]))
+        certificates.certificate.write_bytes(certificates.authority.broker_pem([HOST]))
         with capture_logs() as logs:
             wait_for("the log line", lambda: "the old one stays in use" in str(logs))
         assert second == serial_of(settings)

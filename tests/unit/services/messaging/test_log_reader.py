@@ -90,6 +90,18 @@ def test_a_consumer_commits_no_offset_by_itself(mocked_broker: tuple[Settings, P
         assert [OFFSET_INVALID] == [each.offset for each in consumer.committed([place], 30)]
 
 
+def test_a_position_that_the_broker_does_not_have_is_an_error(mocked_broker: tuple[Settings, Producer]) -> None:
+    """A jump to the first record would process records twice, and a jump to the end would lose some."""
+    settings, producer = mocked_broker
+    producer.produce("t", b"value", partition=0)
+    producer.flush(10)
+    with LogReader(settings, "test") as reader:
+        reader.consumer.assign([TopicPartition("t", 0, 5)])
+        with pytest.raises(KafkaException) as raised:
+            reader.read(10, 30)
+    assert KafkaError._AUTO_OFFSET_RESET == raised.value.args[0].code()
+
+
 def test_a_batch_has_the_arrived_records_of_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are grouped in the order of their offsets, up to the maximum. End offsets are reported separately."""
     end = FakeMessage(1, 9, KafkaError._PARTITION_EOF)

@@ -38,6 +38,7 @@ ANSWERS: dict[int, tuple[int, bytes]] = {
     8: (200, json.dumps({"schema": json.dumps(ANNOTATED)}).encode()),
     9: (404, b"<html>no such page</html>"),
     10: (404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}'),
+    11: (200, json.dumps({"schema": json.dumps(schemas.current("Balance"))}).encode()),
 }
 
 
@@ -99,11 +100,14 @@ def test_a_registered_id_gives_its_schema(registry: str) -> None:
 
 
 def test_logical_types_of_a_till_change_no_value(registry: str) -> None:
-    """The registry accepts them. Without the change, a time would be a datetime, and the query would stop."""
+    """The registry accepts them. Without the change, a time would be a datetime, and the query would stop. Points stay
+    decimals.
+    """
     invoice = decoder(topics.POS_INVOICES, IDS)(encoder(topics.POS_INVOICES, IDS)(INVOICE))
     value = header(8) + body_encoder("PosInvoice")(INVOICE)
 
     assert invoice == decoder(topics.POS_INVOICES, ids_at(registry))(value)
+    assert schemas.current("Balance") == json.loads(ids_at(registry).writer_schema(11))
 
 
 def test_an_id_that_the_registry_does_not_know(registry: str) -> None:
