@@ -148,10 +148,19 @@ def test_a_topic_that_was_created_again_lacks_older_entries():
             assert (not lacks_entries, lacks_entries) == judged(facts, PROGRAMMES, coverage)[:2]
 
 
-@pytest.mark.parametrize("bought", [[], [Purchase(START + 1, "I1", Decimal(100))]], ids=["unknown card", "new account"])
-def test_a_waiting_erasure_does_not_show_lost_entries(bought):
-    """The topic was created again, and the ledger is complete. The events came while the pipeline stood."""
-    facts = Facts([*bought, Erase(append_time=START + 2, command_id="C1")])
+@pytest.mark.parametrize(
+    ("bought", "is_recorded"),
+    [
+        ([], False),
+        ([Purchase(START + 1, "I1", Decimal(100))], False),
+        ([Purchase(START + 1, "I1", Decimal(100))], True),
+    ],
+    ids=["unknown card", "new account", "known account"],
+)
+def test_a_waiting_erasure_does_not_show_lost_entries(bought, is_recorded):
+    """The topic was created again, and the ledger is complete. The last events came while the pipeline stood."""
+    facts = facts_of(processed([bought], PROGRAMMES)) if is_recorded else Facts(bought.copy())
+    facts.events.append(Erase(append_time=START + 2, command_id="C1"))
     compared = frozenset({Source.LOYALTY, Source.LEDGER})
     coverage = replace(EVERYTHING, compared=compared, first_entry=EVERYTHING.now)
     assert (True, False, []) == judged(facts, PROGRAMMES, coverage)
@@ -534,6 +543,16 @@ def test_an_account_that_only_one_side_has_is_found(facts):
     state, facts.state = facts.state, None
     assert [(Source.STATE, "there is no account", True)] == found(facts)
     assert [(Source.STATE, "there is an account, of sequence 3", True)] == found(Facts(state=state))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_balance_of_an_erased_account_is_found(number):
+    """Also a balance that only has the sequence of the erasure. It may settle."""
+    events = [[Purchase(START, "I1", Decimal(100))], [Erase(append_time=START + 1, command_id="C1")]]
+    history = processed(events, PROGRAMMES)
+    facts = facts_of(history)
+    facts.balance = balance(history.entries[number])
+    assert [(Source.BALANCE, f"is that of sequence {number + 1}, not 2", True)] == found(facts)
 
 
 def test_without_a_ledger_a_lost_first_entry_is_found(facts):

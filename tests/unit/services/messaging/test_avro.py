@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 import schemas
 from schemas import topics
 from services.domain.validation import RULES, first_violation
-from services.messaging.avro import UndecodableError, decoder, encoder, header, record_decoder, record_encoder
+from services.messaging.avro import (
+    UndecodableError,
+    decoder,
+    encoder,
+    header,
+    record_decoder,
+    record_encoder,
+    same_schema,
+)
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from tests.support.builders import IDS, invoice
 from tests.support.strategies import VALID_INVOICES
@@ -241,6 +249,23 @@ def test_a_registry_that_does_not_answer_is_asked_again():
 
     assert [_BALANCE, _BALANCE] == [decode(value), decode(value)]
     assert 3 == len(requested)
+
+
+@pytest.mark.parametrize(
+    ("field", "is_same"),
+    [
+        ({"name": "a", "type": "bytes", "doc": "a comment", "default": ""}, True),
+        ({"name": "b", "type": "bytes"}, False),
+        ({"name": "a", "type": "string"}, False),
+        ({"name": "a", "type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}}, False),
+    ],
+)
+def test_schemas_are_the_same_if_records_of_them_are(field, is_same):
+    """Comments and defaults change no record."""
+    schemas_of_both = (
+        {"type": "record", "name": "R", "fields": [each]} for each in ({"name": "a", "type": "bytes"}, field)
+    )
+    assert is_same == same_schema(*map(json.dumps, schemas_of_both))
 
 
 @pytest.mark.parametrize("rest", [b"\0", b"again", b"\0\0\0\0\2"])
