@@ -353,6 +353,16 @@ def test_a_difference_names_invoices_without_their_baskets(facts, number, names)
     assert (Source.STATE, f"at sequence 3: purchases differs at {names}", False) == difference
 
 
+def test_no_difference_shows_a_card(facts):
+    """The topic audit-runs keeps the text, and an erasure does not reach it."""
+    facts.state = replace(facts.state, moved_to="CARD17", former_cards=("CARD18",))
+    facts.balance = {**facts.balance, "CustomerCardNo": "CARD19", "MovedTo": "CARD20"}
+    assert [
+        "of sequence 3: CustomerCardNo differs, MovedTo differs",
+        "at sequence 3: moved_to differs, former_cards differs",
+    ] == [each.what for each in found(facts)]
+
+
 def test_a_difference_in_lots_says_how_many_points_are_wrong(facts):
     expected = facts.state.lots
     wrong = {terms: points + 1 for terms, points in expected.items()}
@@ -362,13 +372,18 @@ def test_a_difference_in_lots_says_how_many_points_are_wrong(facts):
 
 
 def test_a_wrong_state_is_found(facts, three):
-    """The audit names wrong fields of Spark's account. An account with another sequence number may settle."""
+    """The audit names wrong fields of Spark's account. An account with another sequence number may settle, and so may
+    that of another opening.
+    """
     facts.state = three.account.copy()
     facts.state.debt = 1
     assert [(Source.STATE, "at sequence 3: debt is 0.01 and should be 0.00", False)] == found(facts)
 
     facts.state.sequence = 2
     assert [(Source.STATE, "has sequence 2, not 3", True)] == found(facts)
+
+    facts.state = replace(three.account, opened_time=START)
+    assert [(Source.STATE, "has sequence 3, not 3", True)] == found(facts)
 
 
 def test_a_timer_that_has_not_run_is_found():
@@ -555,11 +570,14 @@ def test_a_balance_of_an_erased_account_is_found(number):
     assert [(Source.BALANCE, f"is that of sequence {number + 1}, not 2", True)] == found(facts)
 
 
-def test_without_a_ledger_a_lost_first_entry_is_found(facts):
+@pytest.mark.parametrize("lost", [1, 2])
+def test_without_a_ledger_a_lost_entry_is_found(facts, lost):
     """The sources have all events, so no retention explains the loss."""
-    facts.recorded = {Source.LOYALTY: facts.recorded[Source.LOYALTY][1:]}
+    entries = facts.recorded[Source.LOYALTY]
+    facts.recorded = {Source.LOYALTY: [each for each in entries if each.sequence != lost]}
     coverage = replace(EVERYTHING, compared=frozenset(Source) - {Source.LEDGER})
-    assert (Source.EVENT, "not processed: I1", False) in found(facts, coverage=coverage)
+    not_processed = [each.what for each in found(facts, coverage=coverage) if each.where is Source.EVENT]
+    assert [f"not processed: I{lost}"] == not_processed
 
 
 @pytest.mark.parametrize(

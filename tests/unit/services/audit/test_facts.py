@@ -1,6 +1,7 @@
 """Encoding and decoding change no fact."""
 
 import orjson
+import pytest
 from hypothesis import given
 
 from schemas.topics import LOYALTY, LOYALTY_BALANCES
@@ -40,14 +41,15 @@ def test_the_state_is_read_as_spark_keeps_it(history):
     assert orjson.loads(balance_body(balance)) == from_changelog.balance == from_api.balance
 
 
-def test_a_transfer_to_oneself_is_one_in_the_archive_too():
-    """The archive has the customer's pseudonym in place of both cards."""
-    transfer = Transfer(append_time=START, command_id="C1", points=1, counterparty=OWN)
+@pytest.mark.parametrize(("receiver", "expected"), [(OWN, CARD), ("other", "other")])
+def test_a_transfer_to_oneself_is_one_in_the_archive_too(receiver, expected):
+    """The archive has the customer's pseudonym in place of both cards. The pseudonym of another receiver stays."""
+    transfer = Transfer(append_time=START, command_id="C1", points=1, counterparty=receiver)
     event = record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(command_record(OWN, transfer))
 
     facts = FactsReader(IDS).read([(Source.EVENT, START, event)], CARD, OWN)
 
-    assert [CARD] == [each.counterparty for each in facts.events]
+    assert [expected] == [each.counterparty for each in facts.events]
 
 
 def test_the_ledger_adds_entries_that_the_topic_has_deleted():
