@@ -9,7 +9,7 @@ from services.audit.facts import FactsReader, Source
 from services.codecs.events import command_record
 from services.codecs.records import balance_record, entry_from_notification, notification_record
 from services.codecs.state import encode_account
-from services.domain.events import Transfer
+from services.domain.events import Replace, Transfer
 from services.messaging.avro import encoder, record_encoder
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START
@@ -42,14 +42,16 @@ def test_the_state_is_read_as_spark_keeps_it(history):
 
 
 @pytest.mark.parametrize(("receiver", "expected"), [(OWN, CARD), ("other", "other")])
-def test_a_transfer_to_oneself_is_one_in_the_archive_too(receiver, expected):
+def test_a_transfer_or_a_move_to_oneself_is_one_in_the_archive_too(receiver, expected):
     """The archive has the customer's pseudonym in place of both cards. The pseudonym of another receiver stays."""
     transfer = Transfer(append_time=START, command_id="C1", points=1, counterparty=receiver)
-    event = record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(command_record(OWN, transfer))
+    replacement = Replace(append_time=START, command_id="C2", counterparty=receiver)
+    encode = record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))
+    rows = [(Source.EVENT, START, encode(command_record(OWN, each))) for each in (transfer, replacement)]
 
-    facts = FactsReader(IDS).read([(Source.EVENT, START, event)], CARD, OWN)
+    facts = FactsReader(IDS).read(rows, CARD, OWN)
 
-    assert [expected] == [each.counterparty for each in facts.events]
+    assert [expected] * 2 == [each.counterparty for each in facts.events]
 
 
 def test_the_ledger_adds_entries_that_the_topic_has_deleted():
