@@ -44,6 +44,18 @@ def test_readyz_shows_the_progress(client: TestClient, feed: Any) -> None:
     assert client.get("/readyz").status_code == 503
 
 
+@pytest.mark.parametrize(("is_global", "status"), [(True, 503), (False, 200)])
+def test_only_global_stores_that_are_restored_again_make_an_instance_not_ready(*, is_global: bool, status: int) -> None:
+    """Each instance reads only its own copy of them. Other instances have copies of the other partitions."""
+    instance = Instance()
+    for store in instance.stores.values():
+        for number in range(store.partitions):
+            target = int(store.definition.is_global == is_global)
+            instance.hold((store.definition.changelog.name, number), target=target)
+    with TestClient(instance.app, raise_server_exceptions=False) as client:
+        assert status == client.get("/readyz").status_code
+
+
 def test_readyz_stays_ready_without_kafka(client: TestClient, feed: Any) -> None:
     """The details show a lost broker. Balances are still served."""
     feed.open()
