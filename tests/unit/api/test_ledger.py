@@ -250,6 +250,7 @@ def test_a_ledger_that_is_bound_later_is_checked_then(app: FastAPI, ledger: Ledg
 def statement(client: TestClient, query: str = "") -> list[dict[str, str]]:
     answer = client.get(f"/v1/customers/{CARD}/statement{query}")
     assert (200, "text/csv; charset=utf-8") == (answer.status_code, answer.headers["content-type"])
+    assert "private, no-store" == answer.headers["cache-control"]
     return list(csv.DictReader(io.StringIO(answer.text)))
 
 
@@ -412,7 +413,8 @@ def test_customers_are_found_by_an_invoice(client: TestClient, ledger: Ledger) -
     ledger.append(("other", entry(3, -200, kind=Kind.ERASED, total=0, opened_time=OPENED)))
     assert [CARD] == client.get(f"/v1/invoices/I%2F{CARD}/customers").json()["customers"]
     assert [] == client.get("/v1/invoices/I/other/customers").json()["customers"]
-    assert [] == client.get("/v1/invoices/nothing/customers").json()["customers"]
+    nothing = client.get("/v1/invoices/nothing/customers")
+    assert ([], "private, no-store") == (nothing.json()["customers"], nothing.headers["cache-control"])
     assert 422 == client.get(f"/v1/invoices/{'x' * 129}/customers").status_code
 
 

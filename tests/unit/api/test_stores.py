@@ -300,6 +300,8 @@ def test_the_windows_of_a_shop_are_a_range_of_minutes(client: TestClient) -> Non
     figures = ("Count", "Sum", "Minimum", "Maximum", "Average")
     assert [2, "11.01", "1.01", "10.00", "5.51"] == [first[name] for name in figures]
     assert f"S1@{NOON + MINUTE}" == answer["entries"][0]["key"]
+    later = client.get(f"{base}/S1?from=2023-11-14T22:15:00.000001Z&to=2023-11-14T22:17:00Z").json()
+    assert answer["entries"][1:] == later["entries"]
     assert 5 == len(client.get(f"{base}/S1?from={NOON}&to={NOON + 1_439 * MINUTE}").json()["entries"])
     assert 1 == len(client.get(f"{base}/S1@1700000040000?from={NOON}&to={NOON}").json()["entries"])
     assert [] == client.get(f"{base}/S9?from={NOON}&to={NOON + MINUTE}").json()["entries"]

@@ -107,6 +107,7 @@ def test_long_polls_of_one_caller_are_bounded(secured: SecuredGroup) -> None:
         assert 200 == (await callers.http.get(url, headers=other)).status_code
         callers.group.write([balance("A", "1.00", 9)])
         assert [200, 200] == [each.status_code for each in await asyncio.gather(*polls)]
-        assert 200 == (await callers.http.get(url, headers=waits)).status_code
+        for _ in range(3):
+            assert 200 == (await callers.http.get(url, headers=waits)).status_code
 
     run_pair(secured, ask, at_once=2)
