@@ -171,6 +171,20 @@ def test_a_replaced_card_is_no_new_customer(client: TestClient, instance: Instan
     assert (410, "4712") == (answer.status_code, answer.json()["newCard"])
 
 
+def test_the_time_to_wait_comes_from_the_owner_of_the_card() -> None:
+    """Clients repeat a request after 503 only with Retry-After."""
+
+    async def steps() -> None:
+        group = Group.of(2)
+        group.instances[0].own_everything(target=1)
+        group.share(lambda _: 0)
+        async with group.running() as client:
+            answer = await client.post(1, "/v1/simulate", {"TotalAmount": 100, "CustomerCardNo": "4711"})
+        assert ("1", "restoring") == (answer.headers["retry-after"], problem_type(answer, 503))
+
+    asyncio.run(steps())
+
+
 def test_a_standby_marks_its_balance_as_stale() -> None:
     """It can lag, so a card that it does not have may exist."""
 
