@@ -80,8 +80,10 @@ class Broker:
     """Stands for a consumer.
 
     ``records`` has the append time of each record, by topic and partition. A consumer that reads only committed
-    transactions sees ``open_records`` less.
+    transactions sees ``open_records`` less. Retention has deleted ``deleted`` records of each partition.
     """
+
+    deleted = 0
 
     def __init__(
         self, records: dict[tuple[str, int], list[int]], open_records: int = 0, isolation: str = "read_committed"
@@ -95,7 +97,7 @@ class Broker:
         return SimpleNamespace(topics={topic: SimpleNamespace(partitions=partitions, error=None)})
 
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        return 0, len(self._records[partition.topic, partition.partition]) - self._hidden
+        return self.deleted, len(self._records[partition.topic, partition.partition]) - self._hidden
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self.assigned = partitions
@@ -105,6 +107,7 @@ class Broker:
 
     def poll(self, timeout: float) -> Any:
         (partition,) = self.assigned
+        assert partition.offset >= self.deleted
         append_time = self._records[partition.topic, partition.partition][partition.offset]
         return SimpleNamespace(
             error=lambda: None,
@@ -130,6 +133,8 @@ def test_time_stops_at_the_first_unread_record() -> None:
     assert 200 == answer({invoices: {0: 1, 1: 1}, commands: {0: 1}})
     assert NOW - TIMER_DELAY == answer({invoices: {0: 2, 1: 1}, commands: {0: 2}})
     assert [] == broker.assigned
+    broker.deleted = 1
+    assert 300 == answer({invoices: {0: 2, 1: 1}})
 
 
 def test_time_stops_at_the_first_record_of_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ class Changelog:
     """Stands for a consumer. ``partitions`` has the append time and the value of each record of the changelog.
 
     Attributes:
-        events: the append times of the records of pos-invoices, which has one partition.
+        events: the append times of the records of each partition of pos-invoices.
         polled: the number of records that were read.
     """
 
@@ -123,11 +123,13 @@ def test_only_an_event_that_no_planned_micro_batch_has_read_proves_a_later_check
 def test_a_wrong_clock_of_a_broker_or_driver_proves_nothing(
     monkeypatch: pytest.MonkeyPatch, *, position: int, is_later: bool
 ) -> None:
-    """The checkpoint has read the event, or one with a later time, although Spark planned its micro-batch before."""
+    """The checkpoint has read the event, or one with a later time, although Spark planned its micro-batch before. The
+    other partition says nothing.
+    """
     own = [(PLANNED + 2 * HOUR, balance(PLANNED + HOUR)), (PLANNED + 2 * HOUR, balance(PLANNED + 2 * HOUR))]
     changelog = Changelog(own, events=[PLANNED - SECOND, PLANNED + 2 * HOUR])
     monkeypatch.setattr(later_balances, "bounded_consumer", lambda *_: changelog)
-    found = find_later_balance(PLANNED, {"pos-invoices": {0: position}}, IDS, Settings())
+    found = find_later_balance(PLANNED, {"pos-invoices": {0: position, 1: 0}}, IDS, Settings())
     assert is_later == (found is not None)
 
 

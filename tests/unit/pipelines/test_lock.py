@@ -20,6 +20,15 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> Non
         pass
 
 
+def test_a_rebuild_that_renames_the_checkpoint_keeps_the_lock(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "loyalty"
+    checkpoint.mkdir()
+    with hold(str(checkpoint)):
+        checkpoint.rename(tmp_path / "loyalty-before")
+        with pytest.raises(CheckpointInUseError), hold(str(checkpoint)):
+            pass
+
+
 @pytest.mark.program
 def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
     """After SIGKILL the file exists but the lock does not, so a restart need not wait."""

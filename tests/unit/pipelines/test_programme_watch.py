@@ -105,19 +105,43 @@ def test_a_version_that_took_effect_unseen_is_logged(broker: Broker, seconds: in
     assert expected == len([log for log in logs if log["log_level"] == "error" and "loyalty audit" in log["event"]])
 
 
-def test_a_slow_read_of_the_versions_counts_as_a_pause(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queries run while the watch reads, and decide by the former version."""
+@pytest.mark.parametrize("reads", [1, 2])
+def test_a_slow_read_of_the_versions_counts_as_a_pause(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    """The queries run while the watch reads, and decide by the former version. A version that is published during a
+    read comes with the next one.
+    """
     watch = ProgrammeWatch(Settings(programme_notice=timedelta(seconds=60)))
-    broker.end += 1
 
     def read(_: Settings) -> list[None]:
-        broker.now += 61
-        return [None, None]
+        broker.now += 61 / reads
+        return [None] * broker.versions
 
     monkeypatch.setattr(programme_watch, "published_versions", read)
     with capture_logs() as logs:
-        assert watch.has_changed()
+        for broker.versions in range(3 - reads, 3):
+            broker.end += 1
+            is_new = watch.has_changed()
+    assert is_new
     assert [("error", 61)] == [(log["log_level"], log["seconds"]) for log in logs]
+
+
+def test_a_version_that_is_published_while_the_watch_begins_is_new(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queries load the programme afterwards, and may have read it before."""
+    first = [None] * broker.versions
+
+    def read(_: Settings) -> list[None]:
+        broker.end += 2
+        broker.versions += 1
+        return first
+
+    with monkeypatch.context() as patch:
+        patch.setattr(programme_watch, "published_versions", read)
+        watch = ProgrammeWatch(Settings())
+    assert watch.has_changed()
 
 
 def test_queries_that_select_by_customer_type_start_again() -> None:

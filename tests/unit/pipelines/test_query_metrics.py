@@ -22,6 +22,8 @@ def test_every_operator_of_a_query_counts() -> None:
     operators = [dedupe, aggregate]
     progress = {"name": "sums", "numInputRows": 0, "batchDuration": 5, "sources": [], "stateOperators": operators}
     progress["observedMetrics"] = {"identified": {"rows": 9}, "unique": {"rows": 7}, "dead letters": {"rows": 4}}
+    progress["observedMetrics"]["returns"] = {"waiting": 2}
+    waiting = REGISTRY.get_sample_value("loyalty_returns_total", {"step": "waiting"}) or 0
     for _ in range(2):
         report(progress)
     found = {
@@ -30,6 +32,7 @@ def test_every_operator_of_a_query_counts() -> None:
     }
     sums = {"forgetting_seconds": 3.0, "repeats_dropped": 10.0, "rows_dropped_by_watermark": 4.0, "dead_letters": 8.0}
     assert sums == found
+    assert waiting + 4 == REGISTRY.get_sample_value("loyalty_returns_total", {"step": "waiting"})
 
 
 def test_a_query_is_shown_before_its_first_micro_batch() -> None:
@@ -45,6 +48,16 @@ def test_a_query_is_shown_before_its_first_micro_batch() -> None:
     progress = {"name": "idle", "batchId": 1, "batchDuration": 5, "stateOperators": [], "sources": [kafka]}
     report(progress | {"timestamp": "is not parsed while tracing is off"})
     assert 9 == found("loyalty_query_position", position)
+    assert 0 == found("loyalty_query_lag_records", position)
+
+
+def test_the_lag_of_a_partition_is_never_negative() -> None:
+    """A partition that has lost its newest records ends before the position."""
+    kafka = {"description": "KafkaV2[Subscribe[hadoop]]", "numInputRows": 0}
+    kafka |= {"endOffset": {"hadoop": {"0": 9, "1": 9}}, "latestOffset": {"hadoop": {"0": 12, "1": 4}}}
+    report({"name": "late", "batchId": 1, "batchDuration": 5, "stateOperators": [], "sources": [kafka]})
+    labels = [{"query": "late", "topic": "hadoop", "partition": each} for each in "01"]
+    assert [3, 0] == [REGISTRY.get_sample_value("loyalty_query_lag_records", each) for each in labels]
 
 
 def test_the_rows_of_the_clock_are_no_records() -> None:

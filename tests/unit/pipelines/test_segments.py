@@ -25,8 +25,8 @@ class Bucket:
     segments: list[Segment] = field(default_factory=list)
     contents: dict[str, bytes] = field(default_factory=dict)
 
-    def take(self, rows: Sequence[Row], now: int, time: int | None = None) -> list[Row]:
-        """The fresh identities among the rows of one micro-batch, which all have the same time."""
+    def take(self, rows: Sequence[Row], now: int, time: int | list[int] | None = None) -> list[Row]:
+        """The fresh identities among the rows of one micro-batch. ``time``: of all rows, or of each row."""
         change = self.change(rows, now, now if time is None else time)
         if not change.differs:
             return []
@@ -37,7 +37,7 @@ class Bucket:
         self.segments = memory.unpack(memory.pack(change.segments))
         return [rows[position] for position in change.fresh]
 
-    def change(self, rows: Sequence[Row], now: int, time: int) -> Change:
+    def change(self, rows: Sequence[Row], now: int, time: int | list[int]) -> Change:
         columns = np.array(rows, np.int64).reshape(-1, 3).T
         order = [np.full(len(rows), time), columns[2]]
         return memory.remember(columns[:2], order, now, KEEP, self.segments, self.load)
@@ -102,6 +102,32 @@ def test_a_replay_changes_nothing(given_batches: list[list[Row]]) -> None:
         assert once.segments == again.segments
         assert {numbered[each] for each in once.fresh} == {numbered[::-1][each] for each in again.fresh}
         bucket.take(numbered, now)
+
+
+def test_the_row_that_was_appended_first_passes() -> None:
+    """Its offset is the larger one, because it is in another partition."""
+    rows = [(1, 1, 3), (1, 1, 5)]
+    assert rows[1:] == Bucket().take(rows, now=KEEP, time=[2, 1])
+
+
+@pytest.mark.parametrize("batches", [1, 2], ids=["one micro-batch", "merged"])
+def test_the_last_identity_of_a_segment_is_remembered_for_the_whole_time(batches: int) -> None:
+    bucket, rows, last = Bucket(), [(1, 1, 0), (2, 2, 0)], SLICE - 1
+    if batches == 1:
+        bucket.take(rows, now=last, time=[0, last])
+    else:
+        bucket.take(rows[:1], now=0)
+        bucket.take(rows[1:], now=last)
+    bucket.take([(3, 3, 0)], now=SLICE)
+    assert 2 == len(bucket.segments)
+    assert [] == bucket.take(rows, now=last + KEEP)
+
+
+def test_a_backlog_keeps_no_old_identity_for_longer() -> None:
+    """A micro-batch after a long stop has old records and new ones."""
+    bucket, rows = Bucket(), [(1, 1, 0), (2, 2, 0)]
+    bucket.take(rows, now=KEEP, time=[0, KEEP])
+    assert rows[:1] == bucket.take(rows, now=KEEP + SLICE)
 
 
 def test_there_are_few_segments() -> None:

@@ -8,6 +8,8 @@ from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from structlog.testing import capture_logs
 
 from pipelines.driver import watch as module
@@ -177,6 +179,15 @@ class Day:
         return logs
 
 
+class JavaError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
+    """An error of Java whose trace needs no JVM."""
+
+    def __init__(self) -> None: ...
+
+    def __str__(self) -> str:
+        return "java.io.IOException: disk full"
+
+
 @pytest.mark.parametrize(
     "run",
     [
@@ -185,8 +196,10 @@ class Day:
         PublishError("no broker"),
         KafkaException(KafkaError(KafkaError._TIMED_OUT)),
         OSError("read-only"),
+        PySparkException("no plan"),
+        JavaError(),
     ],
-    ids=["it fails", "another key", "no broker", "no answer", "read-only"],
+    ids=["it fails", "another key", "no broker", "no answer", "read-only", "Spark", "Java"],
 )
 def test_an_archive_that_cannot_run_starts_again_after_an_hour(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     """It heals when its cause is gone. Nobody has to restart the driver."""
@@ -195,6 +208,13 @@ def test_an_archive_that_cannot_run_starts_again_after_an_hour(monkeypatch: pyte
     # The watch asks a query for its error only in the minute after its start.
     delay = 60 if isinstance(run, Exception) else 61
     assert [0, delay, 2 * delay] == day.started
+
+
+def test_an_archive_that_loses_a_worker_and_then_cannot_start_waits_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start leaves a thread and a socket. The failed run must not start the archive again and again."""
+    day = Day(monkeypatch, query(WORKER_FAILURES[0]), UserError("disk full"), query(is_active=True))
+    day.run()
+    assert [0, 1, 61] == day.started
 
 
 def test_a_failed_archive_whose_clean_up_hangs_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
