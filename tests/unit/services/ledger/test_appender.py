@@ -175,6 +175,28 @@ def test_undecodable_records_move_the_position(ledger: Ledger) -> None:
     ledger.appender.append(Batch([], [record], {0: Span(0, 1)}))
 
 
+def test_an_undecodable_record_of_a_truncated_partition_is_read_again(ledger: Ledger) -> None:
+    """The ledger has it already. An error would stop the ledger at this record for ever."""
+    batch = Batch([], [Undecodable(0, 0, 1_700_000_000_000, "no magic")], {0: Span(0, 1)})
+    ledger.appender.append(batch)
+    assert {0: 0} == ledger.appender.open(TOPIC_ID, {0: (0, 0)}, {0: 1})
+    ledger.appender.append(batch)
+
+
+def test_a_process_that_does_not_know_the_new_topic_appends_nothing(ledger: Ledger) -> None:
+    """The topic was created again, and another process has read it up to the same offset."""
+    ledger.append(*ENTRIES)
+    starts = {0: 4}
+    ledger.appender.check(starts)
+    other = Ledger(ledger.url)
+    assert starts == other.appender.open("incarnation-2", {0: (4, 100)}, starts)
+    other.close()
+    with pytest.raises(PositionMovedError):
+        ledger.append(("C", entry(1)))
+    with pytest.raises(PositionMovedError):
+        ledger.appender.check(starts)
+
+
 @pytest.mark.parametrize(
     ("topic_id", "before", "marks", "start"),
     [
@@ -296,6 +318,22 @@ def test_other_accounts_do_not_name_an_erased_customer(ledger: Ledger) -> None:
 OPENED_AGAIN = 50_000
 
 
+@pytest.mark.parametrize("cut", range(5))
+def test_an_erasure_deletes_a_card_that_a_database_cannot_store(ledger: Ledger, cut: int) -> None:
+    """The ledger stores another character in place of a zero character, also in the entries of other customers."""
+    odd = "a\0b"
+    named = {"counterparty": odd, "actor": odd}
+    entries = [
+        (odd, entry(1)),
+        ("0815", entry(1, kind=Kind.RECEIVED, **named)),
+        (odd, erased(2)),
+        ("0815", entry(2, kind=Kind.RECEIVED, **named)),
+    ]
+    for batch in filter(None, (entries[:cut], entries[cut:])):
+        ledger.append(*batch)
+    assert "\ufffd" not in texts(ledger.engine)
+
+
 def test_a_customer_can_be_erased_twice(ledger: Ledger) -> None:
     """The second erasure deletes the card of the account that was opened after the first one."""
     ledger.append(*LIFE, ("4711", entry(1, opened_time=OPENED_AGAIN, time=OPENED_AGAIN)))
@@ -381,14 +419,15 @@ def test_an_erasure_finds_actors_by_an_index(tmp_path: Path) -> None:
     assert not [step for step in plan if step.startswith("SCAN")]
 
 
-@pytest.mark.parametrize("cut", range(8))
+@pytest.mark.parametrize("cut", range(9))
 def test_the_next_account_of_a_card_erases_the_older_one(ledger: Ledger, cut: int) -> None:
     """The ledger has missed the erasure, because Kafka deleted the entry before the ledger read it. Entries of others
     name the customer of the new account.
     """
     new = entry(1, opened_time=OPENED_AGAIN, time=OPENED_AGAIN)
-    sent = entry(2, kind=Kind.SENT, counterparty="4711", time=OPENED_AGAIN)
-    entries = [*LIFE[:5], ("4711", new), ("0815", sent)]
+    old = entry(2, kind=Kind.SENT, counterparty="4711", reason=WORDS, time=OPENED_AGAIN - 1)
+    sent = entry(3, kind=Kind.SENT, counterparty="4711", time=OPENED_AGAIN)
+    entries = [*LIFE[:5], ("0815", old), ("4711", new), ("0815", sent)]
     batches = [batch for batch in (entries[:cut], entries[cut:]) if batch]
     assert 1 == sum(ledger.append(*batch).erased for batch in batches)
     assert {None, "0815", "4711"} == {*ledger.cards()}
@@ -418,14 +457,15 @@ def test_an_older_account_that_arrives_late_is_erased(ledger: Ledger, is_erased:
     assert expected([*known, *late]) == stored(ledger.engine)
 
 
-def test_the_account_of_a_living_customer_is_not_the_older_one(ledger: Ledger) -> None:
+@pytest.mark.parametrize("later", [0, 1])
+def test_the_account_of_a_living_customer_is_not_the_older_one(ledger: Ledger, later: int) -> None:
     """Release 0.1 could give the next customer of an erased card an earlier OpenedTime."""
     erased = [
         entry(1, opened_time=OPENED_AGAIN, time=OPENED_AGAIN),
         entry(2, opened_time=OPENED_AGAIN, time=OPENED_AGAIN),
     ]
     erased[1] = replace(erased[1], kind=Kind.ERASED)
-    living = entry(1, time=OPENED_AGAIN + 1, kind=Kind.ADJUSTED, reason="goodwill")
+    living = entry(1, time=OPENED_AGAIN + later, kind=Kind.ADJUSTED, reason="goodwill")
 
     assert [1, 0] == [ledger.append(*(("4711", each) for each in entries)).erased for entries in (erased, [living])]
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
+from unittest.mock import MagicMock
 
 import psycopg
 import pytest
@@ -17,6 +19,7 @@ from services.ledger.appender import Appender
 from services.ledger.consumer import LedgerConsumer
 from services.ledger.database import writing_engine
 from services.ledger.metrics import Metrics
+from services.ledger.positions import PositionMovedError
 from services.messaging.avro import decoder
 from services.settings import Settings
 from tests.support.builders import IDS
@@ -68,6 +71,28 @@ def test_a_database_that_does_not_answer_is_a_problem(database_url: str, monkeyp
             assert 0 == metrics.registry.get_sample_value("loyalty_ledger_ready")
             other.execute("SELECT pg_advisory_unlock(x'10A17'::int)")
             wait_for_problem(consumer, "Kafka")
+
+
+@pytest.mark.parametrize(
+    ("now", "is_normal"),
+    [({0: 7}, True), ({0: 5}, True), ({0: 4}, False), ({}, False)],
+    ids=["a second ledger", "the same position", "read again", "partition gone"],
+)
+def test_positions_that_move_back_are_a_problem(
+    monkeypatch: pytest.MonkeyPatch, now: dict[int, int], *, is_normal: bool
+) -> None:
+    """Ledgers of two Kafka clusters delete the positions of each other again and again, and an operator must see it. A
+    second ledger of the same cluster only moves them on.
+    """
+    appender: Any = MagicMock()
+    consumer = LedgerConsumer(Settings(), appender, decoder(LOYALTY, IDS), Metrics())
+    consumer._positions = {0: 5}
+    monkeypatch.setattr("services.ledger.consumer._POLL_SECONDS", 0)
+    monkeypatch.setattr(consumer, "_append_or_check", MagicMock(side_effect=PositionMovedError))
+    monkeypatch.setattr(consumer, "_connect", lambda: setattr(consumer, "_positions", now))
+    monkeypatch.setattr(consumer, "_reader", MagicMock(end_offset=lambda *_: 9))
+    with contextlib.nullcontext() if is_normal else pytest.raises(PositionMovedError):
+        consumer._poll_once()
 
 
 @pytest.mark.program

@@ -78,6 +78,17 @@ def test_readers_of_a_file_cannot_write(tmp_path: Path) -> None:
     engine.dispose()
 
 
+@pytest.mark.parametrize("engine_of", [writing_engine, reading_engine])
+def test_no_error_shows_a_value(database_url: str, engine: Engine, engine_of: Callable[[str], Engine]) -> None:
+    """Values have cards, and errors are in logs."""
+    migrate(engine)
+    other = engine_of(database_url)
+    with pytest.raises(DBAPIError, match="nothing") as caught, other.connect() as connection:
+        connection.execute(text("SELECT * FROM nothing WHERE card = :card"), {"card": "9265846829"})
+    other.dispose()
+    assert "9265846829" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("url", "reason"),
     [

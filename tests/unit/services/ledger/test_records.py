@@ -43,8 +43,10 @@ def test_an_entry_comes_back_as_it_was(given: Any) -> None:
         ({"CustomerCardNo": ""}, b"", "CustomerCardNo"),
         ({"Sequence": 0}, b"A", "Sequence"),
         ({"TotalAmount": float("nan")}, b"A", "TotalAmount"),
+        ({"TotalAmount": float("-inf")}, b"A", "TotalAmount"),
         ({"Kind": "invented"}, b"A", "Kind"),
         ({"TotalLoyaltyPoints": Decimal("1e17")}, b"A", "points"),
+        ({"TotalLoyaltyPoints": Decimal("-1e17")}, b"A", "points"),
         ({"AvailableLoyaltyPoints": None}, b"A", "AvailableLoyaltyPoints is null"),
     ],
 )
