@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import cast
@@ -41,7 +42,7 @@ def test_a_dead_letter_has_no_parts_that_are_too_large(
     settings, producer = mocked_broker
     producer.list_topics("dead-letters", timeout=10)  # creates it
     record = SimpleNamespace(
-        topic=lambda: "loyalty", partition=int, offset=int, key=lambda: b"k", value=lambda: value,
+        topic=lambda: "loyalty", partition=lambda: 3, offset=lambda: 7, key=lambda: b"k", value=lambda: value,
         headers=lambda: headers_of_record,
     )  # fmt: skip
     asyncio.run(DeadLetterWriter(producer, "dead-letters").write(cast(Message, record), "a reason"))
@@ -49,10 +50,24 @@ def test_a_dead_letter_has_no_parts_that_are_too_large(
     (found,) = records_of(settings, "dead-letters", "test")
     assert kept == (found.key(), found.value(), len(found.headers() or ()))
     letter = dead_letter_of(found)
+    assert ("loyalty", (3, 7)) == (letter.topic, letter.origin)
     assert letter.reason.startswith("a reason")
     assert letter.reason.endswith(end)
     with pytest.raises(PublishError, match="no value") if kept[1] is None else nullcontext():
         select(Settings(), [letter], [], since=0)
+
+
+def test_a_dead_letter_that_the_broker_refuses_is_an_error() -> None:
+    """Otherwise the offset of the notification would be committed, and the notification would be lost."""
+
+    class Refusing:
+        def produce(self, *_: object, on_delivery: Callable[[str, None], None], **__: object) -> None:
+            self.poll = lambda _: on_delivery("refused", None)
+
+    record = SimpleNamespace(topic=str, partition=int, offset=int, key=bytes, value=bytes, headers=list)
+    writer = DeadLetterWriter(cast(Producer, Refusing()), "dead-letters")
+    with pytest.raises(PublishError, match="refused"):
+        asyncio.run(writer.write(cast(Message, record), "a reason"))
 
 
 def test_a_cancelled_write_does_not_wait_for_the_broker(mocked_broker: tuple[Settings, Producer]) -> None:

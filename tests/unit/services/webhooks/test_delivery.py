@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from standardwebhooks import Webhook
 
 from infra.local.ports import free_port
 from infra.security.certificates import Authority
@@ -232,7 +233,7 @@ async def test_an_unexpected_error_of_the_client_is_a_failed_attempt(error: Exce
         await delivery.deliver(MESSAGE)
 
 
-def delivery_to(answer: Callable[[httpx.Request], Awaitable[httpx.Response]], **rules: int) -> Delivery:
+def delivery_to(answer: Callable[[httpx.Request], Awaitable[httpx.Response]], **rules: Any) -> Delivery:
     """A delivery to a receiver in this process. It needs no socket."""
     client = httpx.AsyncClient(transport=httpx.MockTransport(answer))  # type: ignore[arg-type]  # it accepts both
     return Delivery(Endpoint("a", "http://crm.example", (b"x" * 24,), **rules), client, Metrics(CollectorRegistry()))
@@ -257,6 +258,20 @@ async def test_a_long_response_is_not_read(sent: int, read: int) -> None:
 
     await delivery_to(answer).deliver(MESSAGE)
     assert read == len(sizes)
+
+
+async def test_a_receiver_can_verify_each_attempt() -> None:
+    """A receiver refuses a request without a signature, and one whose signature is old."""
+    answers, requests = iter([503, 200]), []
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        Webhook(b"x" * 24).verify(request.content, dict(request.headers))
+        requests.append((request.method, request.headers["content-type"], request.headers["webhook-id"]))
+        return httpx.Response(next(answers))
+
+    delivery = delivery_to(answer, first_wait=timedelta(seconds=0.01))
+    await delivery.deliver(MESSAGE)
+    assert [("POST", "application/json", MESSAGE.identity)] * 2 == requests
 
 
 async def test_a_receiver_gets_no_more_requests_at_once_than_it_allows() -> None:

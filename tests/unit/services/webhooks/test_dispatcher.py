@@ -5,10 +5,12 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, Self, cast
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -147,6 +149,16 @@ class Group(Reader):
         return super().read(most, seconds)
 
 
+def use(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a group reader use this reader."""
+
+    def reader_of(*_: object, on_commit: Any, **__: object) -> Reader:
+        reader.on_commit = on_commit
+        return reader
+
+    monkeypatch.setattr(group_reader, "LogReader", reader_of)
+
+
 @asynccontextmanager
 async def dispatching(
     reader: Reader,
@@ -154,17 +166,13 @@ async def dispatching(
     dead_letters: Any = None,
     registry: CollectorRegistry | None = None,
     send: Callable[[Message], Awaitable[None]] | None = None,
+    endpoint: Endpoint = ENDPOINT,
 ) -> AsyncIterator[tuple[asyncio.Event, list[str]]]:
     """Run a dispatcher, for a minute at most. Yields an event for which deliveries of STUCK wait, and the delivered
     ids.
     """
     metrics = Metrics(registry or CollectorRegistry())
-
-    def reader_of(*_: object, on_commit: Any, **__: object) -> Reader:
-        reader.on_commit = on_commit
-        return reader
-
-    monkeypatch.setattr(group_reader, "LogReader", reader_of)
+    use(reader, monkeypatch)
     delivered: list[str] = []
     released, stopping = asyncio.Event(), threading.Event()
 
@@ -176,7 +184,7 @@ async def dispatching(
         delivered.append(message.identity)
 
     letters = cast(DeadLetterWriter, dead_letters)
-    each = EndpointDispatcher(ENDPOINT, Settings(), IDS, deliver, letters, metrics)
+    each = EndpointDispatcher(endpoint, Settings(), IDS, deliver, letters, metrics)
     running = asyncio.create_task(each.run(stopping))
     try:
         async with asyncio.timeout(60):
@@ -221,6 +229,52 @@ async def test_the_log_names_a_notification_by_its_position(
     (line,) = (each for each in capsys.readouterr().out.splitlines() if "an attempt" in each)
     assert "endpoint=crm offset=0 partition=3" in line
     assert identity not in line
+
+
+async def test_an_endpoint_gets_only_its_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offsets of the others are committed, too."""
+    reader = Reader({0: ["a", "a"]})
+    endpoint = replace(ENDPOINT, kinds=frozenset({Kind.TIER}))
+    async with dispatching(reader, monkeypatch, endpoint=endpoint) as (_, delivered):
+        await until(lambda: reader.committed[0] == 2)
+    assert [] == delivered
+
+
+async def test_a_notification_waits_for_all_earlier_ones_of_its_customer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one has been delivered, and the second one is in retry when the third one arrives."""
+    reader, begun, released = Reader({0: ["a", "a"]}), [], asyncio.Event()
+
+    async def send(message: Message) -> None:
+        begun.append(message.identity)
+        if len(begun) == 2:
+            await released.wait()
+
+    async with dispatching(reader, monkeypatch, send=send) as (_, delivered):
+        await until(lambda: len(begun) == 2)
+        reader._partitions[0].append(Record(0, 2, "a"))
+        await until(lambda: reader.read_count[0] == 3)
+        await asyncio.sleep(0.2)
+        assert 2 == len(begun)
+        released.set()
+        await until(lambda: reader.committed[0] == 3)
+    assert begun == delivered
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"not Avro", encoder(topics.LOYALTY, IDS)(notification("a", entry(1, time=2**62)))],
+    ids=["not Avro", "a time that no calendar has"],
+)
+async def test_a_record_that_cannot_be_sent_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch, value: bytes) -> None:
+    """It stops neither its customer nor the process."""
+    reader, letters = Reader({0: ["a", "a"]}), AsyncMock()
+    usual = Record.value
+    monkeypatch.setattr(Record, "value", lambda each: usual(each) if each.offset() else value)
+    async with dispatching(reader, monkeypatch, letters) as (_, delivered):
+        await until(lambda: reader.committed[0] == 2)
+    ((_, reason),) = (call.args for call in letters.write.await_args_list)
+    assert reason.startswith("webhook crm: ")
+    assert 1 == len(delivered)
 
 
 async def test_a_notification_in_retry_stops_no_other_partition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,6 +474,50 @@ async def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: p
         reader.on_assign(consumer, partitions)
         await until(lambda: reader.read_count[0] == 600)
         assert not reader.paused
+
+
+async def test_a_new_endpoint_starts_at_the_end_and_commits_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the commit, a restart before the first notification would skip the notifications of the pause."""
+    reader, assigned = Group({0: []}), list[TopicPartition]()
+    consumer = SimpleNamespace(
+        committed=lambda *_, **__: [TopicPartition(TOPIC, 0)],
+        get_watermark_offsets=lambda *_, **__: (3, 7),
+        assign=assigned.extend,
+        resume=reader.resume,
+    )
+    async with dispatching(reader, monkeypatch):
+        reader.rebalances.append(lambda: reader.on_assign(consumer, []))
+        await until(lambda: reader.committed[0] == 7)
+    assert [7] == [each.offset for each in assigned]
+
+
+@pytest.mark.parametrize("end", ["stop", "revocation"])
+async def test_a_finished_record_is_committed_at_the_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """Otherwise the next owner of the partition would deliver it again."""
+    use(reader := Group({0: ["a"]}), monkeypatch)
+    with GroupReader("crm", Settings()) as made:
+        (record,), _ = await made.read(0)
+        made.finish(record)
+        if end == "revocation":
+            reader.rebalances.append(lambda: reader.on_revoke(None, []))
+            await made.read(0)
+            assert 1 == reader.committed[0]
+    assert 1 == reader.committed[0]
+
+
+async def test_a_record_of_a_partition_that_was_just_revoked_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next owner of the partition reads it. The revocation comes while the reader looks for more records."""
+    use(reader := Group({0: ["a"]}), monkeypatch)
+    read = reader.read
+
+    def read_and_lose(most: int, seconds: float) -> Batch:
+        if (found := read(most, seconds)).records:
+            reader.rebalances.append(lambda: reader.on_revoke(None, []))
+        return found
+
+    monkeypatch.setattr(reader, "read", read_and_lose)
+    with GroupReader("crm", Settings()) as made:
+        assert ([], True) == await made.read(0)
 
 
 async def test_an_unknown_committed_offset_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
