@@ -24,7 +24,9 @@ def keyed(opened: Callable[..., Database], tmp_path: Path) -> Database:
 def test_customer_keys_end_with_the_account(
     opened: Callable[..., Database], keyed: Database, database: Database, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """All lines of a customer have one key, which names nobody. After an erasure they have none."""
+    """All lines of a customer have one key, which names nobody. After an erasure they have none. A customer who comes
+    back has another key.
+    """
     export(tmp_path / "export", line("INV1", "A", 1.0), line("INV2", "A", 1.0), line("INV9", "A", 1.0))
     ledger.append((CARD, entry(1)), (CARD, entry(2)), ("other", entry(1, invoice_number="INV7")))
     with pytest.raises(UserError, match="LOYALTY_CUSTOMER_KEY_FILE"):
@@ -41,6 +43,10 @@ def test_customer_keys_end_with_the_account(
     assert first not in str(rows(opened(customer_key_file=tmp_path / "other.key"), statement))
     ledger.append((CARD, entry(3, -200, kind=Kind.ERASED, total=0)))
     assert [(None,)] * 3 == rows(keyed, statement)
+    ledger.append((CARD, entry(1, opened_time=9_000, time=9_001, invoice_number="INV9")))
+    [*before, (back,)] = rows(keyed, statement)
+    assert [(None,)] * 2 == before
+    assert back not in {None, first}
 
 
 def test_an_exchange_belongs_to_the_customer_who_bought(keyed: Database, ledger: Ledger, tmp_path: Path) -> None:

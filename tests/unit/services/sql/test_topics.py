@@ -137,6 +137,14 @@ def test_a_record_that_was_written_twice_is_one_row(database: Database, log: Log
     )
 
 
+def test_each_record_of_a_long_topic_is_one_row(database: Database, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows come in several batches."""
+    monkeypatch.setattr("services.sql.arrow.BATCH_ROWS", 2)
+    for number in range(5):
+        log.append(HADOOP, "S1", {"InvoiceNumber": str(number)})
+    assert [(str(number),) for number in range(5)] == rows(database, "SELECT InvoiceNumber FROM hadoop ORDER BY 1")
+
+
 def test_tills_can_use_the_same_ids(database: Database, log: Log) -> None:
     """An id of CloudEvents is unique for its source only."""
     for number, till in (("1", "/till/1"), ("2", "/till/2"), ("2", "/till/2")):
@@ -229,8 +237,11 @@ def test_a_deletion_in_a_followed_topic_is_no_row_and_no_mistake(
     monkeypatch.setattr("services.sql.topics.clients.consumer", lambda *_: log)
     monkeypatch.setattr("services.sql.topics.watermarks_of", lambda *_: {})
     database.run("SELECT 1")  # forgets the mistakes of other statements
+    recorded: list[str] = []
+    monkeypatch.setattr(database, "_on_read", recorded.append)
     followed = database.follow("SELECT CustomerCardNo FROM loyalty_balances")
     next(followed)
+    assert ["loyalty_balances"] == recorded, "the audit trail has each read"
     assert [{"CustomerCardNo": "B"}] == next(followed).to_pylist()
     assert {} == database.skipped
 

@@ -48,9 +48,10 @@ def test_the_id_of_a_message_is_that_of_its_entry() -> None:
     """Equal entries have equal ids, and different entries have different ids."""
     one = notification(CustomerCardNo="4711", Sequence=7)
     others = [{**one, "CustomerCardNo": "4712"}, {**one, "Sequence": 8}, {**one, "OpenedTime": 1}]
+    others += [{**one, "OpenedTime": 12, "Sequence": 3}, {**one, "OpenedTime": 1, "Sequence": 23}]
 
     assert Message.of(one).identity == Message.of({**one, "Reason": "read again"}).identity
-    assert 4 == len({Message.of(each).identity for each in [one, *others]})
+    assert 6 == len({Message.of(each).identity for each in [one, *others]})
 
 
 @given(st.text(min_size=1, max_size=40))
