@@ -13,7 +13,7 @@ def examples(count: int, least: int = 5) -> int:
 
 
 def requests(count: int, least: int = 5) -> int:
-    """All generated requests if they are new in each run. Otherwise a quarter, because each of them takes long."""
+    """Like ``examples``. In `make test` a quarter, because each takes long, unless each run draws new ones."""
     return examples(count, least) if IS_RANDOM or _IS_SHORT else _part(4, count, least)
 
 

@@ -197,7 +197,7 @@ def test_data_that_cannot_be_deleted_are_deleted_later(tmp_path: Path, monkeypat
 
 @pytest.mark.anyio
 async def test_a_record_wakes_the_requests_and_the_followers_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither of them looks for the record by itself."""
+    """The waiting request does not read again by itself, because the test makes the pause between reads long."""
     monkeypatch.setattr("services.state_stores.waiters._PAUSE_SECONDS", 60)
     scene = Scene(MemoryStorePartition())
     scene.take(0)
