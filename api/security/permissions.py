@@ -132,7 +132,7 @@ def visible(caller: Caller, body: bytes) -> bytes:
 
 def moved(caller: Caller, to: str) -> CardMoved:
     """The problem of a card whose account has moved. A caller that is limited to one card does not see the new card."""
-    return CardMoved() if caller.card else CardMoved(newCard=to)
+    return CardMoved(newCard=to) if caller.card is None else CardMoved()
 
 
 def _counted(request: Request) -> Caller:

@@ -19,7 +19,7 @@ from services.domain.account.processor import advance
 from services.domain.account.timers import apply_due_changes
 from services.domain.entries import BEARER_ACTOR, AccountVersion, Entry, Kind
 from services.domain.events import Absorb, Command, Erase, Event, Receive, Replace, Transfer, Unreadable
-from services.domain.formats import seconds_text, to_points
+from services.domain.formats import seconds_text, short_time_text, to_points
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, in_order, is_from_timer, recompute
 from services.state_stores.catalogue import balance_body
@@ -273,10 +273,12 @@ def _compare_balance(
         if last and last.kind is not Kind.ERASED:
             yield Difference(Source.BALANCE, f"there is no balance, but entry {last.sequence}", settles=True)
         return
-    bodies = (orjson.loads(balance_body(balance_record(card, entry))) for entry in reversed(expected))
     served_version = served.get("OpenedTime"), served.get("Sequence")
-    body = next((each for each in bodies if (each.get("OpenedTime"), each.get("Sequence")) == served_version), None)
-    if body is None:
+    for entry in reversed(expected):
+        body = orjson.loads(balance_body(balance_record(card, entry)))
+        if (body.get("OpenedTime"), body.get("Sequence")) == served_version:
+            break
+    else:
         yield Difference(Source.BALANCE, f"no entry has its sequence {served.get('Sequence')}", settles=True)
         return
     # Balances of release 0.1, and balances that are computed from recorded entries, do not have these members.
@@ -289,8 +291,11 @@ def _compare_balance(
     ]
     if wrong:
         yield Difference(Source.BALANCE, f"of sequence {served['Sequence']}: {', '.join(wrong)}")
-    elif last and (last.kind is Kind.ERASED or served["Sequence"] != last.sequence):
-        yield Difference(Source.BALANCE, f"is that of sequence {served['Sequence']}, not {last.sequence}", settles=True)
+    elif last and last.kind is Kind.ERASED:
+        what = f"has sequence {served['Sequence']}, but entry {last.sequence} erased the account"
+        yield Difference(Source.BALANCE, what, settles=True)
+    elif last and entry.version != last.version:
+        yield Difference(Source.BALANCE, f"is that of {_versions(entry.version, last.version)}", settles=True)
 
 
 def _compare_state(
@@ -303,8 +308,8 @@ def _compare_state(
             yield Difference(Source.STATE, what, settles=True)
     elif state is None:
         yield Difference(Source.STATE, "there is no account", settles=True)
-    elif (state.opened_time, state.sequence) != last.version:
-        yield Difference(Source.STATE, f"has sequence {state.sequence}, not {last.sequence}", settles=True)
+    elif (version := AccountVersion(state.opened_time, state.sequence)) != last.version:
+        yield Difference(Source.STATE, f"has {_versions(version, last.version)}", settles=True)
     else:
         if account is None:
             wrong = wrong_of(("total", "available", "pending", "reserved", "tier"), last, state)
@@ -313,6 +318,17 @@ def _compare_state(
             wrong = wrong_fields(_advanced(recomputed, now, programmes), _advanced(state, now, programmes))
         if wrong:
             yield Difference(Source.STATE, f"at sequence {state.sequence}: {wrong}")
+
+
+def _versions(found: AccountVersion, expected: AccountVersion) -> str:
+    """Names two different versions. After an erasure, the next account of the card has the same sequence numbers."""
+    if found.opened_time == expected.opened_time:
+        return f"sequence {found.sequence}, not {expected.sequence}"
+    opened = short_time_text(found.opened_time)
+    return (
+        f"sequence {found.sequence} of the account that was opened at {opened}, not {expected.sequence} of the account "
+        f"that was opened at {short_time_text(expected.opened_time)}"
+    )
 
 
 def _as_stored(account: Account, state: Account) -> Account:

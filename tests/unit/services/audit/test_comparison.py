@@ -15,6 +15,7 @@ from services.codecs.records import balance_record, entry_from_notification, not
 from services.domain.account.model import PastPurchase
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Capture, Erase, Line, Purchase, Replace, Reserve, Transfer, Unreadable
+from services.domain.formats import short_time_text
 from services.domain.programme import DAY, Period, Programme, Programmes, Tier
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -383,7 +384,9 @@ def test_a_wrong_state_is_found(facts, three):
     assert [(Source.STATE, "has sequence 2, not 3", True)] == found(facts)
 
     facts.state = replace(three.account, opened_time=START)
-    assert [(Source.STATE, "has sequence 3, not 3", True)] == found(facts)
+    opened = "the account that was opened at"
+    expected = f"has sequence 3 of {opened} {short_time_text(START)}, not 3 of {opened} {short_time_text(START + 1)}"
+    assert [(Source.STATE, expected, True)] == found(facts)
 
 
 def test_a_timer_that_has_not_run_is_found():
@@ -567,7 +570,20 @@ def test_a_balance_of_an_erased_account_is_found(number):
     history = processed(events, PROGRAMMES)
     facts = facts_of(history)
     facts.balance = balance(history.entries[number])
-    assert [(Source.BALANCE, f"is that of sequence {number + 1}, not 2", True)] == found(facts)
+    assert [(Source.BALANCE, f"has sequence {number + 1}, but entry 2 erased the account", True)] == found(facts)
+
+
+def test_a_balance_of_the_account_before_an_erasure_is_found():
+    """The next account of the card has the same sequence number. The difference may settle."""
+    events = [Purchase(START, "I1", Decimal(100)), Erase(append_time=START + 1, command_id="C1")]
+    history = processed([[*events, Purchase(START + 2, "I2", Decimal(100))]], PROGRAMMES)
+    facts = facts_of(history)
+    facts.balance = balance(history.entries[0])
+    opened = "the account that was opened at"
+    expected = (
+        f"is that of sequence 1 of {opened} {short_time_text(START)}, not 1 of {opened} {short_time_text(START + 2)}"
+    )
+    assert [(Source.BALANCE, expected, True)] == found(facts)
 
 
 @pytest.mark.parametrize("lost", [1, 2])
