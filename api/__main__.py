@@ -123,7 +123,8 @@ def serve(settings: Settings) -> None:
     require_port(settings.api_host, settings.api_port, "LOYALTY_API_PORT")
     require_writable(settings.state_dir, "LOYALTY_STATE_DIR")
     directory = StateDirectory(settings.state_dir)
-    membership = GroupMembership(settings, settings.advertised_url)
+    copies = None if settings.state_store == "memory" else directory.identity
+    membership = GroupMembership(settings, settings.advertised_url, copies)
     certificate = certificate_of(settings)
     app = build_app(settings, directory, membership, certificate)
     # All objects until here live as long as the process. So the garbage collector need not examine them.

@@ -3,10 +3,12 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
+from uuid import UUID, uuid5
 
 import structlog
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from services.clock import boot_seconds
 from services.errors import SettingsError
@@ -48,8 +50,17 @@ class GroupMembership:
         error: why this instance is not in the group; None if it is in the group, or if Kafka has named no reason.
     """
 
-    def __init__(self, settings: Settings, url: str) -> None:
-        """Raises SettingsError if the peers would ignore this URL, and with it the partitions of this instance."""
+    def __init__(self, settings: Settings, url: str, copies: UUID | None = None) -> None:
+        """Prepare a membership.
+
+        Args:
+            copies: identifies the copies on disk. A process with the same copies and the same URL is the same static
+                member (KIP-345). It gets its partitions back as soon as it joins, also if the session of the former
+                process has not ended. None makes a dynamic member: this process has no copies, but others may.
+
+        Raises:
+            SettingsError: the peers would ignore this URL, and with it the partitions of this instance.
+        """
         if not is_url(url):
             raise SettingsError(
                 f"LOYALTY_APPLICATION_SERVER: the other instances cannot use {url}. Set it to the URL at which they "
@@ -60,6 +71,8 @@ class GroupMembership:
         self.view: GroupView | None = None
         self.member_id: str | None = None
         self._settings = settings
+        # The coordinator keeps the client id of a static member. So a process with another URL is another member.
+        self._instance_id = str(uuid5(copies, url)) if copies else None
         self.lease_seconds = settings.session_timeout.total_seconds() / 2
         self.owned: frozenset[ChangelogPartition] = frozenset()
         self.assigned_at: Mapping[ChangelogPartition, float] = {}
@@ -129,6 +142,12 @@ class GroupMembership:
                 if message is not None and (error := message.error()):
                     self.error = error.str()
                     log.warning("the group member received an error from Kafka", error=self.error)
+                    if error.code() == KafkaError._FATAL:  # noqa: SLF001
+                        log.error(
+                            "the group membership has failed; stop other processes that use this URL and a copy of "
+                            "this state directory, then restart the instance"
+                        )
+                        break
                 if pending is None and boot_seconds() >= self._next_refresh:
                     asked_at = boot_seconds()  # before the request, because the process can pause during the call
                     self._next_refresh = asked_at + _REFRESH_SECONDS
@@ -145,7 +164,7 @@ class GroupMembership:
         finally:
             self.owned = frozenset()
             self._confirmed_at = float("-inf")
-            consumer.close()
+            _leave(consumer)
             self._on_change()
 
     def _is_in_doubt_for_long(self) -> bool:
@@ -163,6 +182,8 @@ class GroupMembership:
             **clients.member_options(self._settings, self.group, _LONGEST_POLL_INTERVAL_MS),
             "partition.assignment.strategy": "cooperative-sticky",
         }
+        if self._instance_id:
+            overrides["group.instance.id"] = self._instance_id
         consumer = clients.consumer(self._settings, self.url, **overrides)
         consumer.subscribe(list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
         return consumer
@@ -214,6 +235,19 @@ class GroupMembership:
         self.owned = owned
         self.refresh()
         self._on_change()
+
+
+def _leave(consumer: Consumer) -> None:
+    """Leave the group, after CLOSE_SECONDS at the latest, and close the consumer.
+
+    A static member leaves the group when it unsubscribes, and not when it closes. Its member id is empty afterwards.
+    """
+    deadline = boot_seconds() + clients.CLOSE_SECONDS
+    with suppress(KafkaException):  # a member with a fatal error cannot leave, and need not
+        consumer.unsubscribe()
+        while consumer.memberid() and boot_seconds() < deadline:
+            consumer.poll(_POLL_SECONDS)
+    consumer.close()
 
 
 def _keys(partitions: Iterable[TopicPartition]) -> frozenset[ChangelogPartition]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import UUID, uuid4
 
 import structlog
 from rocksdict import (
@@ -251,6 +252,17 @@ class StateDirectory:
         with suppress(OSError):  # the lock also works without the pid, for example on a full disk
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    @property
+    def identity(self) -> UUID:
+        """Identifies the data. It stays until the directory is deleted. On a full disk it is new each time."""
+        file = self.path / "IDENTITY"
+        with suppress(OSError, ValueError):
+            return UUID(file.read_text().strip())
+        identity = uuid4()
+        with suppress(OSError):
+            file.write_text(f"{identity}\n")
+        return identity
 
     def release(self) -> None:
         os.close(self._lock)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -194,6 +195,8 @@ class Broker:
     def __init__(self, membership: GroupMembership) -> None:
         self._membership = membership
         self._polls = 0
+        self.unsubscribed_at: int | None = None
+        self.has_left = False
         self.closed = threading.Event()
         self.seen: list[tuple[bool, bool]] = []
 
@@ -205,13 +208,18 @@ class Broker:
     def pause(self, _: object) -> None: ...
 
     def memberid(self) -> str:
-        return f"{URL}-1"
+        return "" if self.has_left else f"{URL}-1"
+
+    def unsubscribe(self) -> None:
+        self.look()
+        self.unsubscribed_at = self._polls
 
     def describe_consumer_groups(self, groups: list[str], **_: object) -> dict[str, "Future[Any]"]:
         return {group: answer(description(member(URL, [PLACE]))) for group in groups}
 
-    def poll(self, _: float) -> None:
+    def poll(self, _: float) -> Any:
         self._polls += 1
+        self.has_left = self.unsubscribed_at is not None and self._polls >= self.unsubscribed_at + 2
         if self._polls == 1:
             self._on_assign(self, [TopicPartition(*PLACE)])
         if self._polls == 5:
@@ -219,7 +227,7 @@ class Broker:
             self._membership.begin_to_leave()
 
     def close(self) -> None:
-        self.look()
+        self.left_before_close = self.has_left
         self.closed.set()
 
     def look(self) -> None:
@@ -240,14 +248,87 @@ def test_a_member_that_leaves_owns_nothing_before_the_group_knows(
     membership.leave()
 
     assert [(True, True), (False, False)] == broker.seen
+    assert broker.left_before_close
     assert not changes[-1]
+
+
+def test_a_member_without_a_broker_leaves_after_some_seconds(
+    membership: GroupMembership, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the process would not end."""
+
+    class Unreachable(Broker):
+        def memberid(self) -> str:
+            return f"{URL}-1"
+
+        def poll(self, seconds: float) -> None:
+            clock.now += seconds
+            super().poll(seconds)
+
+    broker = Unreachable(membership)
+    monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: broker)
+    monkeypatch.setattr(module.clients, "admin", lambda *_: broker)
+    membership.join({PLACE[0]: 6})
+    assert broker.closed.wait(60)
+    membership.leave()
+
+
+@pytest.mark.parametrize(("code", "is_fatal"), [(KafkaError._FATAL, True), (KafkaError._TRANSPORT, False)])
+def test_only_a_fatal_error_of_kafka_ends_the_membership(
+    membership: GroupMembership, monkeypatch: pytest.MonkeyPatch, code: int, *, is_fatal: bool
+) -> None:
+    """For example, two processes use copies of one state directory with one URL. Then /livez asks for a restart."""
+
+    class Message:
+        def error(self) -> KafkaError:
+            return KafkaError(code)
+
+    class Fenced(Broker):
+        def poll(self, seconds: float) -> Any:
+            super().poll(seconds)
+            return Message() if self._polls == 2 else None
+
+        def unsubscribe(self) -> None:
+            super().unsubscribe()
+            if is_fatal:
+                raise KafkaException(KafkaError(code))
+
+    broker = Fenced(membership)
+    monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: broker)
+    monkeypatch.setattr(module.clients, "admin", lambda *_: broker)
+    membership.join({PLACE[0]: 6})
+    assert broker.closed.wait(60)
+    membership._thread.join()
+
+    assert is_fatal != membership._leaving.is_set(), "the thread ends before the fifth poll"
+    assert is_fatal != membership.alive
+    assert not membership.owned
+
+
+def test_a_process_with_the_same_copies_is_the_same_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it gets its partitions back at once. The coordinator would keep the former URL of a static member."""
+    options: list[Any] = []
+
+    def consumer(_: Settings, __: str, **overrides: object) -> Broker:
+        options.append(overrides.get("group.instance.id"))
+        return Broker(GroupMembership(Settings(), URL))
+
+    monkeypatch.setattr(module.clients, "consumer", consumer)
+    first, second = uuid4(), uuid4()
+    for url, copies in ((URL, first), (URL, first), (OTHER, first), (URL, second), (URL, None)):
+        GroupMembership(Settings(), url, copies)._consumer()
+
+    assert options[0] == options[1]
+    assert 3 == len({*options[:4]})
+    assert options[4] is None
 
 
 def test_a_member_with_a_new_client_owns_nothing(membership: GroupMembership, monkeypatch: pytest.MonkeyPatch) -> None:
     """The former client has lost all brokers, so the group may have given its partitions away."""
 
     class Replacement(Broker):
-        def poll(self, _: float) -> None:
+        def poll(self, seconds: float) -> None:
+            super().poll(seconds)
             self.look()
             membership.begin_to_leave()
 

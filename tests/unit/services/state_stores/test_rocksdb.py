@@ -322,3 +322,28 @@ def test_a_store_of_an_older_format_is_rebuilt(tmp_path: Path) -> None:
     assert "format 1 of topic x" in str(task.progress.rebuilt_because)
     task.store.close()
     directory.release()
+
+
+def test_the_identity_of_a_directory_stays_with_its_data(tmp_path):
+    """A process that restarts is the same group member. A deleted or damaged identity is a new one."""
+    identities = []
+    for damage in (None, None, b"damaged", b"\xff"):
+        if damage:
+            (tmp_path / "IDENTITY").write_bytes(damage)
+        directory = StateDirectory(tmp_path)
+        identities.append(directory.identity)
+        directory.release()
+    other = StateDirectory(tmp_path / "other")
+    identities.append(other.identity)
+    other.release()
+
+    assert identities[0] == identities[1]
+    assert 4 == len({*identities})
+
+
+def test_a_directory_on_a_full_disk_has_an_identity(tmp_path):
+    """An instance starts on a full disk, and joins the group later."""
+    (tmp_path / "IDENTITY").mkdir()
+    directory = StateDirectory(tmp_path)
+    assert directory.identity
+    directory.release()
