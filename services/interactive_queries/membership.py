@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
@@ -142,12 +142,8 @@ class GroupMembership:
                 if message is not None and (error := message.error()):
                     self.error = error.str()
                     log.warning("the group member received an error from Kafka", error=self.error)
-                    if error.code() == KafkaError._FATAL:  # noqa: SLF001
-                        log.error(
-                            "the group membership has failed; stop other processes that use this URL and a copy of "
-                            "this state directory, then restart the instance"
-                        )
-                        break
+                    if error.code() == KafkaError._FATAL:  # noqa: SLF001 - the code has no other name
+                        consumer = self._as_another_member(consumer)
                 if pending is None and boot_seconds() >= self._next_refresh:
                     asked_at = boot_seconds()  # before the request, because the process can pause during the call
                     self._next_refresh = asked_at + _REFRESH_SECONDS
@@ -166,6 +162,18 @@ class GroupMembership:
             self._confirmed_at = float("-inf")
             _leave(consumer)
             self._on_change()
+
+    def _as_another_member(self, fenced: Consumer) -> Consumer:
+        """A consumer that joins as a new static member, because Kafka has fenced the former one.
+
+        The cause can be a second process with this URL and a copy of the state directory. It can also be this process:
+        when a hanging broker continues, it also handles requests to join that have timed out.
+        """
+        self._instance_id = str(uuid4())
+        self.owned, self._confirmed_at = frozenset(), float("-inf")
+        clients.close(fenced)
+        self._on_change()
+        return self._consumer()
 
     def _is_in_doubt_for_long(self) -> bool:
         """Whether the lease has not held for LOST_SECONDS. After True, the time starts again."""

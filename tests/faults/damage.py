@@ -24,7 +24,7 @@ _KINDS = ("offsets/[0-9]*", "commits/[0-9]*", "state/**/*")
 _IN_FIRST_BLOCK = 32
 """A position in the first data block of an SST file."""
 
-_DAMAGE_WORDS = ("Checksum", "CHECKSUM", "orrupt", "CORRUPT", "EOFException", "Malformed", "MALFORMED")
+_DAMAGE_WORDS = ("Checksum", "CHECKSUM", "orrupt", "CORRUPT", "EOFException", "Malformed", "MALFORMED", "Incomplete")
 """The words with which Spark and Hadoop report a damaged file. Other messages mean other failures."""
 
 
@@ -49,7 +49,7 @@ def damaged_checkpoint(name: str, environment: Environment, seed: int) -> Row:
     recovery = environment.recovered()
     row = audited_row(environment, name, observations, recovery)
     audited = loyalty(environment.settings, "audit").returncode
-    found = "detected" if is_detected else "not detected"
+    found = "detected" if is_detected else f"not detected, exit status {start.returncode}: {start.stdout[-1000:]}"
     seen = f"{row.evidence}; {kind} {found}; rebuild and loyalty audit: exit status {rebuilt}, {audited}"
     wrong = (not is_detected) + bool(rebuilt) + bool(audited)
     return replace(row, wrong_answers=row.wrong_answers + wrong, evidence=seen)

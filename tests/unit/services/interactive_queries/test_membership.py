@@ -274,10 +274,16 @@ def test_a_member_without_a_broker_leaves_after_some_seconds(
 
 
 @pytest.mark.parametrize(("code", "is_fatal"), [(KafkaError._FATAL, True), (KafkaError._TRANSPORT, False)])
-def test_only_a_fatal_error_of_kafka_ends_the_membership(
-    membership: GroupMembership, monkeypatch: pytest.MonkeyPatch, code: int, *, is_fatal: bool
+def test_a_fenced_member_joins_again_as_another_one(
+    clock: Clock,  # noqa: ARG001  # in its place
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    *,
+    is_fatal: bool,
 ) -> None:
-    """For example, two processes use copies of one state directory with one URL. Then /livez asks for a restart."""
+    """A broker that hung can fence a member with its own old requests. Other errors pass without a new client."""
+    membership, names = GroupMembership(Settings(), URL, uuid4()), list[object]()
+    changes: list[tuple[bool, bool]] = []
 
     class Message:
         def error(self) -> KafkaError:
@@ -288,21 +294,25 @@ def test_only_a_fatal_error_of_kafka_ends_the_membership(
             super().poll(seconds)
             return Message() if self._polls == 2 else None
 
-        def unsubscribe(self) -> None:
-            super().unsubscribe()
-            if is_fatal:
-                raise KafkaException(KafkaError(code))
+    broker, replacement = Fenced(membership), Broker(membership)
+    brokers = iter([broker, replacement])
 
-    broker = Fenced(membership)
-    monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: broker)
+    def consumer(*_: object, **options: object) -> Broker:
+        names.append(options["group.instance.id"])
+        return next(brokers)
+
+    monkeypatch.setattr(module.clients, "consumer", consumer)
     monkeypatch.setattr(module.clients, "admin", lambda *_: broker)
+    membership.on_change(lambda: changes.append((PLACE in membership.owned, membership.lease_holds)))
     membership.join({PLACE[0]: 6})
-    assert broker.closed.wait(60)
-    membership._thread.join()
+    assert (replacement if is_fatal else broker).closed.wait(60)
+    membership.leave()
 
-    assert is_fatal != membership._leaving.is_set(), "the thread ends before the fifth poll"
-    assert is_fatal != membership.alive
-    assert not membership.owned
+    assert broker.closed.is_set()
+    if is_fatal:
+        lost = changes.index((False, False))
+        assert any(owned for owned, _ in changes[lost:]), "and then it gets partitions as another member"
+        assert 2 == len({*names})
 
 
 def test_a_process_with_the_same_copies_is_the_same_member(monkeypatch: pytest.MonkeyPatch) -> None:
