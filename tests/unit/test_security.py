@@ -101,6 +101,7 @@ def test_quotes_in_a_password_are_escaped(till, folder):
             "KAFKA_SASL_PASSWORD: LOYALTY_KAFKA_SASL_PASSWORD_FILE or this variable must be set, because .*SASL_SSL",
         ),
         ({"PROTOCOL": "SASL_SSL", "PASSWORD": "x"}, "KAFKA_SASL_USERNAME: .*must be set, because .*SASL_SSL"),
+        ({"PROTOCOL": "SASL_SSL", "PASSWORD_FILE": __file__}, "KAFKA_SASL_USERNAME: .*must be set, because .*SASL_SSL"),
         ({"PASSWORD_FILE": "/nowhere", "PROTOCOL": "SASL_SSL", "USERNAME": "till"}, "/nowhere: No such file"),
         ({"PASSWORD_FILE": __file__, "PASSWORD": "x"}, "KAFKA_SASL_PASSWORD: .*cannot be set together"),
         ({"CA": "/nowhere"}, "KAFKA_SSL_CA_LOCATION: .*/nowhere: No such file"),

@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from services import health
 from services.errors import SettingsError
 from services.health import serve_health
 from services.settings import Settings
@@ -138,6 +139,19 @@ def test_a_caller_that_leaves_before_the_response_is_no_error(capsys: pytest.Cap
         assert not worker.is_alive()
 
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_silent_client_frees_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends nothing gets an end of its connection after some seconds, also if no other one connects."""
+    assert health._Handler.timeout in range(1, 31)
+    monkeypatch.setattr(health._Handler, "timeout", 0.05)
+    before = threading.active_count()
+    with (
+        serve_health(Settings(), 0, CollectorRegistry(), lambda: None) as port,
+        socket.create_connection((HOST, port), timeout=10) as silent,
+    ):
+        assert b"" == silent.recv(1)
+        wait_for("the end of the thread", lambda: threading.active_count() <= before + 1)
 
 
 def test_slow_clients_take_a_limited_number_of_threads_and_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:

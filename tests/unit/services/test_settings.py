@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from services.errors import SettingsError
-from services.settings import Settings, read_settings
+from services.settings import Settings, password_in, read_settings
 
 
 def test_an_option_of_the_command_line_replaces_the_variable(monkeypatch):
@@ -63,20 +63,40 @@ def test_no_duration_is_negative(monkeypatch: pytest.MonkeyPatch, name: str) -> 
         read_settings()
 
 
+POSITIVE = (
+    *("PARTITIONS", "REPLICATION_FACTOR", "MAX_OFFSETS_PER_TRIGGER"),
+    *("MOST_CONNECTIONS", "MOST_EVENT_STREAMS", "MOST_REQUESTS_AT_ONCE"),
+)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expectation"),
     [
         ("API_PORT", "65536", "at most 65535"),
+        ("API_PORT", "0", "at least 1"),
         ("API_PORT", "x", "a whole number, such as 3"),
         ("SHUFFLE_PARTITIONS", "0", "more than 0"),
         ("LOYALTY_FACTOR", "NaN", "a number, such as 0.02"),
         ("LOYALTY_FACTOR", "half", "a number, such as 0.02"),
         ("LOYALTY_FACTOR", "1.5", "at most 1"),
+        ("LOYALTY_FACTOR", "-0.01", "at least 0"),
+        ("PIPELINE_DRIVERS", "3", "at most 2"),
+        ("PIPELINE_DRIVERS", "0", "at least 1"),
+        ("STANDBY_REPLICAS", "-1", "at least 0"),
+        ("TIMER_INTERVAL", "PT0.9S", "at least 1 second"),
+        ("REQUEST_TIMEOUT", "PT0.9S", "at least 1 second"),
+        ("SESSION_TIMEOUT", "PT0.9S", "at least 1 second"),
+        ("SESSION_TIMEOUT", "PT1H1S", "at most 1 hour"),
+        ("ARCHIVE_INTERVAL", "P1DT1S", "at most 1 day"),
         ("ACCEPT_DATA_LOSS", "maybe", "true or false"),
         ("STATE_STORE", "disk", "rocksdb or memory"),
         ("LOG_LEVEL", "TRACE", "DEBUG, INFO, WARNING or ERROR"),
         ("TOPIC_PREFIX", "a b", "letters, digits and hyphens"),
         ("RATE_LIMIT", "5", "a number and a unit, such as 500/second or 20/minute"),
+        ("RATE_LIMIT", "0/second", "a number and a unit, such as 500/second or 20/minute"),
+        ("RATE_LIMIT", "1234567890/day", "a number and a unit, such as 500/second or 20/minute"),
+        ("RATE_LIMIT", "5/days", "a number and a unit, such as 500/second or 20/minute"),
+        ("FAILED_LOGIN_RATE", "0/minute", "a number and a unit, such as 500/second or 20/minute"),
         ("CORS_ORIGINS", "x", "origins such as https://shop.example, separated by commas"),
         (
             "STATUS_URLS",
@@ -88,6 +108,8 @@ def test_no_duration_is_negative(monkeypatch: pytest.MonkeyPatch, name: str) -> 
         ),
         ("SCHEMA_REGISTRY_URL", "registry:8081", "a URL, such as https://registry:8081"),
         ("APPLICATION_SERVER", "x", "a URL without a path, such as http://10.0.0.7:8080"),
+        ("APPLICATION_SERVER", "http://a:8080/v1", "a URL without a path, such as http://10.0.0.7:8080"),
+        *((name, "0", "more than 0") for name in POSITIVE),
     ],
 )
 def test_an_error_says_what_the_value_must_be(
@@ -100,6 +122,29 @@ def test_an_error_says_what_the_value_must_be(
         read_settings()
 
     assert f"LOYALTY_{name}: {value!r} is not possible: it must be {expectation}" == str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("LOYALTY_FACTOR", "0", 0),
+        ("LOYALTY_FACTOR", "1", 1),
+        ("STANDBY_REPLICAS", "0", 0),
+        ("SESSION_TIMEOUT", "PT1H", timedelta(hours=1)),
+        ("ARCHIVE_INTERVAL", "P1D", timedelta(days=1)),
+        ("REPEAT_HORIZON", "P2W", timedelta(days=14)),
+        ("REPEAT_HORIZON", "P9DT1H2M3.5S", timedelta(days=9, hours=1, minutes=2, seconds=3.5)),
+        ("RATE_LIMIT", "999999999/day", "999999999/day"),
+        ("SCHEMA_REGISTRY_URL", " http://a , https://b ", " http://a , https://b "),
+    ],
+)
+def test_a_limit_is_possible_and_so_is_each_notation(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
+) -> None:
+    """The name of a variable may be in lower case."""
+    monkeypatch.setenv(f"loyalty_{name.lower()}", text)
+
+    assert value == getattr(read_settings(), name.lower())
 
 
 @pytest.mark.parametrize("name", ["STATUS_URLS", "APPLICATION_SERVER", "CORS_ORIGINS"])
@@ -250,3 +295,10 @@ def test_a_copy_for_another_user_has_the_password_of_this_user(tmp_path: Path) -
     assert "password of till" == till.kafka_password
     given = till.model_copy(update={"kafka_sasl_password_file": None, "kafka_sasl_password": SecretStr("given")})
     assert "given" == given.kafka_password
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_password_can_begin_and_end_with_a_blank(tmp_path: Path, end: str) -> None:
+    """Editors append only a line break."""
+    (tmp_path / "password").write_bytes(f"\t a b \t{end}".encode())
+    assert "\t a b \t" == password_in(tmp_path / "password")

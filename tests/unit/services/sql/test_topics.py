@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 import schemas
 from schemas import topics
@@ -153,14 +155,19 @@ def test_tills_can_use_the_same_ids(database: Database, log: Log) -> None:
 
 
 def test_a_compacted_topic_has_the_newest_record_of_each_key(database: Database, log: Log) -> None:
-    """A late older record does not count. A deleted key is no row, until it is written again."""
+    """A late older record does not count. A deleted key is no row, until it is written again. After an erasure the
+    account of a card begins again with the first sequence number.
+    """
+    for sequence, opened in ((4, NOON), (1, NOON + 1), (5, NOON)):
+        _, _, record = balance("D", f"{sequence}.00", sequence)
+        log.append(LOYALTY_BALANCES, "D", record | {"OpenedTime": opened})
     for card, points, sequence in (("A", "1.00", 1), ("A", "3.00", 3), ("A", "2.00", 2), ("B", "9.00", 1)):
         log.append(*balance(card, points, sequence))
     log.append(LOYALTY_BALANCES, "B", None)
     log.append(LOYALTY_BALANCES, "C", None)
     log.append(*balance("C", "0.50", 1))
     statement = "SELECT CustomerCardNo, TotalLoyaltyPoints FROM loyalty_balances ORDER BY 1"
-    assert [("A", Decimal("3.00")), ("C", Decimal("0.50"))] == rows(database, statement)
+    assert [("A", Decimal("3.00")), ("C", Decimal("0.50")), ("D", Decimal("1.00"))] == rows(database, statement)
 
 
 def test_the_decision_of_an_erased_customer_names_no_customer(database: Database, log: Log) -> None:
@@ -244,6 +251,22 @@ def test_a_deletion_in_a_followed_topic_is_no_row_and_no_mistake(
     assert ["loyalty_balances"] == recorded, "the audit trail has each read"
     assert [{"CustomerCardNo": "B"}] == next(followed).to_pylist()
     assert {} == database.skipped
+
+
+@pytest.mark.parametrize(("code", "is_raised"), [(KafkaError._PARTITION_EOF, False), (KafkaError._TRANSPORT, True)])
+def test_an_error_of_kafka_ends_a_followed_topic(
+    database: Database, log: Log, monkeypatch: pytest.MonkeyPatch, code: int, *, is_raised: bool
+) -> None:
+    """The end of a partition is no error and no row."""
+    log.append(*balance("A", "1.00", 1))
+    end: Any = SimpleNamespace(error=lambda: KafkaError(code))
+    log.records[LOYALTY_BALANCES.name].append(end)
+    monkeypatch.setattr("services.sql.topics.clients.consumer", lambda *_: log)
+    monkeypatch.setattr("services.sql.topics.watermarks_of", lambda *_: {})
+    followed = database.follow("SELECT CustomerCardNo FROM loyalty_balances")
+    next(followed)
+    with pytest.raises(KafkaException) if is_raised else nullcontext():
+        assert [{"CustomerCardNo": "A"}] == next(followed).to_pylist()
 
 
 @pytest.mark.parametrize(

@@ -346,6 +346,25 @@ def test_tables_are_not_written_among_the_line_items(
     assert "Set LOYALTY_TABLES_DIR to a folder beside LOYALTY_EXPORT_DIR" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("before", "are_equal"),
+    [
+        (["a", "b", "a"], True),
+        (["a", "b", "b"], False),
+        (["a", "b"], False),
+        (["a", "b", "a", "b"], False),
+        (["a", "b", "c"], False),
+        ([None, "a", "b"], False),
+    ],
+)
+def test_rows_are_equal_if_each_is_there_equally_often(before: list[str | None], *, are_equal: bool) -> None:
+    """Their order does not count. A table can have equal rows."""
+    rows, others = pa.table({"x": ["a", "a", "b"]}), pa.table({"x": pa.array(before, pa.string())})
+    assert are_equal == written._are_equal(rows, others)
+    assert not written._are_equal(rows, others.rename_columns(["y"]))
+    assert not written._are_equal(rows, others.replace_schema_metadata({"loyalty.topic": "loyalty"}))
+
+
 @pytest.mark.parametrize("scheme", ["file:", "file://"])
 @pytest.mark.usefixtures("ledger")
 def test_the_folder_of_the_tables_can_be_a_uri(settings: Settings, scheme: str) -> None:

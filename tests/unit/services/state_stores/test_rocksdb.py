@@ -1,5 +1,6 @@
 """RocksDB stores: restarts, crashes, damaged files and locks."""
 
+import errno
 import os
 import signal
 import struct
@@ -346,4 +347,43 @@ def test_a_directory_on_a_full_disk_has_an_identity(tmp_path):
     (tmp_path / "IDENTITY").mkdir()
     directory = StateDirectory(tmp_path)
     assert directory.identity
+    directory.release()
+
+
+def test_the_lock_of_a_directory_names_only_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process before it had a longer number. On a full disk the lock works without a number."""
+    (tmp_path / "LOCK").write_text("1234567890\n")
+    directory = StateDirectory(tmp_path)
+    assert f"{os.getpid()}\n" == (tmp_path / "LOCK").read_text()
+    directory.release()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    directory = StateDirectory(tmp_path)
+    with pytest.raises(UserError, match="in use by another process"):
+        StateDirectory(tmp_path)
+    directory.release()
+
+
+def test_a_directory_knows_the_partitions_of_each_store(tmp_path: Path) -> None:
+    """Other stores and other files do not count. A new directory has no partition."""
+    directory = StateDirectory(tmp_path / "var" / "state")
+    assert frozenset() == directory.partitions_of("balances")
+    for name in ("balances/0", "balances/11", "balances/tmp", "other/2"):
+        (directory.path / name).mkdir(parents=True)
+    assert {0, 11} == directory.partitions_of("balances")
+    directory.release()
+
+
+def test_an_open_partition_is_not_deleted_as_damaged(tmp_path: Path) -> None:
+    """The lock of its owner is an error, and its data are intact."""
+    directory = StateDirectory(tmp_path)
+    open_partition = directory.open_rocksdb(rocksdb_options())
+    store = open_partition("balances", 0)
+    with pytest.raises(StoreError):
+        open_partition("balances", 0)
+    assert (tmp_path / "balances" / "0" / "CURRENT").exists()
+    store.close()
     directory.release()
