@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
+from socketserver import BaseServer
 from urllib.request import urlopen
 
 import pytest
@@ -22,6 +23,12 @@ from tests.support.waiting import wait_for
 
 HOST = "127.0.0.1"
 Ask = Callable[..., tuple[int, http.client.HTTPMessage, bytes]]
+
+
+@pytest.fixture(autouse=True)
+def _ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default a server looks twice a second whether it must end."""
+    monkeypatch.setattr(BaseServer.serve_forever, "__defaults__", (0.01,))
 
 
 @pytest.fixture
@@ -45,6 +52,7 @@ def serve() -> Iterator[Callable[..., Ask]]:
                 connection = http.client.HTTPConnection(settings.metrics_host, port, timeout=10)
                 connection.request("GET", path, headers={"Authorization": authorization} if authorization else {})
                 answer = connection.getresponse()
+                answer.length = None  # a client can read more than the length that the response names
                 found = answer.status, answer.headers, answer.read()
                 connection.close()
                 return found
@@ -61,7 +69,16 @@ def test_metrics_need_a_key_if_the_setting_names_a_file(serve: Callable[..., Ask
     for good in ("Bearer first-key", "Bearer second-key"):
         status, _, body = ask("/metrics", good)
         assert (200, True) == (status, b"things_total 1.0" in body)
-    for wrong in (None, "Bearer", "Bearer ", "Bearer first", "Bearer first-key2", "Basic Zmlyc3Qta2V5", "first-key"):
+    for wrong in (
+        None,
+        "Bearer",
+        "Bearer ",
+        "Bearer first",
+        "Bearer first-key2",
+        "Bearer ö",
+        "Basic Zmlyc3Qta2V5",
+        "first-key",
+    ):
         status, headers, body = ask("/metrics?name[]=things_total", wrong)
         assert (401, "Bearer", False) == (status, headers["WWW-Authenticate"], b"things_total" in body)
 
@@ -120,11 +137,13 @@ def test_a_file_without_a_key_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_caller_that_leaves_before_the_response_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """A probe on a slow machine gives up. Then stderr, which is the log, gets no traceback."""
+    """A probe on a slow machine gives up. Then stderr, which is the log, gets no traceback. Other errors are there."""
     left, workers = threading.Event(), SimpleQueue[threading.Thread]()
 
     def find_problem() -> None:
         workers.put(threading.current_thread())
+        if left.is_set():
+            raise ValueError("a mistake")
         assert left.wait(10)
 
     with serve_health(Settings(), 0, CollectorRegistry(), find_problem) as port:
@@ -137,8 +156,11 @@ def test_a_caller_that_leaves_before_the_response_is_no_error(capsys: pytest.Cap
         left.set()
         worker.join(10)
         assert not worker.is_alive()
-
-    assert "Traceback" not in capsys.readouterr().err
+        assert "Traceback" not in capsys.readouterr().err
+        with pytest.raises(OSError, match="end closed"):
+            urlopen(f"http://{HOST}:{port}/readyz", timeout=10)
+        workers.get().join(10)
+        assert "ValueError: a mistake" in capsys.readouterr().err
 
 
 def test_a_silent_client_frees_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from api.events import balances
-from api.events.balances import EventId
+from api.events.balances import EventId, _Revisions
+from services.state_stores import catalogue
 from services.state_stores.task import ChangelogRecord
-from tests.support.builders import CARD, problem_type
+from tests.support.builders import CARD, IDS, problem_type
 from tests.unit.api.events.stream_client import OPENED, Changelog, Client, balance, connected
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("step_seconds")]
@@ -82,18 +83,18 @@ async def test_a_long_history_is_not_read(
 async def test_an_erasure_that_the_client_missed_is_an_event(
     client: Client, changelog: Changelog, step_seconds: Callable[[float], None]
 ) -> None:
-    """The client gets the erasure once, also if it connects after the erasure."""
+    """The client gets the erasure once, also if it connects after the erasure. It misses nothing that follows."""
     changelog.write(balance(1), None)
     event_id = await client.erasure_after(f"{OPENED}.1.0")
     assert "unknown-customer" == problem_type(await client.refusal(), 404)
     client.report_end(2)
-    async with client.stream(last=f"{OPENED}.1") as stream:
-        assert ["gap", "erased"] == [(await stream.next())[0] for _ in range(2)]
-    step_seconds(0.01)
-    async with client.stream(last=event_id) as stream:
-        await stream.heartbeat()
-        changelog.write(balance(1, OPENED + 1))
-        assert 1 == await stream.sequence()
+    async with client.stream(last=f"{OPENED}.1") as without_offset:
+        assert ["gap", "erased"] == [(await without_offset.next())[0] for _ in range(2)]
+        step_seconds(0.01)
+        async with client.stream(last=event_id) as stream:
+            await stream.heartbeat()
+            changelog.write(balance(1, OPENED + 1))
+            assert [1, 1] == [await each.sequence() for each in (without_offset, stream)]
 
 
 async def test_a_copy_that_lags_sends_an_erasure_after_it_has_caught_up(
@@ -220,6 +221,15 @@ async def test_a_standby_behind_the_client_does_not_say_that_the_account_is_eras
             if last == f"{OPENED}.1":
                 assert "gap" == (await stream.next())[0]
             assert 2 == await stream.sequence()
+
+
+async def test_a_client_gets_no_record_twice() -> None:
+    """A record can come while the stream reads the store, and a store that is built again reads old records."""
+    revisions = _Revisions(catalogue.stores(IDS)[0], EventId(OPENED, 4, 9), None)  # type: ignore[arg-type]  # no caller
+    for offset in (9, 3):
+        revisions.skip_to(offset)
+    found = [revisions.of(ChangelogRecord(offset, 0, CARD.encode(), None)) for offset in (4, 9, 10, 10)]
+    assert [None, None, "erased", None] == [event and event.name for event in found]
 
 
 @pytest.mark.parametrize("last", ["", "x", "1", "1.2.3.4", "99999999999999999999.1", "-1.2"])
