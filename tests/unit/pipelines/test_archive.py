@@ -59,11 +59,13 @@ def test_a_new_archive_says_which_older_records_it_lacks(
 def test_a_new_checkpoint_numbers_its_batches_after_those_of_the_folder(
     monkeypatch: pytest.MonkeyPatch, folders: list[str], first: int
 ) -> None:
-    """A number below 0 belongs to a schema id whose records were archived later."""
+    """A number below 0 belongs to a schema id whose records were archived later. Rows without a key are refused first,
+    because the sink cannot omit them.
+    """
     names = {"": ["_checkpoint", "date=2026-11-29"], "date=2026-11-29": folders}
     monkeypatch.setattr(parquet, "Files", lambda *_: SimpleNamespace(names=lambda folder="": names[folder]))
-    monkeypatch.setattr(parquet, "require_keys", lambda *_: None)
     found: list[Any] = []
+    monkeypatch.setattr(parquet, "require_keys", lambda _, *given: found.append(given))
     monkeypatch.setattr(parquet, "OlderRows", lambda *given: found.append(given[3]()))
     ParquetSink(SimpleNamespace(), "archive", "archive/_checkpoint", {})  # type: ignore[arg-type]  # no Spark
-    assert [first] == found
+    assert [("archive", {}), first] == found

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from services.start_up import local_folder
 
 
 def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
-    """The refusal comes at once and names the checkpoint. Afterwards the checkpoint is free."""
-    checkpoint = str(tmp_path / "loyalty")
+    """The refusal comes at once and names the checkpoint. Afterwards the checkpoint is free. A new checkpoint has no
+    folder yet.
+    """
+    checkpoint = str(tmp_path / "checkpoints" / "loyalty")
     with hold(checkpoint), pytest.raises(CheckpointInUseError, match=checkpoint), hold(checkpoint):
         pass
     with hold(checkpoint):
@@ -53,3 +56,5 @@ def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
 def test_only_folders_of_this_machine_are_locked(uri: str, folder: Path | None) -> None:
     """On other file systems Spark's commit log notices two writers."""
     assert folder == local_folder(uri)
+    with nullcontext() if folder else hold(uri), nullcontext() if folder else hold(uri):
+        pass

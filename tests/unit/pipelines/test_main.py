@@ -147,6 +147,18 @@ def test_a_query_that_stops_slowly_delays_no_other(clock: Clock) -> None:
     assert ["between batches"] * 2 == [each.stopped for each in queries]
 
 
+def test_an_error_of_a_stop_is_raised(clock: Clock) -> None:
+    """The process learns that its JVM has ended, although a thread stops the query."""
+
+    class Lost(Running):
+        def stop(self) -> None:
+            raise ConnectionRefusedError
+
+    queries: list[Any] = [Lost(clock, batch_ends=0.0)]
+    with pytest.raises(ConnectionRefusedError):
+        stop_between_batches(queries, timedelta(seconds=10))
+
+
 def test_the_log_has_the_error_of_a_last_micro_batch(clock: Clock) -> None:
     """Nothing watches the query any more. An earlier error is in the log already."""
 

@@ -139,11 +139,18 @@ def test_the_files_say_which_micro_batch_is_the_newest(
 
 
 def test_a_micro_batch_has_a_folder_after_those_of_the_older_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the number of the micro-batch alone, it would replace older rows."""
-    written = MagicMock()
+    """With the number of the micro-batch alone, it would replace older rows. The rows of its own first attempt are no
+    older rows: it replaces them.
+    """
+    written, spark, sink = MagicMock(), MagicMock(), parquet_sink(monkeypatch, 10, [], "")
     monkeypatch.setattr(parquet, "overwrite_folders", written)
-    parquet_sink(monkeypatch, 10, [], "").append(MagicMock(), 3, "StoreID")
-    parquet.F.lit.assert_called_once_with(13)  # type: ignore[attr-defined]  # it is a mock
+    sink._spark = spark
+    sink._older.leave_out = lambda rows, read_known: read_known() and rows  # type: ignore[method-assign, assignment]
+    for batch in (12, 13):  # of an older row
+        parquet.F.col.return_value = batch  # type: ignore[attr-defined]  # it is a mock
+        sink.append(MagicMock(), 3, "StoreID")
+    assert [True, False] == [call.args[0] for call in spark.read.schema().parquet().where.call_args_list]
+    assert {13} == {call.args[0] for call in parquet.F.lit.call_args_list}  # type: ignore[attr-defined]
     assert ("export", "StoreID") == written.call_args.args[1:]
 
 
@@ -189,7 +196,7 @@ def test_a_commit_of_delta_names_its_query_and_micro_batch(monkeypatch: pytest.M
     disk = Disk({"checkpoint/metadata": '{"id": "query"}'})
     DeltaSink(disk.spark, "export", "checkpoint", "LineID", timedelta(0)).append(MagicMock(), 3, "StoreID")
     options = dict(call.args for call in writer.option.call_args_list)
-    assert ("query", 3) == (options["txnAppId"], options["txnVersion"])
+    assert {"txnAppId": "query", "txnVersion": 3, "mergeSchema": "true"}.items() <= options.items()
     writer.mode.assert_called_once_with("append")
     writer.drop.assert_called_once_with("timestamp")
     writer.sortWithinPartitions.assert_called_once_with("date", "StoreID")
@@ -234,7 +241,7 @@ def test_only_errors_of_java_are_shortened(monkeypatch: pytest.MonkeyPatch) -> N
     shortened: Any = shorten_java_errors(write)
     with pytest.raises(BatchFailedError, match=r"^py4j.protocol.Py4JJavaError: java.io.IOException$") as raised:
         shortened(None, 0)
-    assert raised.value.__suppress_context__
+    assert (None, True) == (raised.value.__cause__, raised.value.__suppress_context__)
     with pytest.raises(ValueError, match="not of Java"):
         shortened(None, 1)
     rows = MagicMock()

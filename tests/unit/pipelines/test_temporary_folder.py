@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,20 @@ def test_only_folders_that_nobody_uses_are_deleted(tmp_path: Path) -> None:
         assert {running, inherited, newest} == set(running.parent.iterdir())
 
 
+def test_a_folder_is_private_and_only_a_folder_without_a_process_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other users of the machine cannot read copies of the state."""
+    monkeypatch.setattr(module, "gettempdir", lambda: str(tmp_path))
+    first = temporary_folder.__wrapped__()
+    (first.path.parent / "ended" / "state").mkdir(parents=True)
+    second = temporary_folder.__wrapped__()
+    for each in (first, second):
+        os.close(each.lock)
+    assert {first.path, second.path} == set(first.path.parent.iterdir())
+    assert 0o700 == stat.S_IMODE(first.path.parent.stat().st_mode)
+
+
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
@@ -82,7 +97,8 @@ def test_a_file_system_without_execution_is_refused(tmp_path: Path, monkeypatch:
         ("/tmp/my files/loyalty-0/a", "'-Djava.io.tmpdir=/tmp/my files/loyalty-0/a'"),  # noqa: S108
         # A folder of 30 characters and the largest number of a user.
         (f"/{'a' * 29}/loyalty-4294967294/abcdefgh", f"-Djava.io.tmpdir=/{'a' * 29}/loyalty-4294967294/abcdefgh"),
-        (f"/tmp/{'a' * 60}", ""),  # noqa: S108
+        (f"/{'a' * 59}", f"-Djava.io.tmpdir=/{'a' * 59}"),
+        (f"/{'a' * 60}", ""),
     ],
 )
 def test_java_gets_a_path_that_suits(path: str, option: str) -> None:

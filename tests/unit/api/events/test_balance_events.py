@@ -7,6 +7,8 @@ import pytest
 
 from api.events import balances
 from api.events.balances import EventId, _Revisions
+from schemas.topics import LOYALTY_BALANCES
+from services.messaging.avro import encoder
 from services.state_stores import catalogue
 from services.state_stores.task import ChangelogRecord
 from tests.support.builders import CARD, IDS, problem_type
@@ -228,8 +230,10 @@ async def test_a_client_gets_no_record_twice() -> None:
     revisions = _Revisions(catalogue.stores(IDS)[0], EventId(OPENED, 4, 9), None)  # type: ignore[arg-type]  # no caller
     for offset in (9, 3):
         revisions.skip_to(offset)
-    found = [revisions.of(ChangelogRecord(offset, 0, CARD.encode(), None)) for offset in (4, 9, 10, 10)]
-    assert [None, None, "erased", None] == [event and event.name for event in found]
+    written = encoder(LOYALTY_BALANCES, IDS)(balance(1, OPENED + 1))
+    records = [(4, None), (9, None), (10, None), (10, None), (12, written), (11, None)]
+    found = [revisions.of(ChangelogRecord(offset, 0, CARD.encode(), value)) for offset, value in records]
+    assert [None, None, "erased", None, "balance", None] == [event and event.name for event in found]
 
 
 @pytest.mark.parametrize("last", ["", "x", "1", "1.2.3.4", "99999999999999999999.1", "-1.2"])
