@@ -7,7 +7,8 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+from structlog.testing import capture_logs
 
 from services.errors import SettingsError
 from services.interactive_queries import membership as module
@@ -70,13 +71,15 @@ def test_the_error_of_the_group_ends_when_the_group_has_the_member(membership: G
 
 
 def test_each_change_of_the_group_is_announced_once(membership: GroupMembership, clock: Clock) -> None:
-    """Waiting requests then look for the owner again."""
+    """Waiting requests then look for the owner again. The end of a rebalance is a change."""
     seen: list[int] = []
     membership.on_change(lambda: seen.append(len(membership.view.urls) if membership.view else 0))
     for urls in ([URL], [URL], [URL, OTHER], [URL, OTHER], [OTHER]):
-        membership._update_view(clock.now, answer(description(*(member(url, []) for url in urls))), f"{URL}-1")
-        clock.now += 1
-    assert [1, 2, 1] == seen
+        for stable in (True, True, False, False):
+            group = description(*(member(url, []) for url in urls), stable=stable)
+            membership._update_view(clock.now, answer(group), f"{URL}-1")
+            clock.now += 1
+    assert [1, 1, 1, 1, 2, 2, 2, 2, 1, 1] == seen
 
 
 def test_the_lease_starts_when_the_coordinator_is_asked(membership: GroupMembership, clock: Clock) -> None:
@@ -123,10 +126,27 @@ def test_the_lease_ends_when_the_group_has_removed_the_member(
 
 
 def test_a_rebalance_does_not_end_the_lease_of_a_member(membership: GroupMembership, clock: Clock) -> None:
-    """During a rebalance the coordinator lists the members without their partitions."""
-    membership._update_view(clock.now, answer(description(member(URL, []), stable=False)), f"{URL}-1")
+    """During a rebalance the coordinator lists the members without their partitions. The next question comes soon."""
+    membership._update_view(clock.now, answer(description(member(URL, [PLACE]))), f"{URL}-1")
+    found = []
+    for membership._next_refresh in (clock.now + 1, 0.0):
+        membership._update_view(clock.now, answer(description(member(URL, []), stable=False)), f"{URL}-1")
+        found.append(membership._next_refresh)
 
     assert membership.lease_holds
+    assert membership.view is not None
+    assert f"{URL}-1" == membership.member_id == membership.view.owners[PLACE].member_id
+    assert [clock.now + module._REBALANCE_REFRESH_SECONDS, 0.0] == found
+
+
+def test_the_log_says_once_that_the_coordinator_does_not_answer(membership: GroupMembership, clock: Clock) -> None:
+    """And once that it answers again. The instance asks each second."""
+    group = description(member(URL, [PLACE]))
+    with capture_logs() as logs:
+        for result in (group, None, KafkaException(KafkaError(KafkaError._TIMED_OUT)), group, group, None):
+            membership._update_view(clock.now, answer(result), f"{URL}-1")
+    expected = [("warning", "no response"), ("info", None), ("warning", "no response")]
+    assert expected == [(line["log_level"], line.get("error")) for line in logs]
 
 
 class Group:
@@ -135,9 +155,14 @@ class Group:
     def __init__(self, membership: GroupMembership) -> None:
         self._membership = membership
         self.calls: list[tuple[str, bool]] = []
+        self.offsets: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
-        return lambda _: self.calls.append((name, PLACE in self._membership.owned))
+        def call(partitions: list[TopicPartition]) -> None:
+            self.calls.append((name, PLACE in self._membership.owned))
+            self.offsets += [each.offset for each in partitions]
+
+        return call
 
 
 @pytest.mark.parametrize("callback", ["_revoked", "_lost"])
@@ -149,6 +174,7 @@ def test_ownership_ends_before_the_group_knows(membership: GroupMembership, call
 
     membership._assigned(cast(Consumer, group), partitions)
     assert [("incremental_assign", False), ("pause", False)] == group.calls
+    assert [OFFSET_END] * 2 == group.offsets
     getattr(membership, callback)(group, partitions)
 
     assert ("incremental_unassign", False) == group.calls[-1]
@@ -160,7 +186,9 @@ def test_the_group_gives_and_takes_single_partitions(membership: GroupMembership
     """The others stay. A partition that comes back has a new time, because another instance may have owned it."""
     group, second = cast(Consumer, Group(membership)), (PLACE[0], 2)
     for place in (PLACE, second):
+        membership._next_refresh = clock.now + 1
         membership._assigned(group, [TopicPartition(*place)])
+        assert 0.0 == membership._next_refresh, "the other members must know the new owner"
         clock.now += 5
     assert {PLACE, second} == membership.owned
     getattr(membership, callback)(group, [TopicPartition(*PLACE)])
@@ -190,6 +218,7 @@ class Broker:
     Attributes:
         seen: whether the partition is owned and whether the lease holds: before the member is told to leave, and when
             the group learns that it leaves.
+        questions: how often the member has asked for the view.
     """
 
     def __init__(self, membership: GroupMembership) -> None:
@@ -198,6 +227,7 @@ class Broker:
         self.unsubscribed_at: int | None = None
         self.has_left = False
         self.closed = threading.Event()
+        self.questions = 0
         self.seen: list[tuple[bool, bool]] = []
 
     def subscribe(self, _: list[str], on_assign: Callable[[Any, list[TopicPartition]], None], **__: object) -> None:
@@ -215,6 +245,7 @@ class Broker:
         self.unsubscribed_at = self._polls
 
     def describe_consumer_groups(self, groups: list[str], **_: object) -> dict[str, "Future[Any]"]:
+        self.questions += 1
         return {group: answer(description(member(URL, [PLACE]))) for group in groups}
 
     def poll(self, _: float) -> Any:
@@ -243,11 +274,13 @@ def test_a_member_that_leaves_owns_nothing_before_the_group_knows(
     monkeypatch.setattr(module.clients, "admin", lambda *_: broker)
     membership.on_change(lambda: changes.append(PLACE in membership.owned))
 
-    membership.join({PLACE[0]: 6})
+    for _ in range(2):  # the second call does nothing
+        membership.join({PLACE[0]: 6})
     assert broker.closed.wait(60)
     membership.leave()
 
     assert [(True, True), (False, False)] == broker.seen
+    assert 1 == broker.questions, "the clock stands still"
     assert broker.left_before_close
     assert not changes[-1]
 
@@ -255,7 +288,7 @@ def test_a_member_that_leaves_owns_nothing_before_the_group_knows(
 def test_a_member_without_a_broker_leaves_after_some_seconds(
     membership: GroupMembership, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the process would not end."""
+    """Otherwise the process would not end. The group knows when the call returns, if it can."""
 
     class Unreachable(Broker):
         def memberid(self) -> str:
@@ -269,8 +302,18 @@ def test_a_member_without_a_broker_leaves_after_some_seconds(
     monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: broker)
     monkeypatch.setattr(module.clients, "admin", lambda *_: broker)
     membership.join({PLACE[0]: 6})
-    assert broker.closed.wait(60)
     membership.leave()
+    assert broker.closed.is_set()
+
+
+def test_a_member_that_has_left_does_not_join(membership: GroupMembership) -> None:
+    """A signal can come while the instance still creates its topics. It is no failure of the member."""
+    assert membership.alive, "it has not started yet"
+    membership.begin_to_leave()
+    membership.join({PLACE[0]: 6})
+    membership.leave()
+    assert membership._thread.ident is None
+    assert membership.alive
 
 
 @pytest.mark.parametrize(("code", "is_fatal"), [(KafkaError._FATAL, True), (KafkaError._TRANSPORT, False)])
@@ -320,6 +363,7 @@ def test_a_process_with_the_same_copies_is_the_same_member(monkeypatch: pytest.M
     options: list[Any] = []
 
     def consumer(_: Settings, __: str, **overrides: object) -> Broker:
+        assert "cooperative-sticky" == overrides["partition.assignment.strategy"], "the callbacks are incremental"
         options.append(overrides.get("group.instance.id"))
         return Broker(GroupMembership(Settings(), URL))
 
@@ -333,35 +377,53 @@ def test_a_process_with_the_same_copies_is_the_same_member(monkeypatch: pytest.M
     assert options[4] is None
 
 
-def test_a_member_with_a_new_client_owns_nothing(membership: GroupMembership, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The former client has lost all brokers, so the group may have given its partitions away."""
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_member_with_a_new_client_owns_nothing(
+    membership: GroupMembership, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    """The former client has lost all brokers, so the group may have given its partitions away. If it has not lost them,
+    it still has its partitions, and would not get them again.
+    """
 
-    class Replacement(Broker):
-        def poll(self, seconds: float) -> None:
-            super().poll(seconds)
+    class Client(Broker):
+        def poll(self, _: float) -> None:
             self.look()
+            self.has_left = membership._leaving.is_set()
             membership.begin_to_leave()
 
-    broker, replacement, doubts = Broker(membership), Replacement(membership), iter([False, True])
+    class Assigned(Client):
+        def poll(self, seconds: float) -> None:
+            if not self.seen:
+                self._on_assign(self, [TopicPartition(*PLACE)])
+                self.look()
+            else:
+                super().poll(seconds)
+
+    broker, doubts = Assigned(membership), iter([False, True])
+    client = Client(membership) if is_lost else broker
     monkeypatch.setattr(membership, "_is_in_doubt_for_long", lambda: next(doubts))
-    monkeypatch.setattr(module.clients, "replaced_if_lost", lambda *_: replacement)
+    monkeypatch.setattr(module.clients, "replaced_if_lost", lambda *_: client)
     monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: broker)
     monkeypatch.setattr(module.clients, "admin", lambda *_: broker)
 
     membership.join({PLACE[0]: 6})
-    assert replacement.closed.wait(60)
+    assert client.closed.wait(60)
     membership.leave()
 
-    assert not replacement.seen[0][0]
+    assert [True, not is_lost, False] == [owned for owned, _ in (broker.seen[0], client.seen[-3], client.seen[-2])]
 
 
 def test_an_admin_client_without_responses_is_replaced(
     membership: GroupMembership, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the lease would never hold again."""
+    """Otherwise the lease would never hold again. librdkafka can end the process after a request has timed out, so the
+    client must be replaced long before that.
+    """
+    timeouts = []
 
     class Silent(Broker):
-        def describe_consumer_groups(self, groups: list[str], **_: object) -> dict[str, "Future[Any]"]:
+        def describe_consumer_groups(self, groups: list[str], **options: Any) -> dict[str, "Future[Any]"]:
+            timeouts.append(options["request_timeout"])
             clock.now += module._BROKER_SECONDS + 1
             return {group: answer(None) for group in groups}
 
@@ -375,6 +437,7 @@ def test_an_admin_client_without_responses_is_replaced(
     membership.leave()
 
     assert (True, True) == broker.seen[0]
+    assert timeouts[0] > 100 * module._BROKER_SECONDS
 
 
 def test_a_pause_during_the_question_does_not_extend_the_lease(
