@@ -49,6 +49,11 @@ def test_an_instance_with_a_url_that_peers_ignore_does_not_start(url: str) -> No
         GroupMembership(Settings(), url)
 
 
+def test_each_deployment_of_a_cluster_has_its_own_group() -> None:
+    """Otherwise an instance would own partitions of topics that it does not read."""
+    assert "test-loyalty-api" == GroupMembership(Settings(topic_prefix="test-"), URL).group
+
+
 def answer(result: Any) -> "Future[Any]":
     """The future of a result, an error, or None for no response yet."""
     future: Future[Any] = Future()
@@ -281,6 +286,7 @@ def test_a_member_that_leaves_owns_nothing_before_the_group_knows(
 
     assert [(True, True), (False, False)] == broker.seen
     assert 1 == broker.questions, "the clock stands still"
+    assert [(PLACE[0], number) for number in range(6)] == membership.partitions
     assert broker.left_before_close
     assert not changes[-1]
 
