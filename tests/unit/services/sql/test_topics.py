@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, nullcontext
 from decimal import Decimal
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +18,8 @@ from services.domain.validation import INVOICE_TOO_LARGE, LARGEST_INVOICE
 from services.messaging.avro import encoder
 from services.settings import Settings
 from services.sql.database import Database, SqlError
-from services.sql.topics import table_name
-from tests.support.builders import CARD, IDS, MINUTE, NOON, balance, entry, invoice, notification, sales
+from services.sql.topics import TopicSource, table_name
+from tests.support.builders import CARD, IDS, MINUTE, NOON, balance, entry, invoice, notification, sales, shop
 
 
 class FakeMessage:
@@ -189,6 +190,27 @@ def test_sales_by_minute_has_the_latest_figures(database: Database, log: Log) ->
     assert STORE_SALES.name == log.read[0]
 
 
+def test_an_interrupted_read_ends(log: Log) -> None:
+    """Ctrl-C does not wait until the whole topic is read."""
+    for number in range(3):
+        log.append(HADOOP, "S1", {"InvoiceNumber": str(number)})
+    interrupted = Event()
+    records = TopicSource(HADOOP, Settings(), interrupted)._records()
+    assert "0" == next(records)["InvoiceNumber"]
+    interrupted.set()
+    assert [] == [*records]
+
+
+def test_the_last_record_of_a_key_without_a_version_counts(database: Database, log: Log) -> None:
+    """Also of two records with the same version: a pipeline that starts again can write a balance again."""
+    for city in ("Pune", "Kochi"):
+        log.append(*shop("S1", city))
+    for points in ("1.00", "2.00"):
+        log.append(*balance("A", points, 1))
+    statement = "SELECT City, TotalLoyaltyPoints FROM stores, loyalty_balances"
+    assert [("Kochi", Decimal("2.00"))] == rows(database, statement)
+
+
 def test_records_that_cannot_be_decoded_are_counted(database: Database, log: Log) -> None:
     """They stop no statement and hide no other record. Each statement has its own count."""
     good = encoder(HADOOP, IDS)({"InvoiceNumber": "1"})
@@ -225,9 +247,13 @@ def test_invoices_of_simple_tills_are_rows(database: Database, log: Log) -> None
     log.append(POS_INVOICES, "S1", b'{"InvoiceNumber": 18446744073709551617, "TotalAmount": 1}')
     log.append(POS_INVOICES, "S1", b'{"InvoiceNumber": "6", "TotalAmount": 1, "TotalAmount": 2}')
     log.append(POS_INVOICES, "S1", b'{"InvoiceNumber": "7"}'.ljust(LARGEST_INVOICE + 1))
-    log.append(POS_INVOICES, "S1", {"InvoiceNumber": "8", "StoreID": "S" * LARGEST_INVOICE})
+    too_large = encoder(POS_INVOICES, IDS)({"InvoiceNumber": "8", "StoreID": "S" * LARGEST_INVOICE})
+    log.append(POS_INVOICES, "S1", too_large)
+    largest = {"InvoiceNumber": "9", "StoreID": "S" * (2 * LARGEST_INVOICE - len(too_large))}
+    log.append(POS_INVOICES, "S1", largest)
     statement = "SELECT InvoiceNumber, TotalAmount, InvoiceLineItems[1].ItemCode FROM pos_invoices ORDER BY 1"
-    assert [("1", 10.0, "458"), (str(2**64 + 1), 1.0, None), ("2", 5.0, "7")] == rows(database, statement)
+    found = rows(database, statement)
+    assert [("1", 10.0, "458"), (str(2**64 + 1), 1.0, None), ("2", 5.0, "7"), ("9", None, None)] == found
     assert {
         "TotalAmount is a text, and must be a number": 1,
         "a list in JSON, and must be one JSON object": 1,
