@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pandas as pd
@@ -183,6 +185,35 @@ def test_rows_stay_when_their_topic_forgets_them(settings: Settings) -> None:
     assert (2, False) == (again.rows, again.changed)
     found = {(row["Day"], row["Records"]) for row in read("dead_letters_by_reason", settings)}
     assert {(old, 5), (new, 3)} == found
+
+
+def test_a_file_keeps_its_rights_and_a_failed_write_leaves_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator has allowed a group to read the file, and nobody else. Half a file could have keys of customers."""
+    file, rows = tmp_path / "part-0.parquet", pa.table({"x": [1]})
+    written.replace_parquet(rows, file)
+    file.chmod(0o640)
+    written.replace_parquet(rows, file)
+    monkeypatch.setattr(Path, "rename", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        written.replace_parquet(rows, file)
+    assert ([file], 0o640) == ([*tmp_path.iterdir()], stat.S_IMODE(file.stat().st_mode))
+
+
+def test_of_two_rows_with_the_same_count_the_new_one_stays() -> None:
+    """Its record is newer."""
+    before, now = ([{"StoreID": "S1", "Minute": DAY, "Invoices": 2, "Net": net}] for net in (3, 5))
+    table = written.BY_NAME["sales_by_minute"]
+    merged = written._merged(pa.Table.from_pylist(now), pa.Table.from_pylist(before), table)
+    assert now == merged.to_pylist()
+
+
+def test_a_lost_row_without_a_day_is_no_lost_day() -> None:
+    """A till without a clock sends invoices without a time."""
+    rows, before = (pa.table({"Day": pa.array(days, pa.date32())}) for days in ([DAY], [DAY, None]))
+    table: Any = SimpleNamespace(day="Day", source="line_items")
+    written._require_days(rows, before, table, "folder", date.min)
 
 
 @pytest.mark.usefixtures("ledger")
