@@ -209,6 +209,19 @@ def test_of_two_rows_with_the_same_count_the_new_one_stays() -> None:
     assert now == merged.to_pylist()
 
 
+def test_times_have_a_time_zone() -> None:
+    """Most readers of Delta refuse times without one, or show them in their own zone."""
+    rows = written._with_time_zone(pa.table({"time": pa.array([0], pa.timestamp("ms")), "number": [1]}))
+    assert [pa.timestamp("us", "UTC"), pa.int64()] == rows.schema.types
+
+
+def test_customer_keys_are_written_only_if_there_is_a_key(tmp_path: Path) -> None:
+    """Without the setting the command would fail. The streaming export writes the line items."""
+    without, with_key = default_tables(Settings()), default_tables(Settings(customer_key_file=tmp_path / "key"))
+    assert {"customer_line_items"} == {*with_key} - {*without}
+    assert "line_items" not in with_key
+
+
 def test_a_lost_row_without_a_day_is_no_lost_day() -> None:
     """A till without a clock sends invoices without a time."""
     rows, before = (pa.table({"Day": pa.array(days, pa.date32())}) for days in ([DAY], [DAY, None]))
