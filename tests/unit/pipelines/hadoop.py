@@ -13,7 +13,9 @@ class KilledError(BaseException):
 class HadoopPath:
     def __init__(self, disk: "Disk", *parts: Any) -> None:
         self._disk = disk
-        self.path = PurePosixPath(*(each.path if isinstance(each, HadoopPath) else each for each in parts))
+        self.path: PurePosixPath = PurePosixPath(
+            *(each.path if isinstance(each, HadoopPath) else each for each in parts)
+        )
 
     def getFileSystem(self, _: object) -> "Disk":  # noqa: N802
         return self._disk

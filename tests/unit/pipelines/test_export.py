@@ -93,7 +93,7 @@ def test_a_forgotten_checkpoint_stays_beside_the_new_one(
     """An operator can go back to it. Parquet files must have the keys of their rows. A second call changes nothing."""
     asked: list[Any] = []
     monkeypatch.setattr(export, "require_keys", lambda *given: asked.append(given[1:]))
-    monkeypatch.setattr(export.time, "time", lambda: 7.5)
+    monkeypatch.setattr("pipelines.queries.export.time.time", lambda: 7.5)
     disk, settings = disk_with("_checkpoint/metadata"), Settings(export_dir="export", export_format=export_format)
     for _ in range(2):
         forget_progress(disk.spark, settings)

@@ -1,6 +1,7 @@
 """What the sinks decide without Spark. tests/spark has their writes."""
 
 import json
+from collections.abc import Iterator
 from datetime import date, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -60,9 +61,10 @@ def older(disk: Disk, next_batch: int, days: timedelta = timedelta(0)) -> OlderR
 
 def left_out(older: OlderRows, oldest: float | None, undated: set[date]) -> tuple[list[date] | None, Any]:
     """The dates whose keys a micro-batch is compared with, and the result. None if it is not compared."""
-    rows, known, asked = Rows(oldest, {NEW}, undated), MagicMock(), []
+    rows: Any = Rows(oldest, {NEW}, undated)
+    known, asked = MagicMock(), list[list[date]]()
     older_rows.F.col.return_value.isin = asked.append  # type: ignore[attr-defined]  # it is a mock
-    result = older.leave_out(rows, lambda: known)  # type: ignore[arg-type]  # no Spark
+    result: Any = older.leave_out(rows, lambda: known)
     if result is rows:
         return None, None
     return sorted(asked[0]), (result, *rows.joined[1:])
@@ -145,7 +147,7 @@ def test_a_micro_batch_has_a_folder_after_those_of_the_older_rows(monkeypatch: p
     written, spark, sink = MagicMock(), MagicMock(), parquet_sink(monkeypatch, 10, [], "")
     monkeypatch.setattr(parquet, "overwrite_folders", written)
     sink._spark = spark
-    sink._older.leave_out = lambda rows, read_known: read_known() and rows  # type: ignore[method-assign, assignment]
+    sink._older.leave_out = lambda rows, read_known: (read_known(), rows)[1]  # type: ignore[method-assign]
     for batch in (12, 13):  # of an older row
         parquet.F.col.return_value = batch  # type: ignore[attr-defined]  # it is a mock
         sink.append(MagicMock(), 3, "StoreID")
@@ -233,7 +235,7 @@ def test_only_errors_of_java_are_shortened(monkeypatch: pytest.MonkeyPatch) -> N
         def __str__(self) -> str:
             return ": java.io.IOException\n\tat a.B.c"
 
-    errors = iter([JavaError(), ValueError("not of Java")])
+    errors: Iterator[Exception] = iter([JavaError(), ValueError("not of Java")])
 
     def write(*_: object) -> None:
         raise next(errors)
