@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from pipelines.driver import programme_watch
 from pipelines.driver.programme_watch import ProgrammeUnknownError, ProgrammeWatch
 from pipelines.queries.query_table import QUERIES
+from services.messaging.publishing import PublishError
 from services.settings import Settings
 
 
@@ -71,10 +72,12 @@ def test_a_consumer_that_has_lost_all_brokers_is_replaced(broker: Broker, monkey
     assert watch.has_changed()
 
 
-def test_a_refused_publication_changes_nothing(broker: Broker) -> None:
-    """Its aborted transaction moves the end of the topic, and no query starts again."""
+def test_a_refused_publication_changes_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its aborted transaction moves the end of the topic, and no query starts again. The topic is read once."""
     watch = ProgrammeWatch(Settings())
     broker.end += 2
+    assert not watch.has_changed()
+    monkeypatch.setattr(programme_watch, "published_versions", pytest.fail)
     assert not watch.has_changed()
 
 
@@ -93,15 +96,39 @@ def test_errors_are_tolerated_for_the_notice_only(broker: Broker, notice: int, t
         watch.has_changed()
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(59, 0), (61, 1)])
-def test_a_version_that_took_effect_unseen_is_logged(broker: Broker, seconds: int, expected: int) -> None:
+def test_an_outage_begins_with_the_last_answer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has run for days tolerates the restart of a broker. It may also fail during a read."""
+    watch = ProgrammeWatch(Settings(programme_notice=timedelta(seconds=60)))
+    for broker.is_away in (False, False, True):
+        broker.now += 50
+        assert not watch.has_changed()
+    broker.is_away = False
+    assert not watch.has_changed()
+    broker.end += 1
+
+    def fail(_: Settings) -> None:
+        raise PublishError("no broker")
+
+    monkeypatch.setattr(programme_watch, "published_versions", fail)
+    assert not watch.has_changed()
+
+
+def test_a_lost_version_is_a_change(broker: Broker) -> None:
+    """The queries must not continue with it. They are refused when they start again."""
+    watch = ProgrammeWatch(Settings())
+    broker.end, broker.versions = broker.end - 2, broker.versions - 1
+    assert watch.has_changed()
+
+
+@pytest.mark.parametrize(("seconds", "new", "expected"), [(59, 1, 0), (61, 1, 1), (61, 0, 0)])
+def test_a_version_that_took_effect_unseen_is_logged(broker: Broker, seconds: int, new: int, expected: int) -> None:
     """A process that was suspended for longer than the notice may have decided by the former version."""
     watch = ProgrammeWatch(Settings(programme_notice=timedelta(seconds=60)))
     broker.now += seconds
     broker.end += 1
-    broker.versions += 1
+    broker.versions += new
     with capture_logs() as logs:
-        assert watch.has_changed()
+        assert bool(new) == watch.has_changed()
     assert expected == len([log for log in logs if log["log_level"] == "error" and "loyalty audit" in log["event"]])
 
 
