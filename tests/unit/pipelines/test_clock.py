@@ -126,13 +126,14 @@ def test_time_stops_at_the_first_unread_record() -> None:
     broker: Any = Broker({(invoices, 0): [100, 200], (invoices, 1): [150], (commands, 0): [120, 300]})
 
     def answer(positions: dict[str, dict[int, int]]) -> int:
-        return read_progress.read_until(broker, [invoices, commands], positions)
+        found = read_progress.read_until(broker, [invoices, commands], positions)
+        assert [] == broker.assigned
+        return found
 
     assert 100 == answer({})
     assert 120 == answer({invoices: {0: 1, 1: 1}})
     assert 200 == answer({invoices: {0: 1, 1: 1}, commands: {0: 1}})
     assert NOW - TIMER_DELAY == answer({invoices: {0: 2, 1: 1}, commands: {0: 2}})
-    assert [] == broker.assigned
     broker.deleted = 1
     assert 300 == answer({invoices: {0: 2, 1: 1}})
 
