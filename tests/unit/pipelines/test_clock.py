@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from structlog.testing import capture_logs
 
 from pipelines.runtime import read_progress
 from pipelines.runtime.read_progress import serve_read_progress
@@ -153,3 +154,28 @@ def test_time_stops_at_the_first_record_of_an_open_transaction(monkeypatch: pyte
     with Client(address) as clock_reader:
         assert clock_reader.poll(30)
         assert 200 == clock_reader.recv()
+
+
+def test_a_consumer_that_has_lost_all_brokers_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the timers would wait until the process starts again."""
+    lost: Any = Broker({})
+    lost.list_topics = lambda *_, **__: raise_error(KafkaException(KafkaError(KafkaError._TRANSPORT)))
+    monkeypatch.setattr(read_progress, "bounded_consumer", lambda *_, **__: lost)
+    monkeypatch.setattr(read_progress, "replaced_if_lost", lambda *_: Broker({("pos-invoices", 0): [100]}))
+    positions = SimpleNamespace(positions=dict)
+    monkeypatch.setattr(read_progress, "CheckpointReader", lambda *_: positions)
+
+    address = serve_read_progress(object(), "lost-brokers", (POS_INVOICES,), Settings())  # type: ignore[arg-type]
+
+    found = []
+    with capture_logs() as logs:
+        for _ in range(2):
+            with Client(address) as clock_reader:
+                assert clock_reader.poll(30)
+                found.append(clock_reader.recv())
+    assert [0, 100] == found
+    assert ["timers wait, because the read progress is unknown"] == [line["event"] for line in logs]
+
+
+def raise_error(error: Exception) -> None:
+    raise error
