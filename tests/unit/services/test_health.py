@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
-from socketserver import BaseServer
+from socketserver import BaseServer, ThreadingMixIn
 from urllib.request import urlopen
 
 import pytest
@@ -198,3 +198,15 @@ def test_slow_clients_take_a_limited_number_of_threads_and_keep_nobody_out(monke
         slow.sendall(b"\r\n\r\n")
         assert slow.recv(100).startswith(b"HTTP/1.0 200 OK")
     wait_for("the end of all connections", lambda: threading.active_count() <= before)
+
+
+def test_a_connection_that_its_client_has_reset_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the oldest one, and cannot be ended again."""
+    served: list[object] = []
+    monkeypatch.setattr(ThreadingMixIn, "process_request", lambda _, request, __: served.append(request))
+    reset = socket.socket()
+    reset.close()
+    with health._Server(Settings(), 0, CollectorRegistry(), lambda: None) as server:
+        for request in [reset] * health._MOST_CONNECTIONS + ["new"]:
+            server.process_request(request, None)
+    assert "new" == served[-1]
