@@ -180,7 +180,20 @@ async def test_a_copy_that_does_not_know_how_far_it_is_behind_repeats_no_erasure
         assert (names, f"{later}.3.4") == ([event[0] for event in events], events[-1][1])
 
 
-@pytest.mark.parametrize("end", [0, 1])
+async def test_a_copy_that_is_behind_the_client_repeats_no_erasure(
+    client: Client, changelog: Changelog, step_seconds: Callable[[float], None]
+) -> None:
+    """The client has the erasure and two balances of the next account. The copy gets them while the stream is open."""
+    step_seconds(0.01)
+    changelog.write(balance(1))
+    client.report_end(4)
+    async with client.stream(last=f"{OPENED + 1}.2.3") as stream:
+        await stream.heartbeat()
+        changelog.write(None, *(balance(sequence, OPENED + 1) for sequence in (1, 2, 3)))
+        assert 3 == await stream.sequence()
+
+
+@pytest.mark.parametrize("end", [0, 1, 7])
 async def test_a_client_of_a_topic_that_was_created_again_gets_the_next_balance(
     client: Client, changelog: Changelog, step_seconds: Callable[[float], None], end: int
 ) -> None:
