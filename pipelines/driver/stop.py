@@ -41,7 +41,9 @@ def stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) 
 
     if queries:
         with ThreadPoolExecutor(len(queries)) as threads:
-            list(threads.map(stop_after_batch, queries))  # the list raises the errors of the threads
+            stops = [threads.submit(stop_after_batch, query) for query in queries]
+        for each in stops:
+            each.result()  # raises the error of the thread, after all queries have stopped
 
 
 def begin_no_batch(query: StreamingQuery) -> None:

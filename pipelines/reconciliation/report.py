@@ -17,7 +17,7 @@ DIFFERENT, UNREADABLE = 1, 2
 
 _OUTCOMES = {0: "agrees", DIFFERENT: "differs", UNREADABLE: "incomplete"}
 _MOST_FINDINGS = 1_000
-"""The largest number of differences in the record of a run."""
+"""The largest number of differences, and of customers that change too fast, in the record of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,12 @@ class Report:
 
     def run(self, started_time: int, pseudonym_of: Callable[[str], str]) -> Record:
         """The record AuditRun, which names customers by pseudonyms. ``started_time``: milliseconds since the epoch."""
-        changing = [f"customer {pseudonym_of(each)} changes faster than it can be compared" for each in self.changing]
+        changing = [
+            f"customer {pseudonym_of(each)} changes faster than it can be compared"
+            for each in self.changing[:_MOST_FINDINGS]
+        ]
+        if more := len(self.changing) - len(changing):
+            changing.append(f"{more:,} more customers change faster than they can be compared")
         findings = self.differences[:_MOST_FINDINGS]
         return {
             "RunID": str(uuid.uuid4()),

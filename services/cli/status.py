@@ -99,7 +99,7 @@ def instances_table(found: Status) -> Table:
         ]
         lag = sum(each["lag"] for each in instance["partitions"])
         state = "answers" if instance["reachable"] else "does not answer"
-        rows.append((instance["url"], state, of_role["active"], of_role["standby"], "\n".join(restores), lag))
+        rows.append((instance["url"], state, of_role["active"], of_role["standby"], "\n".join(restores), f"{lag:,}"))
     columns = ("instance", "state", "active partitions", "standbys", "restores", "lag of its stores")
     return table(*columns, rows=rows)
 

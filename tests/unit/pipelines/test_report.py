@@ -35,10 +35,14 @@ def test_a_record_has_a_limited_size_and_names_no_card(monkeypatch: pytest.Monke
     """The topic audit-runs keeps it for 400 days, and an erasure does not reach it."""
     monkeypatch.setattr(module, "_MOST_FINDINGS", 2)
     monkeypatch.setattr(module, "now", lambda: 7)
-    report = Report(differences=[FOUND] * 3, changing=["CARD"], unreadable=["the ledger: away"])
+    report = Report(differences=[FOUND] * 3, changing=["CARD"] * 5, unreadable=["the ledger: away"])
     run = report.run(5, lambda card: f"p-{card}")
     assert (3, 2, 5, 7) == (run["Differences"], len(run["Findings"]), run["StartedTime"], run["EndedTime"])
-    assert ["the ledger: away", "customer p-CARD changes faster than it can be compared"] == run["Unreadable"]
+    changing = "customer p-CARD changes faster than it can be compared"
+    more = "3 more customers change faster than they can be compared"
+    assert ["the ledger: away", changing, changing, more] == run["Unreadable"]
+    report.changing = ["CARD"] * 2
+    assert changing == report.run(5, lambda card: f"p-{card}")["Unreadable"][-1]
     assert {"p-CARD"} == {each["Customer"] for each in run["Findings"]}
 
 

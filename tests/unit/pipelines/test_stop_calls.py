@@ -1,5 +1,6 @@
 """The calls of Spark's JVM that stop a query. tests/spark/test_stop.py has a running query."""
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -7,7 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from pipelines.driver import stop as module
-from pipelines.driver.stop import begin_no_batch, plans_batch, stop
+from pipelines.driver.stop import begin_no_batch, plans_batch, stop, stop_between_batches
 
 
 def query(active: list[int], own: list[int], *, is_active: bool) -> Any:
@@ -58,3 +59,18 @@ def test_the_last_batch_is_the_running_one(monkeypatch: pytest.MonkeyPatch) -> N
     begin_no_batch(calls)
     calls._jsq.streamingQuery.return_value.state.return_value.set.assert_called_once_with("terminated")
     calls.stop.assert_not_called()
+
+
+def test_the_error_of_one_query_does_not_keep_the_others_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would interrupt their batches when it ends."""
+    stopped: list[Any] = []
+    monkeypatch.setattr(module, "plans_batch", lambda _: False)
+    monkeypatch.setattr(module, "begin_no_batch", lambda _: None)
+    monkeypatch.setattr(module, "stop", stopped.append)
+    failed = MagicMock(exception=MagicMock(side_effect=RuntimeError("the JVM has ended")))
+    others = [MagicMock(exception=lambda: None, status={"isTriggerActive": False}) for _ in range(30)]
+
+    with pytest.raises(RuntimeError, match="the JVM has ended"):
+        stop_between_batches([failed, *others], timedelta(minutes=1))
+
+    assert 30 == len(stopped)
