@@ -24,6 +24,7 @@ _REFRESH_SECONDS = 1.0
 # During a rebalance the next view is needed soon, but the coordinator may still be busy.
 _REBALANCE_REFRESH_SECONDS = 0.1
 _BROKER_SECONDS = 5.0
+_JOIN_SECONDS = 3.0
 # No request reaches this timeout, because a new client replaces one without a response after _BROKER_SECONDS.
 # librdkafka can end the process if it reaches the coordinator after a request has timed out
 # (https://github.com/confluentinc/librdkafka/pull/5397). It does not if the client is destroyed before.
@@ -160,7 +161,7 @@ class GroupMembership:
         finally:
             self.owned = frozenset()
             self._confirmed_at = float("-inf")
-            _leave(consumer)
+            self._leave(consumer)
             self._on_change()
 
     def _as_another_member(self, fenced: Consumer) -> Consumer:
@@ -195,6 +196,21 @@ class GroupMembership:
         consumer = clients.consumer(self._settings, self.url, **overrides)
         consumer.subscribe(list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
         return consumer
+
+    def _leave(self, consumer: Consumer) -> None:
+        """Leave the group, after CLOSE_SECONDS at the latest, and close the consumer.
+
+        A static member leaves when it unsubscribes, and not when it closes. It needs its member id for this, which is
+        empty before it has joined and after it has left. Without the id, it would stay until its session ends.
+        """
+        now = boot_seconds()
+        with suppress(KafkaException):  # a member with a fatal error cannot leave, and need not
+            while self._instance_id and not consumer.memberid() and boot_seconds() < now + _JOIN_SECONDS:
+                consumer.poll(_POLL_SECONDS)
+            consumer.unsubscribe()
+            while consumer.memberid() and boot_seconds() < now + clients.CLOSE_SECONDS:
+                consumer.poll(_POLL_SECONDS)
+        consumer.close()
 
     def _update_view(self, asked_at: float, future: "Future[Any]", member_id: str) -> bool:
         try:
@@ -243,19 +259,6 @@ class GroupMembership:
         self.owned = owned
         self.refresh()
         self._on_change()
-
-
-def _leave(consumer: Consumer) -> None:
-    """Leave the group, after CLOSE_SECONDS at the latest, and close the consumer.
-
-    A static member leaves the group when it unsubscribes, and not when it closes. Its member id is empty afterwards.
-    """
-    deadline = boot_seconds() + clients.CLOSE_SECONDS
-    with suppress(KafkaException):  # a member with a fatal error cannot leave, and need not
-        consumer.unsubscribe()
-        while consumer.memberid() and boot_seconds() < deadline:
-            consumer.poll(_POLL_SECONDS)
-    consumer.close()
 
 
 def _keys(partitions: Iterable[TopicPartition]) -> frozenset[ChangelogPartition]:

@@ -70,3 +70,17 @@ def test_an_instance_that_leaves_hands_over_its_partitions_at_once(group: Group)
     leaving.leave()
 
     group.wait_for_the_only_owner(staying)
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_an_instance_that_leaves_while_it_joins_keeps_no_partition(group: Group, *, is_listed: bool) -> None:
+    """It leaves at once, or when it is a member, but may have no partition yet."""
+    staying = group.join(URL, uuid4())
+    group.wait_for_the_only_owner(staying)
+    joining = group.join(OTHER, uuid4())
+    if is_listed:
+        wait_for("the member", lambda: staying.view and OTHER in staying.view.urls)
+
+    joining.leave()
+
+    group.wait_for_the_only_owner(staying)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
@@ -289,6 +289,33 @@ def test_a_member_that_leaves_owns_nothing_before_the_group_knows(
     assert [(PLACE[0], number) for number in range(6)] == membership.partitions
     assert broker.left_before_close
     assert not changes[-1]
+
+
+@pytest.mark.parametrize(("copies", "before"), [(uuid4(), [True]), (None, [False])], ids=["static", "dynamic"])
+def test_a_static_member_that_joins_gets_its_id_before_it_leaves(
+    clock: Clock,  # noqa: ARG001  # in its place
+    monkeypatch: pytest.MonkeyPatch,
+    copies: UUID | None,
+    before: list[bool],
+) -> None:
+    """Without its id it cannot leave, and Kafka would give it partitions. Kafka forgets a dynamic member that joins."""
+    membership, found = GroupMembership(Settings(), URL, copies), list[bool]()
+
+    class Joining(Broker):
+        def memberid(self) -> str:
+            return super().memberid() if self._polls > 7 else ""
+
+        def unsubscribe(self) -> None:
+            found.append(bool(self.memberid()))
+            super().unsubscribe()
+
+    broker = Joining(membership)
+    monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: broker)
+    monkeypatch.setattr(module.clients, "admin", lambda *_: broker)
+    membership.join({PLACE[0]: 6})
+    assert broker.closed.wait(60)
+    membership.leave()
+    assert before == found
 
 
 def test_a_member_without_a_broker_leaves_after_some_seconds(
