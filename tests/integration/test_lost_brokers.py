@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
@@ -191,9 +192,10 @@ def test_the_next_command_gets_a_new_producer(settings: Settings, behind_proxy: 
     assert len(created(clients.producer)) > 1
 
 
-def test_a_new_member_joins_the_group(behind_proxy: Settings) -> None:
-    """The instance gets its partitions again, without a restart."""
-    membership = GroupMembership(behind_proxy, "http://127.0.0.1:1")
+@pytest.mark.parametrize("copies", [None, uuid4()], ids=["dynamic", "static"])
+def test_a_new_member_joins_the_group(behind_proxy: Settings, copies: UUID | None) -> None:
+    """The instance gets its partitions again, without a restart. A static member is the same member as before."""
+    membership = GroupMembership(behind_proxy, "http://127.0.0.1:1", copies)
     membership.join({behind_proxy.name_of(POS_INVOICES): behind_proxy.partitions})
     try:
         wait_for("all partitions", lambda: membership.lease_holds and len(membership.owned) == behind_proxy.partitions)

@@ -14,7 +14,7 @@ from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("topics_created")
 
-URL, OTHER = "http://127.0.0.1:1", "http://127.0.0.1:2"
+URL, OTHER, THIRD = (f"http://127.0.0.1:{port}" for port in (1, 2, 3))
 
 
 # Kafka accepts no session timeout above 30 minutes (group.max.session.timeout.ms).
@@ -27,15 +27,38 @@ class Group:
     def __init__(self, settings: Settings, ends: ExitStack) -> None:
         self._settings, self._ends = settings, ends
 
-    def join(self, url: str, copies: UUID) -> GroupMembership:
+    def join(self, url: str, copies: UUID | None) -> GroupMembership:
         membership = GroupMembership(self._settings, url, copies)
         self._ends.callback(membership.leave)
         membership.join({self._settings.name_of(POS_INVOICES): self._settings.partitions})
         return membership
 
+    def kill(self, url: str, copies: UUID) -> None:
+        """Join as a process that is killed as soon as it has its partitions. The coordinator keeps the member."""
+        killed = GroupMembership(self._settings, url, copies)
+        killed._topics = {self._settings.name_of(POS_INVOICES): self._settings.partitions}
+        consumer = killed._consumer()
+        wait_for("its partitions", lambda: (consumer.poll(0), killed.owned)[1])
+        consumer.close()  # a static member that only closes does not leave
+
     def wait_for_the_only_owner(self, membership: GroupMembership) -> None:
         count = self._settings.partitions
         wait_for("all partitions", lambda: membership.lease_holds and len(membership.owned) == count)
+
+    def wait_for_shares(self, *memberships: GroupMembership) -> None:
+        """Wait until each of these members has a share, and knows that nobody else has one."""
+
+        def is_shared() -> bool:
+            owned = [membership.owned for membership in memberships]
+            views = [membership.view for membership in memberships]
+            return (
+                all(membership.lease_holds for membership in memberships)
+                and all(owned)
+                and sum(map(len, owned)) == self._settings.partitions
+                and all(view and view.stable and len(view.members) == len(memberships) for view in views)
+            )
+
+        wait_for(f"{len(memberships)} members that share all partitions", is_shared)
 
 
 @pytest.fixture
@@ -56,16 +79,13 @@ def test_a_process_with_the_same_copies_gets_the_partitions_at_once(group: Group
     current = group.join(URL, copies)
 
     group.wait_for_the_only_owner(current)
-    both = (former, current)
-    wait_for("the end of the former member", lambda: not former.owned & current.owned)
-    wait_for("a share of each", lambda: all(each.lease_holds and each.owned for each in both))
-    assert not former.owned & current.owned
+    group.wait_for_shares(former, current)
 
 
 def test_an_instance_that_leaves_hands_over_its_partitions_at_once(group: Group) -> None:
     """Kafka keeps a static member until its session ends, unless the member leaves the group."""
     leaving, staying = group.join(URL, uuid4()), group.join(OTHER, uuid4())
-    wait_for("a share of each", lambda: all(each.lease_holds and each.owned for each in (leaving, staying)))
+    group.wait_for_shares(leaving, staying)
 
     leaving.leave()
 
@@ -84,3 +104,32 @@ def test_an_instance_that_leaves_while_it_joins_keeps_no_partition(group: Group,
     joining.leave()
 
     group.wait_for_the_only_owner(staying)
+
+
+def test_a_group_whose_leader_has_restarted_still_rebalances(group: Group) -> None:
+    """The restarted leader does not know that it is the leader, because librdkafka's JoinGroup cannot say so."""
+    copies = uuid4()
+    group.kill(URL, copies)  # the first member is the leader
+    leader = group.join(URL, copies)
+    group.wait_for_the_only_owner(leader)
+
+    second, third = group.join(OTHER, uuid4()), group.join(THIRD, uuid4())
+    group.wait_for_shares(leader, second, third)
+    third.leave()
+    group.wait_for_shares(leader, second)
+    leader.leave()
+    group.wait_for_the_only_owner(second)
+
+
+def test_static_and_dynamic_members_share_the_partitions(group: Group) -> None:
+    """During an upgrade, the instances of the former release are dynamic members. So are those with memory stores."""
+    dynamic, static = group.join(URL, None), group.join(OTHER, uuid4())
+    group.wait_for_shares(dynamic, static)
+
+    dynamic.leave()
+    group.wait_for_the_only_owner(static)
+    returned = group.join(URL, None)
+    group.wait_for_shares(returned, static)
+    static.leave()
+
+    group.wait_for_the_only_owner(returned)
