@@ -72,8 +72,7 @@ class GroupMembership:
         self.view: GroupView | None = None
         self.member_id: str | None = None
         self._settings = settings
-        # The coordinator keeps the client id of a static member. So a process with another URL is another member.
-        self._instance_id = str(uuid5(copies, url)) if copies else None
+        self._copies = copies
         self.lease_seconds = settings.session_timeout.total_seconds() / 2
         self.owned: frozenset[ChangelogPartition] = frozenset()
         self.assigned_at: Mapping[ChangelogPartition, float] = {}
@@ -170,7 +169,7 @@ class GroupMembership:
         The cause can be a second process with this URL and a copy of the state directory. It can also be this process:
         when a hanging broker continues, it also handles requests to join that have timed out.
         """
-        self._instance_id = str(uuid4())
+        self._copies = uuid4()
         self.owned, self._confirmed_at = frozenset(), float("-inf")
         clients.close(fenced)
         self._on_change()
@@ -191,8 +190,10 @@ class GroupMembership:
             **clients.member_options(self._settings, self.group, _LONGEST_POLL_INTERVAL_MS),
             "partition.assignment.strategy": "cooperative-sticky",
         }
-        if self._instance_id:
-            overrides["group.instance.id"] = self._instance_id
+        if self._copies:
+            # The coordinator keeps the client id and the partitions of a static member. So a process with another URL
+            # or other topics is another member.
+            overrides["group.instance.id"] = str(uuid5(self._copies, f"{self.url} {sorted(self._topics.items())}"))
         consumer = clients.consumer(self._settings, self.url, **overrides)
         consumer.subscribe(list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
         return consumer
@@ -205,7 +206,7 @@ class GroupMembership:
         """
         now = boot_seconds()
         with suppress(KafkaException):  # a member with a fatal error cannot leave, and need not
-            while self._instance_id and not consumer.memberid() and boot_seconds() < now + _JOIN_SECONDS:
+            while self._copies and not consumer.memberid() and boot_seconds() < now + _JOIN_SECONDS:
                 consumer.poll(_POLL_SECONDS)
             consumer.unsubscribe()
             while consumer.memberid() and boot_seconds() < now + clients.CLOSE_SECONDS:

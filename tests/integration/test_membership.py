@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from schemas.topics import POS_INVOICES
+from schemas.topics import POS_INVOICES, SHIPMENT, Topic
 from services.interactive_queries.membership import GroupMembership
 from services.messaging import clients
 from services.settings import Settings
@@ -27,10 +27,11 @@ class Group:
     def __init__(self, settings: Settings, ends: ExitStack) -> None:
         self._settings, self._ends = settings, ends
 
-    def join(self, url: str, copies: UUID | None) -> GroupMembership:
+    def join(self, url: str, copies: UUID | None, *topics: Topic) -> GroupMembership:
         membership = GroupMembership(self._settings, url, copies)
         self._ends.callback(membership.leave)
-        membership.join({self._settings.name_of(POS_INVOICES): self._settings.partitions})
+        names = [self._settings.name_of(topic) for topic in topics or (POS_INVOICES,)]
+        membership.join(dict.fromkeys(names, self._settings.partitions))
         return membership
 
     def kill(self, url: str, copies: UUID) -> None:
@@ -133,3 +134,15 @@ def test_static_and_dynamic_members_share_the_partitions(group: Group) -> None:
     static.leave()
 
     group.wait_for_the_only_owner(returned)
+
+
+def test_a_killed_instance_gets_the_partitions_of_a_new_topic(group: Group) -> None:
+    """The coordinator gives a static member its former partitions only. So the new process is another member."""
+    copies = uuid4()
+    former = group.join(URL, copies)
+    group.wait_for_the_only_owner(former)
+
+    current = group.join(URL, copies, POS_INVOICES, SHIPMENT)
+
+    old = former.partitions[0][0]
+    wait_for("a partition of the new topic", lambda: any(topic != old for topic, _ in current.owned))

@@ -392,7 +392,7 @@ def test_a_fenced_member_joins_again_as_another_one(
 
 
 def test_a_process_with_the_same_copies_is_the_same_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it gets its partitions back at once. The coordinator would keep the former URL of a static member."""
+    """So it gets its partitions back at once. The coordinator keeps the former URL and partitions of a member."""
     options: list[Any] = []
 
     def consumer(_: Settings, __: str, **overrides: object) -> Broker:
@@ -402,12 +402,15 @@ def test_a_process_with_the_same_copies_is_the_same_member(monkeypatch: pytest.M
 
     monkeypatch.setattr(module.clients, "consumer", consumer)
     first, second = uuid4(), uuid4()
-    for url, copies in ((URL, first), (URL, first), (OTHER, first), (URL, second), (URL, None)):
-        GroupMembership(Settings(), url, copies)._consumer()
+    for url, copies, count in ((URL, first, 6), (URL, first, 6), (OTHER, first, 6), (URL, second, 6), (URL, first, 7)):
+        membership = GroupMembership(Settings(), url, copies)
+        membership._topics = {PLACE[0]: count}
+        membership._consumer()
+    GroupMembership(Settings(), URL)._consumer()
 
     assert options[0] == options[1]
-    assert 3 == len({*options[:4]})
-    assert options[4] is None
+    assert 4 == len({*options[:5]})
+    assert options[5] is None
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
