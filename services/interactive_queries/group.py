@@ -103,14 +103,14 @@ def standbys_of(view: GroupView, partition: ChangelogPartition, count: int) -> t
 def successors(view: GroupView, departed: Member) -> dict[ChangelogPartition, str]:
     """The URLs that get the partitions of a departed member from Kafka's sticky assignor.
 
-    The assignor gives one partition after the other to the member with the fewest partitions. Among equal members it
-    chooses the lowest member id.
+    The assignor gives one partition after the other, the highest first, to the member with the fewest partitions. Among
+    equal members it chooses the lowest member id.
     """
     heap = [(len(each.partitions), each.member_id, each.url) for each in view.members if each is not departed]
     heapq.heapify(heap)
     found: dict[ChangelogPartition, str] = {}
     if heap:
-        for partition in sorted(departed.partitions):
+        for partition in sorted(departed.partitions, reverse=True):
             load, member_id, url = heap[0]
             found[partition] = url
             heapq.heapreplace(heap, (load + 1, member_id, url))

@@ -5,8 +5,10 @@ from contextlib import ExitStack
 from uuid import UUID, uuid4
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from schemas.topics import POS_INVOICES, SHIPMENT, Topic
+from services.interactive_queries.group import successors
 from services.interactive_queries.membership import GroupMembership
 from services.messaging import clients
 from services.settings import Settings
@@ -146,3 +148,33 @@ def test_a_killed_instance_gets_the_partitions_of_a_new_topic(group: Group) -> N
 
     old = former.partitions[0][0]
     wait_for("a partition of the new topic", lambda: any(topic != old for topic, _ in current.owned))
+
+
+@pytest.fixture
+def six_partitions(settings: Settings) -> Iterator[str]:
+    """The name of a topic with six partitions."""
+    name, client = f"{settings.topic_prefix}six", clients.admin(settings)
+    client.create_topics([NewTopic(name, 6, 1)])[name].result()
+    yield name
+    client.delete_topics([name])[name].result()
+
+
+def test_the_first_standbys_are_the_next_owners(settings: Settings, six_partitions: str) -> None:
+    """Each of three members owns two partitions. The prediction must hold for both partitions of one that leaves."""
+    with ExitStack() as ends:
+        members = [GroupMembership(settings, url, uuid4()) for url in (URL, OTHER, THIRD)]
+        for each in members:
+            ends.callback(each.leave)
+            each.join({six_partitions: 6})
+        wait_for("equal shares", lambda: all(each.lease_holds and len(each.owned) == 2 for each in members))
+        departing, *staying = members
+        wait_for("a complete view", lambda: (view := staying[0].view) and view.covers(staying[0].partitions))
+        view = staying[0].view
+        assert view
+        predicted = successors(view, next(each for each in view.members if each.url == departing.url))
+
+        departing.leave()
+        wait_for("new owners", lambda: sum(len(each.owned) for each in staying) == 6)
+
+        actual = {partition: each.url for each in staying for partition in each.owned}
+        assert predicted == {partition: actual[partition] for partition in predicted}
