@@ -24,6 +24,7 @@ _REFRESH_SECONDS = 1.0
 # During a rebalance the next view is needed soon, but the coordinator may still be busy.
 _REBALANCE_REFRESH_SECONDS = 0.1
 _BROKER_SECONDS = 5.0
+# A request to join waits for the next heartbeats of the other members, which come every two seconds.
 _JOIN_SECONDS = 3.0
 # No request reaches this timeout, because a new client replaces one without a response after _BROKER_SECONDS.
 # librdkafka can end the process if it reaches the coordinator after a request has timed out
@@ -158,8 +159,7 @@ class GroupMembership:
         except Exception:
             log.exception("the group membership has failed; restart the instance")
         finally:
-            self.owned = frozenset()
-            self._confirmed_at = float("-inf")
+            self._end_ownership()
             self._leave(consumer)
             self._on_change()
 
@@ -170,10 +170,14 @@ class GroupMembership:
         when a hanging broker continues, it also handles requests to join that have timed out.
         """
         self._copies = uuid4()
-        self.owned, self._confirmed_at = frozenset(), float("-inf")
+        self._end_ownership()
         clients.close(fenced)
         self._on_change()
         return self._consumer()
+
+    def _end_ownership(self) -> None:
+        self.owned = frozenset()
+        self._confirmed_at = float("-inf")
 
     def _is_in_doubt_for_long(self) -> bool:
         """Whether the lease has not held for LOST_SECONDS. After True, the time starts again."""
