@@ -72,7 +72,7 @@ AS_DECLARED = [
     response_schema_conformance,
 ]
 NO_KAFKA = 503, "broker-unavailable"
-"""These tests have no broker. tests/unit/api/test_operator_routes.py plays a broker."""
+"""These tests have no broker. tests/unit/api/operators/conftest.py plays Kafka."""
 UNKNOWN_ROUTE = 404, "unknown-route"
 """A generated text can have the path of no route."""
 
