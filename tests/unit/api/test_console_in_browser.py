@@ -29,9 +29,9 @@ from tests.support.builders import available_points, entry
 from tests.support.clusters import Instance
 from tests.support.ledger import Ledger
 from tests.support.secured import SecuredGroup
+from tests.unit.api.console.conftest import BALANCE, CARD, PAGES, decide
 from tests.unit.api.operators.conftest import LETTERS, Kafka
 from tests.unit.api.servers import PATIENCE_SECONDS, running
-from tests.unit.api.test_console import BALANCE, CARD, PAGES, decide
 
 pytestmark = [
     pytest.mark.program,
