@@ -6,10 +6,16 @@ from services.domain.account.processor import process
 from services.domain.entries import Kind
 from services.domain.events import Line, Purchase
 from services.domain.programme import Programme, Programmes
+from tests.support.account_histories import START
 
 
 def buy(amount, number="bought", time=1, **fields):
     return Purchase(time, number, Decimal(amount), "here", **fields)
+
+
+def bought(number, time, amount=100):
+    """A purchase so many milliseconds after the start of the histories of an account."""
+    return Purchase(START + time, f"I{number}", Decimal(amount))
 
 
 def back(amount, original="bought", number="back", time=2, **fields):
