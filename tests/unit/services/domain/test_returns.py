@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.domain.account.lots import Terms
-from services.domain.account.model import Account, PastPurchase
-from services.domain.account.processor import advance, process
+from services.domain.account.processor import process
 from services.domain.entries import Kind
-from services.domain.events import Adjust, Capture, Line, Purchase, Reserve, Void
-from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, SpentReturns, Tier, TimeBasis
+from services.domain.events import Adjust, Line, Purchase
+from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, Tier
 from tests.support.examples import examples
 from tests.support.oracles import earned_points
 from tests.unit.services.domain.purchases_and_returns import after, back, buy, taken
@@ -116,157 +115,6 @@ def test_return_of_a_customer_who_no_longer_takes_part():
 
 
 @pytest.mark.parametrize(
-    ("policy", "points", "available"),
-    [(SpentReturns.WITHIN_BALANCE, 50, 0), (SpentReturns.NEGATIVE_ALLOWED, 2_00, -1_50)],
-)
-def test_return_of_points_that_are_spent(policy, points, available):
-    """Within balance takes the points that are left. Otherwise the rest is a debt, which later purchases repay."""
-    spent = Adjust(append_time=2, command_id="spent", points=-1_50)
-    programme = Programme(spent_returns=policy)
-    outcome = after(buy("100"), spent, back("100", time=3), programme=programme)
-
-    assert [points] == taken(outcome)
-    assert available == outcome.account.available == outcome.entries[-1].available
-    later = after(buy("200", "next", 4), programme=programme, account=outcome.account)
-    assert available + 4_00 == later.account.available == later.account.total
-
-
-@pytest.mark.parametrize(
-    ("policies", "available"),
-    [
-        ((SpentReturns.WITHIN_BALANCE, SpentReturns.NEGATIVE_ALLOWED), 0),
-        ((SpentReturns.NEGATIVE_ALLOWED, SpentReturns.WITHIN_BALANCE), -1_50),
-    ],
-)
-def test_the_version_of_the_purchase_decides_about_points_that_are_spent(policies, available):
-    """A later version changes nothing, neither for a return after it nor for a capture of reserved points after it."""
-    first, second = policies
-    programmes = Programmes.of(
-        [Programme(spent_returns=first), Programme(version=2, effective_time=5, spent_returns=second)]
-    )
-    reserve = Reserve(append_time=2, command_id="redemption", points=1_50)
-    return_before, return_after = back("100", time=3), back("100", time=6)
-    capture_before = Capture(append_time=4, command_id="end", redemption_id="redemption")
-    capture_after = replace(capture_before, append_time=7)
-
-    for events in ((capture_before, return_after), (return_before, capture_after)):
-        account = process(None, (buy("100"), reserve, *events), programmes, "card").account
-        assert available == account.available == account.total
-
-
-@pytest.mark.parametrize(("spent", "points"), [(0, 0), (50, 50), (2_50, 2_00)])
-@pytest.mark.parametrize("policy", SpentReturns)
-def test_return_takes_no_expired_points(policy, spent, points):
-    """Two purchases of one day expire together. Points that were spent before are those of the first purchase."""
-    programme = Programme(valid_for=30 * DAY, spent_returns=policy)
-    redeemed = [Adjust(append_time=3, command_id="spent", points=-spent)] if spent else []
-    later = buy("300", "later", 40 * DAY)
-
-    outcome = after(
-        buy("100"), buy("100", "second", 2), *redeemed, later, back("100", time=50 * DAY), programme=programme
-    )
-
-    assert [points] == taken(outcome)
-    assert 6_00 - points == outcome.account.total
-
-
-def test_a_return_takes_no_points_that_expired_after_their_redemption_lapsed():
-    """They expire at once. The points of the second purchase have expired before, and those of the first one now."""
-    reserved = Reserve(append_time=31 * DAY - 1, command_id="redemption", points=2_00)
-    given = Adjust(append_time=40 * DAY, command_id="given", points=5_00)
-    events = buy("100"), buy("100", "second", 2), reserved, given, back("100", time=50 * DAY)
-    outcome = after(*events, programme=Programme(valid_for=30 * DAY))
-
-    assert ([0], 5_00) == (taken(outcome), outcome.account.total)
-
-
-def test_return_of_a_part_of_expired_points():
-    """The first half takes what the purchase still has, with and without its number. The tier loses all points."""
-    programme = Programme(valid_for=30 * DAY, tier_period=Period.YEAR, tiers=(Tier("gold", 100_00),))
-    spent = Adjust(append_time=2, command_id="spent", points=-50)
-    given = Adjust(append_time=40 * DAY, command_id="given", points=5_00)
-    first = back("50", number="first", time=50 * DAY)
-
-    for half in (first, replace(first, original_invoice_number=None)):
-        outcome = after(buy("100"), spent, given, half, programme=programme)
-        assert ([50], 1_00) == (taken(outcome), outcome.account.earned_in_period)
-        rest = after(back("50", time=51 * DAY), programme=programme, account=outcome.account)
-        assert ([0], 0, 4_50) == (taken(rest), rest.account.earned_in_period, rest.account.total)
-
-
-@pytest.mark.parametrize("end", [Void, Capture])
-def test_return_takes_back_reserved_points_unless_they_are_spent(end):
-    """Otherwise a customer could reserve the points, return the goods and void the redemption."""
-    reserved = Reserve(append_time=2, command_id="redemption", points=1_50)
-    outcome = after(buy("100"), reserved, back("100", time=3))
-    entry = outcome.entries[-1]
-    assert (-2_00, 0, -1_50, 1_50) == (entry.points, entry.total, entry.available, entry.reserved)
-
-    ended = after(end(append_time=4, command_id="end", redemption_id="redemption"), account=outcome.account)
-
-    expected = {
-        Void: [(Kind.VOIDED, 0, 0, "")],
-        Capture: [(Kind.RETURNED, 1_50, 1_50, "points-spent"), (Kind.REDEEMED, -1_50, 0, "")],
-    }
-    assert expected[end] == [(each.kind, each.points, each.total, each.reason) for each in ended.entries]
-    assert (0, 0, 0) == (ended.account.debt, ended.account.available, ended.account.reserved)
-    assert 0 == ended.decisions[0].total
-
-
-def test_a_capture_cancels_only_the_debt_of_returns():
-    """An adjustment took 1.50 of the reserved points, and a return took 0.50. The customer owes the 1.50."""
-    reserved = Reserve(append_time=2, command_id="redemption", points=2_00)
-    adjusted = Adjust(append_time=3, command_id="correction", points=-1_50, allow_negative=True)
-    captured = Capture(append_time=5, command_id="end", redemption_id="redemption")
-
-    outcome = after(buy("100"), reserved, adjusted, back("100", time=4), captured)
-
-    assert [50, -50] == [-each.points for each in outcome.entries if each.kind is Kind.RETURNED]
-    assert (-1_50, 1_50) == (outcome.account.total, outcome.account.debt)
-    later = after(buy("100", "next", 6), account=outcome.account)
-    assert (50, 0, 0) == (later.account.total, later.account.debt, later.account.reserved_debt)
-
-
-def test_returns_together_take_no_more_than_is_reserved():
-    """Within the balance, a debt that is there already counts. It can even be larger than what is reserved."""
-    spent = Adjust(append_time=2, command_id="spent", points=-50)
-    reserved = Reserve(append_time=3, command_id="redemption", points=1_50)
-    returns = back("50", time=4), back("50", number="rest", time=5)
-    assert [1_00, 50] == taken(after(buy("100"), spent, reserved, *returns))
-
-    owing = replace(spent, points=-5_00, allow_negative=True)
-    outcome = after(buy("100"), owing, back("100", time=3))
-    assert ([0], -3_00) == (taken(outcome), outcome.account.total)
-
-
-def test_capture_cancels_only_what_no_other_reservation_can_pay():
-    """Two redemptions of 1.00 each, and a return of 0.50: the second redemption still pays it."""
-    reserves = [Reserve(append_time=2, command_id=name, points=1_00) for name in ("first", "second")]
-    capture = Capture(append_time=4, command_id="end", redemption_id="first")
-    outcome = after(buy("100"), *reserves, back("25", time=3), capture)
-
-    assert [Kind.REDEEMED] == [each.kind for each in outcome.entries if each.event_id == "end"]
-    assert (50, -50, 1_00) == (outcome.account.total, outcome.account.available, outcome.account.reserved)
-
-
-def test_debt_is_no_reason_to_take_reserved_points():
-    """Reserved points stay reserved. A void repays the debt with them, a capture does not."""
-    programme = Programme(spent_returns=SpentReturns.NEGATIVE_ALLOWED)
-    reserved = Reserve(append_time=2, command_id="redemption", points=2_00)
-    outcome = after(buy("100"), reserved, back("100", time=3), programme=programme)
-    entry = outcome.entries[-1]
-    assert (0, -2_00, 2_00) == (entry.total, entry.available, entry.reserved)
-
-    capture, void = (each(append_time=4, command_id="end", redemption_id="redemption") for each in (Capture, Void))
-    ends = (capture, (2_00, -2_00, -2_00)), (void, (0, 0, 0)), (buy("1", "after it lapsed", DAY), (0, 2, 2))
-    for end, expected in ends:
-        account = after(end, programme=programme, account=outcome.account).account
-        assert expected == (account.debt, account.available, account.total)
-    lapsed = advance(outcome.account, DAY, Programmes((programme,))).account
-    assert (0, {}) == (lapsed.debt, lapsed.lots)
-
-
-@pytest.mark.parametrize(
     ("pending", "time", "left"),
     [
         (5 * DAY, 3 * DAY, {Terms(32 * DAY, 6 * DAY): 2_00, Terms(34 * DAY, 8 * DAY): 1_00}),
@@ -289,16 +137,6 @@ def test_pending_points_of_one_day_are_told_apart():
     events = [buy("100", "first", DAY), buy("100", "second", DAY + 1), back("100", "second", time=DAY + 2)]
 
     assert {Terms(32 * DAY, 6 * DAY): 2_00} == after(*events, programme=programme).account.lots
-
-
-def test_return_takes_from_other_lots_if_its_own_lot_is_spent():
-    """The return then takes the points that expire soonest, also pending ones."""
-    programme = Programme(pending=5 * DAY, valid_for=30 * DAY)
-    spent = Adjust(append_time=6 * DAY, command_id="spent", points=-1_50)
-    events = [buy("100", "first", DAY), spent, buy("100", "second", 6 * DAY), buy("50", "third", 7 * DAY)]
-    lots = after(*events, back("100", "first", time=8 * DAY), programme=programme).account.lots
-
-    assert {Terms(37 * DAY, 11 * DAY): 50, Terms(38 * DAY, 12 * DAY): 1_00} == lots
 
 
 def test_return_is_computed_by_the_rules_of_the_purchase():
@@ -364,98 +202,6 @@ def test_the_version_of_a_purchase_decides_how_long_it_can_be_returned():
     assert [[0], [0]] == [
         [each.points for each in process(state, [late], programmes, "card").entries] for state in states
     ]
-
-
-def test_tier_that_returns_undo_ends_with_the_period():
-    """A customer buys up to a tier and returns everything. The tier stays until the current period ends."""
-    programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
-    events = [buy("100"), back("100"), buy("1", "small", 3), buy("1", "next", 40 * DAY)]
-    outcome = after(*events, programme=programme)
-    tiers = [(entry.tier, entry.time) for entry in outcome.entries if entry.kind == Kind.TIER]
-
-    assert [("gold", 1), ("", 31 * DAY)] == tiers
-
-
-def test_return_counts_against_the_period_of_its_purchase():
-    """Returns of January's purchases reduce the total of January and not that of February."""
-    programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
-    events = [buy("50"), buy("100", "february", 35 * DAY), back("50", time=36 * DAY), buy("1", "april", 95 * DAY)]
-    tiers = [(entry.tier, entry.time // DAY) for entry in after(*events, programme=programme).entries]
-
-    assert [("", 0), ("", 35), ("gold", 35), ("gold", 36), ("", 90), ("", 95)] == tiers
-    at_midnight = after(buy("100", time=31 * DAY), back("50", time=32 * DAY), programme=programme)
-    assert 1_00 == at_midnight.account.earned_in_period
-
-
-def test_return_of_a_purchase_without_tiers_takes_nothing_from_the_tier():
-    """The version before or after has none, so the purchase did not count."""
-    before = Programme(version=1)
-    tiers = replace(before, version=2, tier_period=Period.YEAR, tiers=(Tier("base", 0),))
-    old, new = buy("100"), buy("100", "new", 11)
-    for versions, returned in ((before, tiers), back("100", time=12)), ((tiers, before), back("100", "new", time=12)):
-        numbered = [replace(each, effective_time=10 * place) for place, each in enumerate(versions)]
-        outcome = process(None, [old, new, returned], Programmes(tuple(numbered)), "card")
-        assert (2_00, 2_00) == (outcome.account.total, outcome.account.earned_in_period)
-
-
-def test_return_of_a_purchase_from_before_the_first_one_of_a_longer_period():
-    """January's purchase counted in the month of January, not in the year, which begins on the same day."""
-    months = Programme(version=1, tier_period=Period.MONTH, tiers=(Tier("silver", 2_00),))
-    years = replace(months, version=2, effective_time=40 * DAY, tier_period=Period.YEAR)
-    programmes = Programmes((months, years))
-    account = process(None, [buy("100"), buy("100", "march", 70 * DAY)], programmes, "card").account
-    assert 2_00 == account.earned_in_period
-
-    for original, left in ("bought", 2_00), ("march", 0):
-        outcome = process(account, [back("100", original, time=71 * DAY)], programmes, "card")
-        assert left == outcome.account.earned_in_period
-
-
-def test_return_of_a_late_receipt_that_counted_towards_no_tier():
-    """It came while the programme had no tiers. So its return takes nothing from the year that began later."""
-    before = Programme(version=1, tier_period=Period.YEAR, tiers=(Tier("silver", 2_00),), time_basis=TimeBasis.TILL)
-    without = replace(before, version=2, effective_time=10 * DAY, tier_period=None, tiers=())
-    programmes = Programmes((before, without, replace(before, version=3, effective_time=20 * DAY)))
-    late = buy("100", time=10 * DAY + 5, created_time=10 * DAY - 5)
-    events = late, buy("100", "new", 21 * DAY), back("100", time=22 * DAY)
-
-    assert 2_00 == process(None, events, programmes, "card").account.earned_in_period
-
-
-@pytest.mark.parametrize("original", ["january", "february", "march"])
-def test_the_first_purchase_of_a_period_can_be_read_last(original):
-    """Returns of the purchases that counted in the period lower its points, in whatever order they were read."""
-    programme = Programme(tier_period=Period.QUARTER, tiers=(Tier("silver", 2_00),))
-    account = None
-    for number, day in ("march", 70), ("january", 9), ("february", 40):
-        account = after(buy("100", number, day * DAY), programme=programme, account=account).account
-
-    returned = after(back("100", original, time=71 * DAY), programme=programme, account=account).account
-
-    assert (6_00, 4_00) == (account.earned_in_period, returned.earned_in_period)
-
-
-def test_a_purchase_of_an_earlier_period_does_not_begin_the_next_one():
-    """The query reads January's last purchase after the first one of February. Its points count in February.
-
-    This does not make February begin earlier. Otherwise returns of other purchases of January would lower its points.
-    """
-    programme = Programme(tier_period=Period.MONTH, tiers=(Tier("silver", 2_00),))
-    account = after(buy("100"), buy("100", "february", 32 * DAY), programme=programme).account
-    account = after(buy("100", "late", 0), programme=programme, account=account).account
-
-    returned = after(back("100", time=33 * DAY), programme=programme, account=account).account
-
-    assert 4_00 == account.earned_in_period == returned.earned_in_period
-
-
-def test_return_of_points_that_counted_in_another_period():
-    """A merged account brings the purchase, and not the points of its period, which are never below 0."""
-    purchases = {"bought": PastPurchase(1, Decimal(100), 2_00, 0)}
-    account = Account(1, lots={Terms(): 2_00}, purchases=purchases, period_end=365 * DAY, earned_in_period=50)
-    programme = Programme(tier_period=Period.YEAR, tiers=(Tier("base", 0),))
-
-    assert 0 == after(back("100"), programme=programme, account=account).account.earned_in_period
 
 
 def test_return_below_the_minimum_spend_takes_everything():
