@@ -36,7 +36,14 @@ if TYPE_CHECKING:
 SHUFFLE_PARTITIONS = 2
 """One task a core: a third of the tasks fewer than by default, and accounts are still spread over partitions."""
 
-LONG_TESTS = {"test_audit", "test_erasure", "test_pipeline_commands", "test_rebuild", "test_security"}
+LONG_TESTS = {
+    "test_audit",
+    "test_erasure",
+    "test_pipeline_archive",
+    "test_pipeline_commands",
+    "test_rebuild",
+    "test_security",
+}
 """Files whose tests use a Spark session of their own."""
 
 # Typer builds the commands of an app for each call of a test, which takes longer than most commands.
