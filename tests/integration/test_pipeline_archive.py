@@ -20,7 +20,7 @@ from services.codecs.events import command_record, decode_event
 from services.domain.events import Adjust, Purchase, Transfer
 from services.messaging.avro import encoder, record_encoder
 from services.pseudonyms import pseudonyms
-from tests.integration.test_pipeline_commands import CARDS, A, B, LaterIds, run, send
+from tests.integration.pipeline_runs import CARDS, A, B, LaterIds, run, send
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish, publish_invoices
 from tests.support.processes import delete_newest_commit, run_to_the_end

@@ -8,14 +8,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-from confluent_kafka import KafkaException
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-import schemas
 from infra.local.stack import variables_of
 from pipelines.accounts.state_layout import ACCOUNTS
 from pipelines.checkpoints import later_balances
@@ -29,51 +26,24 @@ from services.cli import app
 from services.codecs.events import command_record
 from services.codecs.state import decode_account, encode_account
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
-from services.messaging.administration import is_empty
 from services.messaging.avro import decoder, encoder, record_encoder
 from services.messaging.dead_letters import DeadLetters
 from services.messaging.replaying import replay
-from services.messaging.schema_ids import FolderSchemaIds
 from services.programmes.topic import publish_programme
 from services.pseudonyms import pseudonyms
+from tests.integration.pipeline_runs import A, B, LaterIds, run, send
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import headers_of, publish, publish_invoices, read_all
 from tests.support.processes import (
     dead_letters_counted,
     delete_all_batches_but_the_first,
     delete_newest_commit_with_records,
-    run_to_the_end,
     start_pipeline,
     wait_until,
 )
 from tests.support.waiting import TOPIC_POLL_SECONDS
 
-CARDS = ("CARD7001A", "CARD7002B")
-A, B = CARDS
 IMPORTED = "CARD7003C"
-
-
-def run(spark, settings, query=LOYALTY_QUERY):
-    wait_for_leaders(settings)
-    run_to_the_end(spark, settings, query)
-
-
-def wait_for_leaders(settings, seconds=60):
-    """Wait for leaders: a busy broker announces a new topic before its partitions have one."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            is_empty(topics.LOYALTY_BALANCES, settings)
-        except KafkaException:
-            assert time.monotonic() < deadline
-        else:
-            return
-
-
-def send(settings, card, *commands):
-    encode = encoder(topics.LOYALTY_COMMANDS, IDS)
-    values = [encode(command_record(card, command)) for command in commands]
-    publish(settings, topics.LOYALTY_COMMANDS, [(card.encode(), value) for value in values])
 
 
 def import_file(settings, file):
@@ -252,16 +222,6 @@ def test_malformed_commands_become_dead_letters(spark, settings):
     )
     assert sorted((reason, key or b"", value or b"") for reason, key, value in bad) == letters
     assert {"good": "done"} == {k: d["Status"] for k, d in latest(settings, topics.LOYALTY_DECISIONS).items()}
-
-
-class LaterIds(FolderSchemaIds):
-    """The ids after writers have registered a newer one for invoices and one for commands."""
-
-    newest: ClassVar = {topics.POS_INVOICES: 4711, topics.LOYALTY_COMMANDS: 4712}
-
-    def known(self, topic):
-        later = {self.newest[topic]: schemas.schema_text(f"{topic.value}.avsc")} if topic in self.newest else {}
-        return super().known(topic) | later
 
 
 @pytest.mark.usefixtures("topics_created")

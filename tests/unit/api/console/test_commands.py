@@ -13,7 +13,7 @@ from services.api_keys.keys import Scope
 from services.codecs.records import mark_of
 from tests.support.clusters import Instance, with_marks
 from tests.support.secured import SecuredGroup
-from tests.unit.api.console.conftest import BALANCE, CARD, HTMX, decide
+from tests.unit.api.console.console_customer import BALANCE, CARD, HTMX, decide
 
 
 @pytest.mark.parametrize(("name", "accepts_negative"), [("adjust", True), ("redeem", False)])

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from api.console.rendering import page
 from schemas.topics import LOYALTY_PROGRAMMES
 from tests.support.clusters import Instance
-from tests.unit.api.console.conftest import HTMX
+from tests.unit.api.console.console_customer import HTMX
 
 
 def test_versions_are_shown_and_files_checked(client: TestClient, instance: Instance) -> None:

@@ -11,7 +11,7 @@ from schemas.topics import LOYALTY_BALANCES
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
 from tests.support.clusters import Instance
-from tests.unit.api.console.conftest import BALANCE, CARD, HTMX, PAGES
+from tests.unit.api.console.console_customer import BALANCE, CARD, HTMX, PAGES
 
 
 @pytest.mark.parametrize("page", PAGES)

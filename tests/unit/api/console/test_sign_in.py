@@ -15,7 +15,7 @@ from tests.support.builders import problem_type
 from tests.support.clusters import Instance
 from tests.support.secured import SecuredGroup
 from tests.support.waiting import wait_for
-from tests.unit.api.console.conftest import CARD, HTMX
+from tests.unit.api.console.console_customer import CARD, HTMX
 from tests.unit.api.servers import running
 
 

@@ -15,7 +15,7 @@ from services.settings import Settings
 from tests.support.builders import entry
 from tests.support.clusters import Instance
 from tests.support.ledger import Ledger
-from tests.unit.api.console.conftest import BALANCE, CARD
+from tests.unit.api.console.console_customer import BALANCE, CARD
 
 
 def test_the_statement_loads_again_until_the_ledger_has_the_entries(

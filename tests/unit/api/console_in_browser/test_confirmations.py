@@ -6,8 +6,8 @@ from services.api_keys.keys import Scope
 from tests.support.browser import Browser
 from tests.support.clusters import Instance
 from tests.support.secured import SecuredGroup
-from tests.unit.api.console.conftest import CARD
-from tests.unit.api.console_in_browser.conftest import (
+from tests.unit.api.console.console_customer import CARD
+from tests.unit.api.console_in_browser.browser_and_gates import (
     IN_BROWSER,
     REQUESTS,
     Gate,

@@ -12,8 +12,8 @@ from tests.support.browser import Browser
 from tests.support.builders import available_points, entry
 from tests.support.clusters import Instance
 from tests.support.ledger import Ledger
-from tests.unit.api.console.conftest import BALANCE, CARD
-from tests.unit.api.console_in_browser.conftest import IN_BROWSER, Gate, Gateway, Held, hold, opened
+from tests.unit.api.console.console_customer import BALANCE, CARD
+from tests.unit.api.console_in_browser.browser_and_gates import IN_BROWSER, Gate, Gateway, Held, hold, opened
 from tests.unit.api.servers import PATIENCE_SECONDS
 
 pytestmark = IN_BROWSER

@@ -15,9 +15,9 @@ from services.messaging.dead_letters import RecordPosition
 from services.settings import Settings
 from tests.support.browser import Browser
 from tests.support.clusters import Instance
-from tests.unit.api.console.conftest import PAGES
-from tests.unit.api.console_in_browser.conftest import IN_BROWSER, opened
-from tests.unit.api.operators.conftest import LETTERS, Kafka
+from tests.unit.api.console.console_customer import PAGES
+from tests.unit.api.console_in_browser.browser_and_gates import IN_BROWSER, opened
+from tests.unit.api.operators.played_kafka import LETTERS, Kafka
 
 pytestmark = IN_BROWSER
 STATUS: dict[str, Any] = {

@@ -17,7 +17,7 @@ from services.programmes.topic import UncertainPublicationError, Version
 from services.settings import Settings
 from tests.support.builders import problem_type
 from tests.support.secured import SecuredGroup, bearer
-from tests.unit.api.operators.conftest import Kafka
+from tests.unit.api.operators.played_kafka import Kafka
 
 
 def test_the_newest_runs_of_the_audit_are_shown(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

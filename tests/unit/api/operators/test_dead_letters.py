@@ -25,7 +25,7 @@ from services.settings import Settings
 from tests.support.builders import problem_type
 from tests.support.clusters import Instance
 from tests.support.secured import SecuredGroup, bearer
-from tests.unit.api.operators.conftest import LETTERS, Kafka
+from tests.unit.api.operators.played_kafka import LETTERS, Kafka
 
 pytestmark = pytest.mark.anyio
 MIB = 2**20

@@ -13,7 +13,7 @@ from api import operations
 from api.operations import Operations
 from services.settings import Settings
 from services.status_figures import Status
-from tests.unit.api.operators.conftest import Kafka
+from tests.unit.api.operators.played_kafka import Kafka
 
 pytestmark = pytest.mark.anyio
 

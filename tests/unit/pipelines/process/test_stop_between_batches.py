@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pipelines.driver.stop import stop_between_batches
-from tests.unit.pipelines.process.conftest import Clock, Running
+from tests.unit.pipelines.process.pipeline_process import Clock, Running
 
 
 def test_a_query_stops_after_its_micro_batch(clock: Clock) -> None:

@@ -14,7 +14,7 @@ from services.domain.events import Erase, Purchase
 from services.domain.formats import short_time_text
 from services.domain.programme import DAY, Programme, Programmes
 from tests.support.account_histories import HISTORIES, START, processed
-from tests.unit.services.audit.conftest import EVERYTHING, PROGRAMMES, balance, facts_of, found
+from tests.unit.services.audit.facts_and_differences import EVERYTHING, PROGRAMMES, balance, facts_of, found
 
 
 @given(HISTORIES)

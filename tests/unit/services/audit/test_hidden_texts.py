@@ -10,7 +10,7 @@ from services.audit.facts import Source
 from services.codecs.events import ARCHIVED
 from services.domain.events import Adjust, Erase, Purchase, Replace, Transfer, Unreadable
 from tests.support.account_histories import CARD, START, processed
-from tests.unit.services.audit.conftest import EVERYTHING, PROGRAMMES, facts_of, found, pseudonymize
+from tests.unit.services.audit.facts_and_differences import EVERYTHING, PROGRAMMES, facts_of, found, pseudonymize
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,15 @@ from services.audit.facts import Facts, Source
 from services.domain.events import Adjust, Capture, Erase, Purchase, Reserve, Transfer
 from services.domain.programme import DAY
 from tests.support.account_histories import CARD, HISTORIES, START, processed
-from tests.unit.services.audit.conftest import EVERYTHING, PROGRAMMES, balance, facts_of, found, judged, pseudonymize
+from tests.unit.services.audit.facts_and_differences import (
+    EVERYTHING,
+    PROGRAMMES,
+    balance,
+    facts_of,
+    found,
+    judged,
+    pseudonymize,
+)
 
 
 @pytest.mark.parametrize(

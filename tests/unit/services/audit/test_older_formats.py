@@ -9,7 +9,7 @@ from services.domain.account.model import PastPurchase
 from services.domain.events import Line, Purchase
 from services.domain.programme import DAY, Period, Programme, Programmes, Tier
 from tests.support.account_histories import CARD, START, processed
-from tests.unit.services.audit.conftest import EVERYTHING, PROGRAMMES, balance, facts_of, found, judged
+from tests.unit.services.audit.facts_and_differences import EVERYTHING, PROGRAMMES, balance, facts_of, found, judged
 
 STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
 

@@ -13,7 +13,7 @@ from services.interactive_queries import membership as module
 from services.interactive_queries.membership import GroupMembership
 from services.settings import Settings
 from tests.support.clusters import URL, description, member
-from tests.unit.services.interactive_queries.conftest import OTHER, PLACE, Clock, answer
+from tests.unit.services.interactive_queries.coordinator_answers import OTHER, PLACE, Clock, answer
 
 
 class Broker:

@@ -12,7 +12,7 @@ from services.interactive_queries.membership import GroupMembership
 from services.messaging.clients import LOST_SECONDS
 from services.settings import Settings
 from tests.support.clusters import URL, description, member
-from tests.unit.services.interactive_queries.conftest import OTHER, PLACE, Clock, answer
+from tests.unit.services.interactive_queries.coordinator_answers import OTHER, PLACE, Clock, answer
 
 SESSION_SECONDS = Settings().session_timeout.total_seconds()
 

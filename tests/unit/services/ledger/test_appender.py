@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 
-from services.domain.entries import Kind
 from services.ledger.appender import Appended, Appender, Batch
 from services.ledger.database import LedgerError
 from services.ledger.positions import PositionMovedError, Span, forget_positions
@@ -19,23 +18,9 @@ from services.pseudonyms import Pseudonyms
 from tests.support.builders import entry
 from tests.support.examples import examples
 from tests.support.ledger import EVERYTHING, PSEUDONYMS, TOPIC_ID, Ledger, expected, stored, texts
+from tests.unit.services.ledger.erased_accounts import LIFE
 
 ENTRIES = [("A", entry(1)), ("B", entry(1)), ("A", entry(2)), ("A", entry(3))]
-WORDS = "for Anna"
-
-
-def erased(sequence: int) -> Any:
-    return entry(sequence, kind=Kind.ERASED, points=-100 * (sequence - 1), total=0, available=0)
-
-
-LIFE = [
-    ("4711", entry(1)),
-    ("4711", entry(2, kind=Kind.ADJUSTED, reason=WORDS, actor="4711")),
-    ("4711", entry(3, kind=Kind.REFUSED, points=0, reason="insufficient-points", actor="clerk")),
-    ("4711", entry(4, kind=Kind.SENT, points=-50, reason=WORDS, counterparty="0815")),
-    ("0815", entry(1, kind=Kind.RECEIVED, points=50, reason=WORDS, counterparty="4711", actor="4711")),
-    ("4711", erased(5)),
-]
 
 
 def test_every_entry_is_appended_once(ledger: Ledger) -> None:

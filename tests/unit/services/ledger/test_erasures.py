@@ -16,7 +16,7 @@ from services.ledger.records import CardEntry
 from services.ledger.tables import ACCOUNT
 from tests.support.builders import entry
 from tests.support.ledger import EVERYTHING, PSEUDONYMS, TOPIC_ID, Ledger, expected, stored, texts
-from tests.unit.services.ledger.test_appender import LIFE, WORDS, erased
+from tests.unit.services.ledger.erased_accounts import LIFE, WORDS, erased
 
 OPENED_AGAIN = 50_000
 
