@@ -17,18 +17,12 @@ from pipelines.driver.watch import MAX_RESTARTS, WORKER_FAILURES, QueryWatch
 from services.errors import UserError
 from services.messaging.publishing import PublishError
 from services.programmes.file import ProgrammeError
+from tests.unit.pipelines.stop_signals import without_wait
 
 
 def query(error: str | None = None, *, is_active: bool = False) -> Any:
     """A query that fails with this error as soon as it has started, or has ended, or runs."""
     return SimpleNamespace(exception=lambda: error, isActive=is_active)
-
-
-def without_wait() -> threading.Event:
-    """A stop signal that does not come. Nobody waits for it."""
-    stopping = threading.Event()
-    stopping.wait = lambda _: False  # type: ignore[method-assign, assignment]
-    return stopping
 
 
 def watch_of(

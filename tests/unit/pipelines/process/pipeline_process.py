@@ -19,13 +19,6 @@ from services.errors import UserError
 from services.settings import Settings
 
 
-def without_wait() -> threading.Event:
-    """A stop signal that does not come. Nobody waits for it."""
-    stopping = threading.Event()
-    stopping.wait = lambda _: False  # type: ignore[method-assign, assignment]
-    return stopping
-
-
 class Running:
     """A query with a backlog: each micro-batch begins when the last one ends. It notes how it was stopped.
 

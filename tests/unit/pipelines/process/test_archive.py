@@ -15,7 +15,8 @@ from pipelines.driver.watch import QueryWatch
 from pipelines.queries.query_table import QUERIES
 from services.errors import UserError
 from services.settings import Settings
-from tests.unit.pipelines.process.pipeline_process import Clock, ProcessOf, Running, without_wait
+from tests.unit.pipelines.process.pipeline_process import Clock, ProcessOf, Running
+from tests.unit.pipelines.stop_signals import without_wait
 
 
 def test_the_check_of_an_optional_query_stops_no_other_query(process_of: ProcessOf, clock: Clock) -> None:

@@ -17,7 +17,8 @@ from services.errors import UserError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
-from tests.unit.pipelines.process.pipeline_process import Clock, ProcessOf, Running, without_wait
+from tests.unit.pipelines.process.pipeline_process import Clock, ProcessOf, Running
+from tests.unit.pipelines.stop_signals import without_wait
 
 
 @pytest.mark.parametrize(("error", "status"), [(None, 0), ("java.lang.OutOfMemoryError", 1)])
