@@ -20,7 +20,7 @@ HISTORIES = int(os.environ.get("TEST_HISTORIES", examples(300)))
 """The number of random histories of each test. ``TEST_HISTORIES=33000`` is the long run."""
 
 LONGEST_LAG = 9 * DAY
-"""The pipeline drops older events, and keeps markers longer."""
+"""Shorter than ``EVENT_MEMORY``, for which an account remembers events and an erased card keeps its marker."""
 
 many = settings(max_examples=HISTORIES, deadline=None)
 
