@@ -214,6 +214,7 @@ def prepare_headers() -> Iterator[Feed]:
     yield feed
 
 
+_POINTS = [f"{name}LoyaltyPoints" for name in ("Earned", "Total", "Available", "Pending", "Reserved")]
 _TIMES = ("UpdatedTime", "OpenedTime", "WindowEnd", "EffectiveTime", "PublishedTime", "ExpiresTime", "CreatedTime")
 
 
@@ -285,6 +286,8 @@ def notifications(rng: Random) -> Iterator[Change]:
             "Kind": lambda rng: rng.choice(("earned", "redeemed", "reserved", "erased", "moved", "expired")),
             "Sequence": lambda rng: rng.choice((1, 2, 3)),
             "TotalAmount": lambda _: 1.0,
+            # A record with points that are null has no further effect.
+            **dict.fromkeys(_POINTS, lambda rng: Decimal(rng.choice((0, 1250, -100, 10**15))).scaleb(-2)),
             **dict.fromkeys(_TIMES, lambda rng: rng.choice((0, 1_790_000_000_000))),
         }
         key = b"A" if rng.random() < 0.95 else _keys(rng)
