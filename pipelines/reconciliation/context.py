@@ -20,9 +20,6 @@ from services.programmes.topic import load_programmes
 from services.pseudonyms import Pseudonyms, pseudonyms
 from services.settings import Settings, read_settings
 
-_TASK_ATTEMPTS = 4
-"""How often Spark tries a task. One start of a Python worker that takes over ten seconds must not end an audit."""
-
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -48,7 +45,7 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
             logging.getLogger(name).setLevel(logging.WARNING)
         # Read these before the start of Spark, which takes seconds.
         rules, names = load_programmes(settings), pseudonyms(settings.pseudonym_key_file)
-        spark = spark_session(settings, app_name, _TASK_ATTEMPTS)
+        spark = spark_session(settings, app_name)
         try:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:

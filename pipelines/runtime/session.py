@@ -95,18 +95,22 @@ _BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 
 _BARE_FILES_JAR = "hadoop-bare-naked-local-fs-"
 
+_TASK_ATTEMPTS = 4
+"""How often one machine tries a task, as a cluster does by default (``spark.task.maxFailures``).
+
+Spark's default for one machine is once. But a task can fail without a defect: its Python worker needs more than ten
+seconds to start, or Kafka does not answer its consumer for 15 s. The failed query would end the driver, whose restart
+takes longer than another attempt.
+"""
+
 _WORKER = Path(__file__).with_name("python-worker")
 _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
 
-def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_attempts: int = 1) -> SparkSession:
+def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> SparkSession:
     """Start the session of this process, or return the running one.
 
     Under spark-submit, the command line gives master, memory and jars. Otherwise the settings give them.
-
-    Args:
-        task_attempts: how often one machine tries a task, unless the master in the settings says it. A cluster has its
-            own number (``spark.task.maxFailures``).
     """
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit sets it for Python programs
     if not is_submitted:
@@ -120,7 +124,7 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
     executor_options = "spark.executor.extraJavaOptions"
     options[executor_options] = f"{SparkConf().get(executor_options, '')} {_AVRO_OPTIONS}".strip()
     if not is_submitted:
-        options = _start_java(options, settings, task_attempts)
+        options = _start_java(options, settings)
     for option, value in options.items():
         builder = builder.config(option, value)
     session = builder.getOrCreate()
@@ -143,7 +147,7 @@ def _set_environment(master: str) -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def _start_java(options: dict[str, str], settings: Settings, task_attempts: int) -> dict[str, str]:
+def _start_java(options: dict[str, str], settings: Settings) -> dict[str, str]:
     """Start the JVM of this process unless it runs. Returns all options of the session."""
     jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
     if not jars:
@@ -166,12 +170,12 @@ def _start_java(options: dict[str, str], settings: Settings, task_attempts: int)
         "spark.jars": ",".join(map(str, jars)),
     }
     if settings.spark_master:
-        options["spark.master"] = _master(settings.spark_master, task_attempts)
+        options["spark.master"] = _master(settings.spark_master)
     if SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
         conf = SparkConf().setAll([*options.items()])
         SparkContext._ensure_initialized(gateway=_java_gateway(conf, folder, as_json=settings.log_format == "json"))  # noqa: SLF001
     # Without a master in the settings, only the JVM knows the cores.
-    options.setdefault("spark.master", _master(settings.spark_master, task_attempts))
+    options.setdefault("spark.master", _master(settings.spark_master))
     return options
 
 
@@ -189,9 +193,9 @@ def _is_local(master: str) -> bool:
     return not master or master.startswith("local")
 
 
-def _master(master: str, task_attempts: int) -> str:
-    """The master with the number of attempts of a task. Empty: this machine."""
-    return re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{task_attempts}]", master or _local_master())
+def _master(master: str) -> str:
+    """The master with the number of attempts of a task, unless it says another one. Empty: this machine."""
+    return re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{_TASK_ATTEMPTS}]", master or _local_master())
 
 
 def _local_master() -> str:

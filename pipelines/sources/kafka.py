@@ -31,10 +31,11 @@ _PATIENCE = {
     "kafka.request.timeout.ms": "10000",
     "fetchOffset.numRetries": "12",
 }
-"""How long a query waits for offsets: 15 s for each of twelve attempts. By default there are three of 60 s.
+"""How long the driver waits for offsets: 15 s for each of twelve attempts. By default there are three of 60 s.
 
 Kafka's admin client sends the question for end offsets to the leader that it knows. If this broker has died, the client
-waits for it until the timeout, although another broker leads meanwhile. Spark then asks with a new client.
+waits for it until the timeout, although another broker leads meanwhile. Spark then asks with a new client. Consumers of
+tasks wait for 15 s, too. Then the task fails, and Spark tries it again with a new consumer.
 """
 
 

@@ -38,6 +38,10 @@ _FAILED_TASK = WORKER_FAILURES[1].encode()
 _LOG_SECONDS = 3.0
 """Longer than the time from the kill of a worker to the line about its task in the log."""
 
+_OUTAGE_SECONDS = 25.0
+"""Longer than the consumer of a task waits for Kafka (``kafka.default.api.timeout.ms`` in pipelines/sources/kafka.py).
+"""
+
 _MARKS_AND_DECISIONS = 6
 """The records of three commands, which have two each."""
 
@@ -98,6 +102,14 @@ def kill_broker(environment: Environment, _: random.Random) -> None:
     environment.stack.broker.start()
 
 
+def stop_broker_for_long(environment: Environment, _: random.Random) -> None:
+    """Kill the broker, and start it again after the consumers of running tasks have given up."""
+    environment.stack.broker.process.kill()
+    end = time.monotonic() + _OUTAGE_SECONDS
+    environment.until("the end of the outage", lambda: time.monotonic() > end)
+    environment.stack.broker.start()
+
+
 def bounce_broker(environment: Environment, _: random.Random) -> None:
     environment.stack.broker.stop()
     environment.stack.broker.start()
@@ -151,6 +163,7 @@ def pause_pipeline(environment: Environment, _: random.Random) -> None:
 FAULTS = (
     Fault("kill -9 of a Python worker in a batch", kill_python_worker),
     Fault("kill -9 of the broker", kill_broker),
+    Fault("an outage of Kafka that is longer than a task waits", stop_broker_for_long),
     Fault("kill -9 of an API instance that serves", kill_api),
     Fault("orderly bounce of the broker", bounce_broker),
     Fault("SIGSTOP of an API instance beyond the session time-out", pause_api),

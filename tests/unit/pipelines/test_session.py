@@ -61,7 +61,7 @@ def test_a_link_to_a_folder_is_found(tmp_path: Path, place: str, name: str) -> N
 def test_one_machine_repeats_failed_tasks(monkeypatch: pytest.MonkeyPatch, master: str, expected: str) -> None:
     """By default Spark repeats no task on one machine. The master in the settings can say otherwise."""
     monkeypatch.setattr(session, "_local_master", lambda: "local[8]")
-    assert expected == session._master(master, 4)
+    assert expected == session._master(master)
 
 
 def test_a_folder_without_jars_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
