@@ -272,15 +272,20 @@ def _is_worker(process: psutil.Process) -> bool:
 
 def committed(checkpoint: Path) -> dict[str, dict[int, int]]:
     """The end offsets of the newest committed micro-batch of a query, by topic and partition."""
-    batches = [int(path.name) for path in checkpoint.glob("commits/[0-9]*")]
-    if not batches:
+    newest = newest_batch(checkpoint, "commits")
+    if newest is None:
         return {}
     found: dict[str, dict[int, int]] = {}
-    for line in (checkpoint / "offsets" / str(max(batches))).read_text(encoding="utf-8").splitlines():
+    for line in (checkpoint / "offsets" / str(newest)).read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError, AttributeError):  # the lines of the version and the clock have no topics
             for topic, partitions in json.loads(line).items():
                 found[topic] = {int(partition): offset for partition, offset in partitions.items()}
     return found
+
+
+def newest_batch(checkpoint: Path, log: str) -> int | None:
+    """The number of the newest micro-batch in ``offsets`` or ``commits`` of a checkpoint. None if there is none."""
+    return max((int(path.name) for path in checkpoint.glob(f"{log}/[0-9]*")), default=None)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from schemas.topics import Topic
 from services.pos_simulator.simulation import Options, Simulation
 from tests.faults.auditor import Earlier, Observations, audit
 from tests.faults.clerks import Clerks
-from tests.faults.environment import Environment, paused
+from tests.faults.environment import Environment, newest_batch, paused
 from tests.faults.load import Callers, Tills, Watchers
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario
@@ -103,11 +103,17 @@ def kill_broker(environment: Environment, _: random.Random) -> None:
 
 
 def stop_broker_for_long(environment: Environment, _: random.Random) -> None:
-    """Kill the broker, and start it again after the consumers of running tasks have given up."""
+    """Kill the broker in a micro-batch, and start it again after the consumers of its tasks have given up."""
+    checkpoint = Path(environment.settings.checkpoint_dir, "loyalty")
+    environment.until("a micro-batch that runs", lambda: _is_in_micro_batch(checkpoint))
     environment.stack.broker.process.kill()
     end = time.monotonic() + _OUTAGE_SECONDS
     environment.until("the end of the outage", lambda: time.monotonic() > end)
     environment.stack.broker.start()
+
+
+def _is_in_micro_batch(checkpoint: Path) -> bool:
+    return newest_batch(checkpoint, "offsets") != newest_batch(checkpoint, "commits")
 
 
 def bounce_broker(environment: Environment, _: random.Random) -> None:
