@@ -13,7 +13,7 @@ import yaml
 from services.api_keys.keys import Scope, new_key
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import PARTITIONS, Settings
-from services.state_stores.catalogue import stores
+from services.state_stores.catalogue import api_keys, stores
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "infra" / "kubernetes"
@@ -297,12 +297,12 @@ def test_no_other_service_adds_variables_to_a_pod(path: Path) -> None:
 def test_one_api_pod_can_hold_all_stores() -> None:
     """The limit is enough for the default number of partitions, and the guide has the formula."""
     ids = FolderSchemaIds()
-    held = [store.changelog.partitions or PARTITIONS for store in stores(ids)]
+    held = [store.changelog.partitions or PARTITIONS for store in (*stores(ids), api_keys(ids))]
     (api,) = pods(documents(MANIFESTS / "stack" / "api.yaml"))
     (container,) = api["spec"]["containers"]
-    assert 4 * PARTITIONS + 2 == sum(held)
+    assert 4 * PARTITIONS + 3 == sum(held)
     needed = 150 + 32 * sum(held)
-    assert 214 + 128 * PARTITIONS == needed
+    assert 246 + 128 * PARTITIONS == needed
     assert "1Gi" == container["resources"]["limits"]["memory"]
     assert needed <= 1024
     guide = (ROOT / "docs" / "how-to" / "scale.md").read_text(encoding="utf-8")
