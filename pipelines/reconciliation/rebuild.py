@@ -39,7 +39,7 @@ from pipelines.sinks.kafka import write_batch
 from schemas import topics
 from services.audit.extent import extent_of
 from services.audit.facts import Source
-from services.cli.audit import SHOWN, AcceptLostEventsOption, From, FromOption, WithoutLedgerOption
+from services.cli.audit import SHOWN, AcceptLostEventsOption, From, FromOption, ShowOption, WithoutLedgerOption
 from services.cli.output import AsJson, report
 from services.domain.invoice_index import MOST_WAITING, Returned
 from services.errors import UserError
@@ -233,6 +233,7 @@ def main(
     source: FromOption = From.TOPICS,
     without_ledger: WithoutLedgerOption = False,
     accept_lost_events: AcceptLostEventsOption = False,
+    show: ShowOption = SHOWN,
     as_json: AsJson = False,
 ) -> None:
     """Make a new checkpoint of the loyalty query, with accounts that are recomputed from their events.
@@ -247,7 +248,7 @@ def main(
             accept_lost_events=accept_lost_events,
         )
     summary = f"{rebuilt.checkpoint}: {rebuilt.accounts:,} accounts; {rebuilt.late:,} events newly processed"
-    differences = lines_of(rebuilt.differences, SHOWN, "--json")
+    differences = lines_of(rebuilt.differences, show)
     notes = (f"note: {note}" for note in rebuilt.notes)
     report(dataclasses.asdict(rebuilt), summary, *differences, *notes, as_json=as_json)
 

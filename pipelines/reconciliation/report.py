@@ -97,15 +97,15 @@ def texts_of(report: Report, limit: int) -> list[RenderableType]:
         table.add_row(f"compared: {source}", "not compared" if number is None else f"{number:,}")
     table.add_row("accounts not recomputed", f"{report.not_recomputed:,}")
     table.add_row("differences", f"{len(report.differences):,}")
-    differences = lines_of(report.differences, limit, "--show")
+    differences = lines_of(report.differences, limit)
     changing = (f"{each} changes faster than it can be compared" for each in report.changing)
     unreadable = (f"not read: {line}" for line in (*report.unreadable, *changing))
     return [table, *differences, *unreadable, *(f"note: {line}" for line in report.notes)]
 
 
-def lines_of(differences: list[CustomerDifference], limit: int, option: str) -> Iterator[str]:
-    """A line for each of at most ``limit`` differences, and a line with the option that prints more."""
+def lines_of(differences: list[CustomerDifference], limit: int) -> Iterator[str]:
+    """A line for each of at most ``limit`` differences, and a line that names the option for more of them."""
     for found in differences[:limit]:
         yield f"{found.whose}: {found.where}: {found.what}"
     if len(differences) > limit:
-        yield f"… and {len(differences) - limit:,} more differences ({option})"
+        yield f"… and {len(differences) - limit:,} more differences (--show)"

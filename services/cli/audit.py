@@ -80,6 +80,7 @@ def rebuild(
     source: FromOption = From.TOPICS,
     without_ledger: WithoutLedgerOption = False,
     accept_lost_events: AcceptLostEventsOption = False,
+    show: ShowOption = SHOWN,
     as_json: AsJson = False,
 ) -> None:
     """Create a new checkpoint of the loyalty query, with accounts computed from the events.
@@ -87,7 +88,7 @@ def rebuild(
     Stop the pipeline first. The command renames the old checkpoint. The output contains card numbers.
     """
     announce_command("rebuild", source=source)
-    options = [f"--from={source}", *["--without-ledger"] * without_ledger, *["--json"] * as_json]
+    options = [f"--from={source}", f"--show={show}", *["--without-ledger"] * without_ledger, *["--json"] * as_json]
     options += ["--accept-lost-events"] * accept_lost_events
     replace_process("pipelines.reconciliation.rebuild", options)
 

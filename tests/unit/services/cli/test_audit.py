@@ -34,12 +34,13 @@ LEFT_OUT = ["--without=ledger", "--without=balances"]
             ["pipelines.reconciliation.audit", *DEFAULTS, *LEFT_OUT],
         ),
         (["returns", "--json"], ["pipelines.reconciliation.waiting_returns", "--json"]),
-        (["rebuild"], ["pipelines.reconciliation.rebuild", "--from=topics"]),
+        (["rebuild"], ["pipelines.reconciliation.rebuild", *DEFAULTS]),
         (
-            ["rebuild", "--from", "parquet", "--without-ledger", "--json", "--accept-lost-events"],
+            ["rebuild", "--from", "parquet", "--show", "7", "--without-ledger", "--json", "--accept-lost-events"],
             [
                 "pipelines.reconciliation.rebuild",
                 "--from=parquet",
+                "--show=7",
                 "--without-ledger",
                 "--json",
                 "--accept-lost-events",
