@@ -38,6 +38,9 @@ _SHARED = {
     # A micro-batch uses over a hundred generated classes for each query. The default cache holds 100 in all, so Spark
     # compiled the same code again in every micro-batch, and the JVM's compilers never finished (docs/lab/queries.md).
     "spark.sql.codegen.cache.maxEntries": "2000",
+    # If a task fails after it has filled a cached block, the next attempt would read this block. Then the metrics would
+    # lack what the failed attempt had observed, for example dead letters (SPARK-41497).
+    "spark.rdd.cache.visibilityTracking.enabled": "true",
     # Faster than TCP between the JVM and its Python workers.
     "spark.python.unix.domain.socket.enabled": "true",
     # The default value. If it is not set, Spark 4.2.0 reads the process's environment for every field in an expression

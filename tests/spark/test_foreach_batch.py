@@ -1,11 +1,14 @@
 """A batch that failed: its error in Java, how Spark treats it, and what stays in memory."""
 
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark import StorageLevel
+from pyspark import StorageLevel, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -54,6 +57,30 @@ def test_an_error_of_java_keeps_its_causes(spark: SparkSession) -> None:
     assert "\n" not in str(e.value)
     with pytest.raises(ValueError, match="not of Java"):
         shorten_java_errors(failing)(spark.range(1), 0)
+
+
+def test_a_repeated_task_observes_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    """The first attempt fills a block of the persisted micro-batch, and then fails. What it observed does not count."""
+    spark.range(0, 100, 1, 2).write.json(str(tmp_path / "rows"))
+
+    def fail_once(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        task = TaskContext.get()
+        if task is not None and (task.attemptNumber(), task.partitionId()) == (0, 0):
+            raise RuntimeError("planted")
+
+    def write(batch: DataFrame, _: int) -> None:
+        batch.persist()
+        try:
+            assert batch.mapInArrow(fail_once, batch.schema).count() == 100
+        finally:
+            batch.unpersist()
+
+    rows = spark.readStream.schema("id long").json(str(tmp_path / "rows")).repartition(2, "id")
+    observed = rows.observe("seen", F.count("*").alias("rows")).writeStream.foreachBatch(write)
+    query = observed.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query.awaitTermination()
+    assert [100] == [progress.observedMetrics["seen"].rows for progress in query.recentProgress]
 
 
 def test_a_failed_export_frees_its_micro_batch(spark: SparkSession) -> None:
