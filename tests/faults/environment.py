@@ -26,7 +26,7 @@ from services.messaging.resending import ResendingProducer
 from services.messaging.schema_ids import schema_ids
 from tests.faults.histories import Histories
 from tests.support.builders import invoice
-from tests.support.processes import SMALL_JVM
+from tests.support.processes import SMALL_JVM, newest_batch
 
 _TIMEOUT_SECONDS = 900.0
 """The longest wait for one condition: several times the duration of a restart on a busy machine."""
@@ -281,11 +281,6 @@ def committed(checkpoint: Path) -> dict[str, dict[int, int]]:
             for topic, partitions in json.loads(line).items():
                 found[topic] = {int(partition): offset for partition, offset in partitions.items()}
     return found
-
-
-def newest_batch(checkpoint: Path, log: str) -> int | None:
-    """The number of the newest micro-batch in ``offsets`` or ``commits`` of a checkpoint. None if there is none."""
-    return max((int(path.name) for path in checkpoint.glob(f"{log}/[0-9]*")), default=None)
 
 
 @contextlib.contextmanager

@@ -20,11 +20,11 @@ from schemas.topics import Topic
 from services.pos_simulator.simulation import Options, Simulation
 from tests.faults.auditor import Earlier, Observations, audit
 from tests.faults.clerks import Clerks
-from tests.faults.environment import Environment, newest_batch, paused
+from tests.faults.environment import Environment, paused
 from tests.faults.load import Callers, Tills, Watchers
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario
-from tests.support.processes import delete_newest_commit
+from tests.support.processes import delete_newest_commit, newest_batch
 
 RATE = 4.0
 """Messages per second: a steady load that even a busy machine can process."""

@@ -395,8 +395,13 @@ def delete_all_batches_but_the_first(checkpoint: str | Path) -> None:
     _delete([path for log in ("commits", "offsets") for path in _batches(checkpoint, log) if path.name != "0"])
 
 
+def newest_batch(checkpoint: str | Path, log: str) -> int | None:
+    """The number of the newest micro-batch in ``offsets`` or ``commits`` of a checkpoint. None if there is none."""
+    return max((int(path.name) for path in _batches(checkpoint, log)), default=None)
+
+
 def _batches(checkpoint: str | Path, log: str) -> list[Path]:
-    return [path for path in Path(checkpoint, log).iterdir() if path.name.isdigit()]
+    return [path for path in Path(checkpoint, log).glob("[0-9]*") if path.name.isdigit()]
 
 
 def _delete(files: list[Path]) -> None:
