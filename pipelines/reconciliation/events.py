@@ -151,8 +151,9 @@ def has_gap(topic: str, begins: Offsets, first: Positions, end: Positions, lost:
         first, end: the positions at which the archive began and ended.
         lost: the records that it has skipped in between.
     """
-    starts, ends = first.get(topic, {}), end.get(topic, {})
+    starts, ends = first.get(topic), end.get(topic, {})
     return any(each.topic == topic for each in lost) or any(
-        begin > 0 and (starts.get(partition, begin) > 0 or ends.get(partition, 0) < begin)
+        # The archive reads a partition that was added later from its first record.
+        begin > 0 and (starts is None or starts.get(partition, 0) > 0 or ends.get(partition, 0) < begin)
         for partition, begin in begins.items()
     )

@@ -58,6 +58,12 @@ ENTRIES_MISSING = "entries are missing in the topic loyalty and in the ledger"
 VERSIONS_MISSING = "loyalty-programmes lacks versions that entries name: restore its records from a backup"
 """The problem of an account whose points follow from an unknown version of the programme."""
 
+CARD_UNKNOWN = (
+    "the card of a pseudonym is not known: neither the topics nor the ledger has it. Publish again the invoices that "
+    "the loyalty query has never read, and let callers repeat such commands with the same keys: then the topics have it"
+)
+"""The problem of an account whose only events are in the archive, which has no cards."""
+
 
 def reconstruction(
     schema_ids: SchemaIds, programmes: Programmes, now: int, *, accept_lost_events: bool = False
@@ -120,7 +126,7 @@ def _problem(card: str | None, recomputed: Recomputed, result: CustomerResult) -
     if not result.recomputed:
         return ENTRIES_MISSING if result.lacks_entries else EVENTS_MISSING
     if card is None and recomputed.late.account is not None:
-        return "the card of a pseudonym is not known: neither loyalty, loyalty-balances nor the ledger has it"
+        return CARD_UNKNOWN
     late = recomputed.late
     receivers = [credit.to_card for credit in late.credits] + [to_card for to_card, _ in late.commands]
     if any(map(is_pseudonym, receivers)):

@@ -53,6 +53,8 @@ def repeated_identities(records: DataFrame, recorded: DataFrame, settings: Setti
 def effective_events(records: DataFrame, recorded: DataFrame, repeated: DataFrame) -> DataFrame:
     """For each event, the record that counts. The added column ``is_recorded`` tells whether the event has an entry.
 
+    If this record has no card, because it is archived, it gets the card of another copy for the same customer.
+
     Args:
         recorded: pseudonym, event_id and entry_time of every entry of an event.
         repeated: see ``repeated_identities``.
@@ -78,7 +80,9 @@ def effective_events(records: DataFrame, recorded: DataFrame, repeated: DataFram
     of_customer = Window.partitionBy("identity", "generation", "pseudonym").orderBy(
         (~made_entry).alias("other"), *order
     )
-    marked = marked.withColumn("place", F.row_number().over(of_customer))
+    marked = marked.withColumn("place", F.row_number().over(of_customer)).withColumn(
+        "card", F.max("card").over(Window.partitionBy("identity", "generation", "pseudonym"))
+    )
     is_first = F.row_number().over(copies.orderBy(*order)) == 1
     counts = F.when(F.col("is_recorded"), made_entry | (F.col("place") == 1)).otherwise(
         is_first & ~F.max("is_recorded").over(copies)

@@ -30,6 +30,7 @@ _BATCH_RECORDS = 5_000
 _POLL_SECONDS = 1.0
 _BROKER_SECONDS = 5.0
 _CHECK_SECONDS = 5.0
+_PARTITIONS_SECONDS = 60.0
 _STALLED_SECONDS = 120.0
 
 _TEMPORARY = (*AWAY, SchemaRegistryUnavailableError, PositionMovedError)
@@ -54,6 +55,7 @@ class LedgerConsumer:
         self._is_set_up = False
         self._positions: dict[int, int] = {}
         self._next_check = 0.0
+        self._next_partitions_check = time.monotonic() + _PARTITIONS_SECONDS
         metrics.ready.set_function(lambda: self.problem is None)
 
     @property
@@ -88,10 +90,13 @@ class LedgerConsumer:
         self._positions = self._appender.open(str(topic.topic_id), marks, before)
         self._metrics.gaps.set(self._appender.count_gaps())
         consumer.assign([TopicPartition(self._topic, number, start) for number, start in self._positions.items()])
+        self._next_partitions_check = time.monotonic() + _PARTITIONS_SECONDS
         if not self._reader.connected:
             log.info("following", topic=self._topic, positions=self._positions)
 
     def _poll_once(self) -> None:
+        if time.monotonic() >= self._next_partitions_check:
+            self._follow_new_partitions()
         try:
             self._append_or_check()
         except PositionMovedError:
@@ -108,6 +113,14 @@ class LedgerConsumer:
         for partition, position in self._positions.items():
             self._metrics.position.labels(self._topic, partition).set(position)
             self._metrics.lag.labels(partition).set(max(0, self._reader.end_offset(self._topic, partition) - position))
+
+    def _follow_new_partitions(self) -> None:
+        """Connect again if somebody has added partitions to the topic: the consumer gets no records from them."""
+        found = self._reader.consumer.list_topics(self._topic, timeout=_BROKER_SECONDS).topics[self._topic].partitions
+        if not self._positions.keys() >= found.keys():
+            log.info("the topic has new partitions", topic=self._topic, partitions=len(found))
+            self._connect()
+        self._next_partitions_check = time.monotonic() + _PARTITIONS_SECONDS
 
     def _append_or_check(self) -> None:
         records = self._reader.read(_BATCH_RECORDS, _POLL_SECONDS).records

@@ -185,10 +185,8 @@ class Materialiser:
                 task.write_again()
         self._admin = clients.admin(self._settings, CLIENT_ID)  # the former one may have lost all brokers
         self._ends = EndOffsets(self._admin)
-        self._changelogs = describe_changelogs(self._admin, self._stores)
+        self._changelogs = self._describe_changelogs()
         self._next_description_time = time.monotonic() + _DESCRIPTION_SECONDS
-        for topic, stores in self._stores.items():
-            require_partitions(stores[0].definition.changelog, self._changelogs[topic].partitions, self._settings)
         # Open stores before the instance joins the group. On a full disk this fails, and the other instances keep their
         # partitions.
         self._reader.consumer.assign(self._open_partitions(self._global_partitions() | self._roles))
@@ -305,13 +303,21 @@ class Materialiser:
             )
             self._next_save_time = time.monotonic() + interval.total_seconds()
 
+    def _describe_changelogs(self) -> dict[str, Changelog]:
+        """Describe all changelogs. Raises KafkaException. Raises UserError for a wrong number of partitions."""
+        found = describe_changelogs(self._admin, self._stores)
+        for topic, stores in self._stores.items():
+            require_partitions(stores[0].definition.changelog, found[topic].partitions, self._settings)
+        return found
+
     def _require_same_changelogs(self) -> None:
         """Raise StoreCorruptError if a changelog was deleted and created again. The next connect rebuilds its stores.
 
-        A consumer gets no error if the new topic already has records at its position.
+        A consumer gets no error if the new topic already has records at its position. It gets no error either if
+        somebody adds partitions, but then the stores miss the records in these partitions: raises UserError.
         """
         try:
-            found = describe_changelogs(self._admin, self._stores)
+            found = self._describe_changelogs()
         except KafkaException as error:
             # The consumer may still work. If it does not, the reader reports the error.
             log.debug("the broker does not describe the changelogs", error=error.args[0].str())

@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
+from confluent_kafka.cimpl import NewPartitions
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
@@ -23,11 +25,16 @@ from infra.local.stack import environment_of
 from schemas.topics import LOYALTY
 from services.cli import app
 from services.domain.entries import Entry, Kind
-from services.messaging.avro import encoder
+from services.ledger.appender import Appender
+from services.ledger.consumer import LedgerConsumer
+from services.ledger.database import writing_engine
+from services.ledger.metrics import Metrics
+from services.messaging import clients
+from services.messaging.avro import decoder, encoder
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
 from tests.support.builders import IDS, entry, notification
-from tests.support.kafka import publish
+from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish
 from tests.support.ledger import bytes_of, entries_in
 from tests.support.waiting import DEADLINE_SECONDS, POLL_SECONDS
 
@@ -206,6 +213,40 @@ def test_gaps_duplicates_and_unreadable_records(
     assert "PositionMovedError" in process.log
     assert expected([("A", entry(number)) for number in (1, 2, 3, 4)] + [("B", entry(1))]) == stored(database_url)
     assert 0 == process.terminate()
+
+
+def test_the_entries_of_an_added_partition_are_read_without_a_restart(
+    settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise retention would delete these entries before the ledger knows the partition."""
+    monkeypatch.setattr("services.ledger.consumer._PARTITIONS_SECONDS", 0.0)
+    engine = writing_engine(database_url)
+    appender = Appender(engine, pseudonyms(settings.pseudonym_key_file), settings.name_of(LOYALTY))
+    consumer = LedgerConsumer(settings, appender, decoder(LOYALTY, IDS), Metrics())
+    thread = Thread(target=consumer.run)
+    thread.start()
+    try:
+        send(settings, ("A", entry(1)))
+        wait_for_entries(database_url, ("A", entry(1)))
+        client = clients.admin(settings)  # the future fails if the client is garbage-collected first
+        (added,) = client.create_partitions([NewPartitions(settings.name_of(LOYALTY), 4)]).values()
+        added.result()
+        value = encoder(LOYALTY, IDS)(notification("B", entry(1)))
+        producer = clients.producer(settings, "test")  # a producer that ran before does not know the new partition
+        producer.produce(settings.name_of(LOYALTY), value, b"B", partition=3)
+        assert 0 == clients.flush(producer, KAFKA_TIMEOUT_SECONDS)
+        wait_for_entries(database_url, ("A", entry(1)), ("B", entry(1)))
+    finally:
+        consumer.stop()
+        thread.join()
+        engine.dispose()
+
+
+def wait_for_entries(url: str, *entries: tuple[str, Entry]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while stored(url) != expected([*entries]):
+        assert time.monotonic() < deadline, stored(url)
+        time.sleep(POLL_SECONDS)
 
 
 def command(settings: Settings, url: str, name: str) -> dict[str, Any]:

@@ -404,4 +404,7 @@ def test_every_accepted_loss_is_recorded(files: dict[str, str], monkeypatch: pyt
     assert not has_gap("pos-invoices", begins, first, {"pos-invoices": {0: 9_500}}, [])
     assert has_gap("pos-invoices", begins, {}, end, []), "nobody knows where the archive began"
     assert has_gap("pos-invoices", begins, {"pos-invoices": {0: 7}}, end, []), "the archive began too late"
+    added = begins | {1: 20}
+    assert has_gap("pos-invoices", added, first, {"pos-invoices": {0: 10_000, 1: 19}}, [])
+    assert not has_gap("pos-invoices", added, first, {"pos-invoices": {0: 10_000, 1: 20}}, []), "partition 1 came later"
     assert "pos-invoices 0 from offset 9000 to 9099" == str(LostRecords(*lost[1]))

@@ -148,9 +148,9 @@ class Scene:
         monkeypatch.setattr("services.messaging.clients.admin", lambda *_: self.broker)
         self.materialiser._connect()
 
-    def describes(self, monkeypatch: pytest.MonkeyPatch, origin: str, retention: int = -1) -> None:
-        """Let the broker describe a changelog of this origin and with this retention."""
-        changelogs = {TOPIC: Changelog(origin, 3, RETENTION, retention)}
+    def describes(self, monkeypatch: pytest.MonkeyPatch, origin: str, retention: int = -1, partitions: int = 3) -> None:
+        """Let the broker describe a changelog of this origin, with this retention and this number of partitions."""
+        changelogs = {TOPIC: Changelog(origin, partitions, RETENTION, retention)}
         monkeypatch.setattr("services.state_stores.materialiser.describe_changelogs", lambda *_: changelogs)
 
     def maintain(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from services.clock import now
+from services.errors import UserError
 from services.messaging.log_reader import Batch
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StoreFullError, StorePartition
 from services.state_stores.definition import VersionedValue
@@ -116,6 +117,17 @@ def test_a_changelog_that_was_created_again_is_found_without_an_error(monkeypatc
         scene.maintain()
     scene.connect(monkeypatch, "there")
     assert {0: 0} == scene.broker.reads
+
+
+def test_added_partitions_end_the_use_of_the_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest balance of a customer can be in a partition that this instance does not expect there."""
+    scene = Scene(stored(5), high=5)
+    scene.take(0)
+    scene.connect(monkeypatch, "here")
+    scene.describes(monkeypatch, "here", partitions=4)
+    scene.materialiser._next_description_time = 0.0
+    with pytest.raises(UserError, match=f"topic {TOPIC} has 4 partitions"):
+        scene.maintain()
 
 
 @pytest.mark.parametrize(("days", "keys"), [(33, [b"C1"]), (20, []), (-1, [b"C1"])])
