@@ -12,6 +12,8 @@ from .models import Balance, Command, EntryPage, Redemption
 
 _GRACE_SECONDS = 5
 """The server responds at most one second after the wait of a call. The rest is for the network."""
+_FAILURES = (httpx.RequestError, OSError)
+"""The errors of a request. httpx has no error of its own for a TLS error of a connection of the async client."""
 
 
 class LoyaltyClient:
@@ -104,7 +106,7 @@ class LoyaltyClient:
             return None
         try:
             return self._http.request(**_arguments(step))
-        except httpx.RequestError as error:
+        except _FAILURES as error:
             return error
 
 
@@ -186,7 +188,7 @@ class AsyncLoyaltyClient:
             return None
         try:
             return await self._http.request(**_arguments(step))
-        except httpx.RequestError as error:
+        except _FAILURES as error:
             return error
 
 

@@ -64,7 +64,7 @@ class Pause(NamedTuple):
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Command)
-Outcome = httpx.Response | httpx.RequestError
+Outcome = httpx.Response | httpx.RequestError | OSError
 """The result of a call: the response, or the error of the request."""
 Flow = Generator[Call | Pause, Any, T]
 """Yields calls and pauses, receives the outcome of each call, and returns a result."""
@@ -184,17 +184,11 @@ class Flows:
             retry_after, cause = 0.0, ""
             outcome: Outcome = yield timed
             try:
-                if isinstance(outcome, httpx.RequestError):
+                if isinstance(outcome, Exception):
                     raise outcome
                 if outcome.is_success and outcome.status_code != HTTPStatus.ACCEPTED:
                     return read(outcome.content)
-            except httpx.LocalProtocolError:
-                # The text of the error can contain the credentials.
-                raise ValueError(
-                    "httpx refused to send the request, because a header has a value that HTTP does not allow: "
-                    "correct the credentials or the idempotency key"
-                ) from None
-            except (httpx.RequestError, ValueError) as error:
+            except (httpx.RequestError, OSError, ValueError) as error:
                 cause = f"{type(error).__name__}: {error}"
             else:
                 problem = ProblemError.of(outcome)

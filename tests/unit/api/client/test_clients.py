@@ -7,7 +7,7 @@ import asyncio
 import copy
 import json
 import pickle
-import traceback
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -142,7 +142,8 @@ def test_entries_are_read_page_by_page(run: Run) -> None:
     api = Api(httpx.Response(200, json={"entries": [entry], "next": "n"}), httpx.Response(200, json={"entries": []}))
     first, last = run(api, ("entries", CARD), ("entries", CARD, "n", 5))
     assert ("n", "gold", None) == (first.next, first.entries[0].tier, last.next)
-    assert {"limit": "5", "cursor": "n"} == dict(api.requests[1].url.params)
+    sent = [dict(request.url.params) for request in api.requests]
+    assert [{"limit": "100"}, {"limit": "5", "cursor": "n"}] == sent
 
 
 def test_every_command_is_sent_as_the_api_reads_it(run: Run) -> None:
@@ -214,13 +215,16 @@ def test_credentials_that_no_header_can_have_are_refused_and_not_shown(run: Run,
     assert "secret" not in str(raised.value)
 
 
-def test_a_request_that_httpx_refuses_is_not_repeated_and_its_headers_are_not_shown(run: Run) -> None:
-    """Nothing was sent, so the command is not executed. The text of h11 can contain the credentials."""
-    api = Api(httpx.LocalProtocolError("Illegal header value b'Bearer secret'"))
-    with pytest.raises(ValueError, match="correct the credentials or the idempotency key") as raised:
-        run(api, ("redeem", CARD, 1))
-    assert 1 == len(api.requests)
-    assert "secret" not in "".join(traceback.format_exception(raised.value))
+def test_the_key_is_not_lost_if_a_transport_refuses_a_request(run: Run) -> None:
+    """HTTP/2 has this error if the server closes the connection. An earlier attempt may be executed."""
+    error = httpx.LocalProtocolError("Invalid input ConnectionInputs.SEND_HEADERS in state ConnectionState.CLOSED")
+    api = Api(httpx.ReadTimeout("late"), error, httpx.Response(201, json=DECISION))
+    run(api, ("redeem", CARD, 1))
+    assert (3, 1) == (len(api.requests), len({request.headers["Idempotency-Key"] for request in api.requests}))
+
+    with pytest.raises(UnavailableError) as raised:
+        run(Api(error), ("redeem", CARD, 1, "", "mine"), seconds=0)
+    assert "mine" == raised.value.idempotency_key
 
 
 def accepted() -> list[httpx.Response]:
@@ -286,6 +290,7 @@ def test_an_answer_that_cannot_be_read_is_not_final(run: Run) -> None:
         httpx.Response(200, text="<html>"),
         httpx.Response(200, content=b'{"CommandID":"\xff"}'),
         httpx.Response(200, json={}),
+        httpx.Response(201, json=DECISION | {"RedemptionID": None}),
         httpx.DecodingError("not gzip"),
         httpx.TooManyRedirects("too many"),
     ]
@@ -304,9 +309,13 @@ def test_an_answer_that_cannot_be_read_is_not_final(run: Run) -> None:
 @pytest.mark.parametrize(("seconds", "longest"), [(0, 5), (60, 15)])
 def test_no_attempt_takes_much_longer_than_the_seconds_of_the_client(run: Run, seconds: float, longest: float) -> None:
     """A server may be silent. A server that works waits for a decision for at most ten seconds."""
-    api = Api(httpx.Response(200, json=BALANCE), httpx.Response(201, json=DECISION))
-    run(api, ("balance", CARD), ("redeem", CARD, 1), seconds=seconds)
-    assert [longest] * 2 == [request.extensions["timeout"]["read"] for request in api.requests]
+    balances = [httpx.Response(200, json=BALANCE | {"Sequence": sequence}) for sequence in (3, 4)]
+    api = Api(balances[0], httpx.Response(201, json=DECISION), balances[1])
+    run(api, ("balance", CARD), ("redeem", CARD, 1), ("balance", CARD), seconds=seconds)
+    timeouts = [request.extensions["timeout"] for request in api.requests]
+    assert [(5, longest)] * 3 == [(timeout["connect"], timeout["read"]) for timeout in timeouts]
+    assert "timeout" not in api.requests[0].url.params
+    assert [min(seconds, 10)] * 2 == [float(request.url.params["timeout"]) for request in api.requests[1:]]
 
 
 def test_a_read_without_an_answer_has_no_key(run: Run) -> None:
@@ -320,6 +329,35 @@ def test_a_pause_lasts_at_least_retry_after(run: Run) -> None:
         run(Api(problem(503, "rebalancing", "60")), ("balance", CARD), seconds=30)
 
 
+def test_a_client_waits_before_it_repeats_a_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows.random, "uniform", lambda *_: 0.1)
+    start = time.monotonic()
+    run(Api(problem(503, "rebalancing"), httpx.Response(200, json=BALANCE)), ("balance", CARD))
+    assert time.monotonic() - start >= 0.1
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        (429, "too-many-requests"),
+        (502, "owner-unreachable"),
+        (503, "rebalancing"),
+        (504, "owner-timeout"),
+        (409, "redemption-pending"),
+    ],
+)
+def test_a_command_is_repeated_after_each_temporary_problem(run: Run, status: int, name: str) -> None:
+    api = Api(problem(status, name), httpx.Response(201, json=DECISION))
+    run(api, ("redeem", CARD, 1))
+    assert 1 == len({request.headers["Idempotency-Key"] for request in api.requests})
+
+
+def test_a_defect_of_the_api_is_a_problem_at_once(run: Run) -> None:
+    with pytest.raises(ProblemError, match="500 internal-error") as raised:
+        run(Api(problem(500, "internal-error")), ("redeem", CARD, 1, "", "mine"))
+    assert "mine" == raised.value.idempotency_key
+
+
 def test_a_balance_is_never_older_than_the_last_command_or_read(run: Run) -> None:
     api = Api(
         httpx.Response(201, json=DECISION),
@@ -331,6 +369,25 @@ def test_a_balance_is_never_older_than_the_last_command_or_read(run: Run) -> Non
     asked = [request.url.params.get("minSequence") for request in api.requests]
     assert [None, "4", "4", "5"] == asked
     assert str(OPENED_MS) == api.requests[1].url.params["openedTime"]
+
+
+def test_a_repeated_command_with_an_old_decision_does_not_allow_an_older_balance(run: Run) -> None:
+    sixth = BALANCE | {"Sequence": 6}
+    api = Api(*(httpx.Response(200, json=body) for body in (sixth, DECISION, sixth)))
+    run(api, ("balance", CARD), ("redeem", CARD, 1, "", "of last week"), ("balance", CARD))
+    assert "6" == api.requests[2].url.params["minSequence"]
+
+
+def test_a_client_remembers_the_versions_of_the_cards_that_it_used_last(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the memory of a client would grow with each card."""
+    monkeypatch.setattr(flows, "_MOST_VERSIONS", 2)
+    cards = ["1", "2", "1", "3", "1", "2"]
+    api = Api(*(httpx.Response(200, json=BALANCE | {"CustomerCardNo": card}) for card in cards))
+    run(api, *(("balance", card) for card in cards))
+    asked = [request.url.params.get("minSequence") for request in api.requests]
+    assert [None, None, "3", None, "3", None] == asked
 
 
 def test_a_balance_is_never_older_than_one_that_another_task_has_seen() -> None:
@@ -436,7 +493,8 @@ def test_a_client_that_repeats_for_hours_keeps_its_key(monkeypatch: pytest.Monke
 
 def test_an_instance_that_ends_without_a_problem_document_is_asked_again(run: Run) -> None:
     """The command may have been executed. So the client repeats it under its key, and its last error has the key."""
-    api = Api(httpx.Response(500, text="Internal Server Error"), httpx.Response(201, json=DECISION))
+    bare = [httpx.Response(500, text="Internal Server Error"), httpx.Response(500, json=[])]
+    api = Api(*bare, httpx.Response(201, json=DECISION))
     run(api, ("redeem", CARD, 1))
     assert 1 == len({request.headers["Idempotency-Key"] for request in api.requests})
 
