@@ -25,12 +25,14 @@ class LoyaltyClient:
             credentials.
         seconds: how long the client repeats a request before it raises UnavailableError. In the last attempt, the
             connection, the TLS handshake and the response may each take five seconds longer. A response may take even
-            longer if the server sends it slowly.
+            longer if the server sends it slowly. The sync client may also take longer to look up the name of the host,
+            and to try each of its addresses for five seconds.
         transport: replaces the connection, for tests and proxies.
 
     Every command takes an ``idempotency_key``. Give the key of an earlier process to repeat its command. Without a key
     the client makes a new one. All methods raise ProblemError and UnavailableError. ValueError means that ``base_url``,
-    ``credentials`` or ``idempotency_key`` is wrong, and that the client has sent nothing.
+    ``credentials`` or ``idempotency_key`` is wrong, and that the client has sent nothing. If ``base_url`` is no URL,
+    the constructor may also raise httpx.InvalidURL.
     """
 
     def __init__(
@@ -111,7 +113,10 @@ class LoyaltyClient:
 
 
 class AsyncLoyaltyClient:
-    """The same client for asyncio; see LoyaltyClient. Several tasks can share it."""
+    """The same client for asyncio; see LoyaltyClient. Several tasks can share it.
+
+    A command that you cancel may be executed. To be able to repeat it, give it an ``idempotency_key`` of your own.
+    """
 
     def __init__(
         self,
