@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
+import anyio
 import httpx
 import stamina
 import structlog
@@ -101,11 +102,12 @@ class Delivery:
         endpoint, response = self._endpoint, None
         headers = signed(message, endpoint.secrets, datetime.now(UTC)) | tracing.headers()
         try:
-            async with (
-                asyncio.timeout(endpoint.timeout.total_seconds()),
-                self._client.stream("POST", endpoint.url, content=message.body, headers=headers) as response,
-            ):
-                await _drain(response)
+            # httpx protects the close of a connection from timeouts of anyio. A timeout of asyncio would interrupt the
+            # close, and the connection would stay open for ever.
+            with anyio.fail_after(endpoint.timeout.total_seconds()):
+                request = self._client.stream("POST", endpoint.url, content=message.body, headers=headers)
+                async with request as response:
+                    await _drain(response)
         # The response of a receiver can cause any error. It must not end the dispatchers of other endpoints.
         except Exception as error:
             # Only the status counts, so an error in the body after it does not matter.

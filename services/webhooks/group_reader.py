@@ -1,6 +1,7 @@
 """Reads the topic loyalty as a member of the consumer group of an endpoint."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
@@ -64,6 +65,7 @@ class GroupReader:
         self._is_committing = False
         self._paused: set[int] = set()
         self._ends: dict[int, int] = {}
+        self._questions = itertools.count()
         self._is_revoked = False
         self._failure: KafkaException | None = None
 
@@ -121,6 +123,8 @@ class GroupReader:
                 raise
             # librdkafka connects again, or the new consumer connects.
             if self._reader.renew():
+                # The former consumer may get no answer to its commit for minutes.
+                self._is_committing = False
                 self._subscribe()
         if self._failure is not None:
             raise self._failure
@@ -210,19 +214,28 @@ class GroupReader:
     def _unread(self) -> int | None:
         consumer = self._reader.consumer
         assigned = consumer.assignment()
+        asked = self._next_question()
         unread = 0
         for each in consumer.position(assigned) if assigned else []:
             if each.offset >= 0:
-                # librdkafka fetches nothing from a paused partition, so the end offset that it knows is old.
-                is_known = each.partition not in self._paused
-                try:
-                    _, end = consumer.get_watermark_offsets(each, timeout=_END_SECONDS, cached=is_known)
-                except KafkaException as error:
-                    if error.args[0].code() in NO_ANSWER:
-                        return None
-                    # The partition has no leader, so nothing is appended. librdkafka knows the end from its last fetch.
-                    _, fetched = consumer.get_watermark_offsets(each, cached=True)
-                    end = max(fetched, self._ends.get(each.partition, 0))
+                _, end = consumer.get_watermark_offsets(each, cached=True)
+                if each.partition == asked:
+                    try:
+                        _, end = consumer.get_watermark_offsets(each, timeout=_END_SECONDS)
+                    except KafkaException as error:
+                        if error.args[0].code() in NO_ANSWER:
+                            return None
+                        # The partition has no leader, so nothing is appended, and the known end is correct.
+                if each.partition in self._paused:
+                    end = max(end, self._ends.get(each.partition, 0))
                 self._ends[each.partition] = end
                 unread += max(0, end - each.offset)
         return unread
+
+    def _next_question(self) -> int | None:
+        """The paused partition to ask for its end offset. librdkafka fetches nothing from it, so the known end is old.
+
+        The partitions take turns, because nothing is read while the question waits behind a fetch.
+        """
+        paused = sorted(self._paused)
+        return paused[next(self._questions) % len(paused)] if paused else None

@@ -10,6 +10,7 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import httpx
 import pytest
 from hypothesis import given
@@ -258,6 +259,26 @@ async def test_a_long_response_is_not_read(sent: int, read: int) -> None:
 
     await delivery_to(answer).deliver(MESSAGE)
     assert read == len(sizes)
+
+
+async def test_a_timeout_does_not_interrupt_the_close_of_a_connection() -> None:
+    """Otherwise each slow receiver would leave open connections, until the process could open no more files."""
+    closed = []
+
+    class Body(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b""
+
+        async def aclose(self) -> None:
+            with anyio.CancelScope(shield=True):  # as httpx does
+                await anyio.sleep(0.3)
+            closed.append(self)
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=Body())
+
+    await delivery_to(answer, timeout=timedelta(seconds=0.1)).deliver(MESSAGE)
+    assert 1 == len(closed)
 
 
 async def test_a_receiver_can_verify_each_attempt() -> None:

@@ -242,6 +242,26 @@ async def test_the_lag_grows_while_all_partitions_are_paused() -> None:
             await running
 
 
+async def test_paused_partitions_take_turns_to_ask_for_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question can wait for half a second behind a fetch. Meanwhile no other partition is read."""
+    use(reader := Reader({}), monkeypatch)
+    positions = [TopicPartition(TOPIC, partition, 1) for partition in range(4)]
+    questions: list[int] = []
+
+    def ends(of: TopicPartition, *, cached: bool = False, **_: object) -> tuple[int, int]:
+        questions.extend([] if cached else [of.partition])
+        return (0, 1) if cached else (0, 11)
+
+    monkeypatch.setattr(reader, "assignment", lambda: positions)
+    monkeypatch.setattr(reader, "position", lambda _: positions, raising=False)
+    monkeypatch.setattr(reader, "get_watermark_offsets", ends, raising=False)
+    with GroupReader("crm", Settings()) as made:
+        assert 0 == await made.unread()
+        made._paused |= {0, 1, 3}
+        assert [10, 20, 30] == [await made.unread() for _ in range(3)]
+        assert [0, 1, 3] == sorted(questions)
+
+
 async def test_the_dispatcher_ends_while_the_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for no answer to its commits. librdkafka does, for minutes."""
     monkeypatch.setattr(clients, "CLOSE_SECONDS", 0.1)
@@ -304,6 +324,30 @@ async def test_a_new_consumer_subscribes_again(monkeypatch: pytest.MonkeyPatch) 
     async with dispatching(reader, monkeypatch):
         await until(lambda: reader.committed[0] == 1)
     assert [[TOPIC], [TOPIC]] == subscribed
+
+
+async def test_a_new_consumer_commits_without_the_answer_to_the_former_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer may come after minutes. Without commits, each partition would pause at its limit."""
+    use(reader := Group({0: ["a"], 1: ["b"]}), monkeypatch)
+    reader.paused.add(1)
+    with GroupReader("crm", Settings()) as made:
+        (record,), _ = await made.read(0)
+        made.finish(record)
+        await made.commit()
+        reader._asked.clear()  # no answer
+
+        def lose_all_brokers() -> None:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+        reader.rebalances.append(lose_all_brokers)
+        monkeypatch.setattr(reader, "renew", lambda: reader.on_revoke(None, []) or True)
+        assert ([], True) == await made.read(0)
+        reader._asked.clear()  # no answer to the last commit of the former consumer either
+        reader.resume([TopicPartition(TOPIC, 1)])
+        (record,), _ = await made.read(0)
+        made.finish(record)
+        await made.commit()
+        assert [[1]] == [[each.partition for each in offsets] for offsets in reader._asked]
 
 
 async def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
