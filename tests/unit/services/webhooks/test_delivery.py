@@ -159,6 +159,16 @@ def test_a_receiver_cannot_ask_for_more_than_the_longest_wait(value: bytes) -> N
     assert 0.2 <= seconds < 60
 
 
+def test_the_usual_wait_does_not_grow_above_the_longest_wait() -> None:
+    """Seven doubled waits would take more than six seconds."""
+    wait = timedelta(seconds=0.05)
+    answers = [b"HTTP/1.1 503 Down\r\nContent-Length: 0\r\n\r\n"] * 7
+    request_count, seconds = delivered([*answers, OK], first_wait=wait, longest_wait=wait, attempts=8)
+
+    assert 8 == request_count
+    assert 0.35 <= seconds < 6
+
+
 @pytest.mark.parametrize("value", [b"0", b"Wed, 21 Oct 2015 07:28:00 GMT"])
 def test_a_receiver_cannot_ask_for_less_than_the_usual_wait(value: bytes) -> None:
     """Otherwise the receiver would use up all attempts in a moment."""

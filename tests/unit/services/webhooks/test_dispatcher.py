@@ -87,6 +87,21 @@ async def test_an_endpoint_gets_only_its_kinds(monkeypatch: pytest.MonkeyPatch) 
     assert [] == delivered
 
 
+async def test_nothing_stays_in_memory_after_a_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the memory would grow with each customer."""
+    use(reader := Reader({0: ["a", "b", "a"]}), monkeypatch)
+    letters, metrics, stopping = cast(DeadLetterWriter, None), Metrics(CollectorRegistry()), threading.Event()
+    each = EndpointDispatcher(ENDPOINT, Settings(), IDS, AsyncMock(), letters, metrics)
+    running = asyncio.create_task(each.run(stopping))
+    try:
+        async with asyncio.timeout(60):
+            await until(lambda: reader.committed[0] == 3)
+        assert (set(), {}) == (each._deliveries, each._last_of_key)
+    finally:
+        stopping.set()
+        await running
+
+
 async def test_a_notification_waits_for_all_earlier_ones_of_its_customer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one has been delivered, and the second one is in retry when the third one arrives."""
     reader, begun, released = Reader({0: ["a", "a"]}), [], asyncio.Event()
@@ -396,6 +411,35 @@ async def test_a_finished_record_is_committed_at_the_end(monkeypatch: pytest.Mon
     assert 1 == reader.committed[0]
 
 
+async def test_a_revocation_commits_what_was_finished_after_the_commit_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use(reader := Group({0: ["a", "b"]}), monkeypatch)
+    with GroupReader("crm", Settings()) as made:
+        (first, second), _ = await made.read(0)
+        made.finish(first)
+        await made.commit()
+        made.finish(second)
+        reader.rebalances.append(lambda: reader.on_revoke(None, []))
+        await made.read(0)
+        assert 2 == reader.committed[0]
+
+
+async def test_an_endpoint_whose_offset_the_topic_does_not_have_starts_at_the_first_record() -> None:
+    """For example, the topic was created again. A start at the end would skip the waiting notifications."""
+    with mock_broker() as (settings, broker):
+        broker.produce(TOPIC, b"waits", partition=0)
+        broker.flush(10)
+        member = clients.consumer(settings, "test", **{"group.id": f"{settings.topic_prefix}loyalty-webhooks-crm"})
+        member.commit(offsets=[TopicPartition(TOPIC, 0, 100)], asynchronous=False)
+        member.close()
+        with GroupReader("crm", settings) as made:
+            async with asyncio.timeout(60):
+                while not (found := await made.read(0.5))[0]:
+                    pass
+    assert [b"waits"] == [record.value() for record in found[0]]
+
+
 async def test_a_record_of_a_partition_that_was_just_revoked_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next owner of the partition reads it. The revocation comes while the reader looks for more records."""
     use(reader := Group({0: ["a"]}), monkeypatch)
@@ -497,3 +541,13 @@ async def test_each_outcome_is_counted_from_zero(monkeypatch: pytest.MonkeyPatch
     async with dispatching(Reader({}), monkeypatch, registry=registry):
         labels = {"endpoint": ENDPOINT.name, "outcome": outcome}
         assert 0 == registry.get_sample_value("loyalty_webhook_messages_total", labels)
+
+
+async def test_the_delay_of_each_delivery_is_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins when the broker appends the record: here a millisecond after the epoch."""
+    registry, reader = CollectorRegistry(), Reader({0: ["a"]})
+    async with dispatching(reader, monkeypatch, registry=registry):
+        await until(lambda: reader.committed[0] == 1)
+    labels = {"endpoint": ENDPOINT.name}
+    assert 1 == registry.get_sample_value("loyalty_webhook_delay_seconds_count", labels)
+    assert (registry.get_sample_value("loyalty_webhook_delay_seconds_sum", labels) or 0) > 1e9
