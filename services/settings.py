@@ -110,9 +110,10 @@ class Settings(BaseSettings):
     repeat_horizon: Duration = Field(
         timedelta(days=9),
         description="Time within which a second invoice of the same number is a duplicate (ISO 8601). It must be "
-        "at least the retention of pos-invoices and hadoop plus one segment. The pipeline checks this at its start. A "
-        "query remembers a number for at least twice this time, because a duplicate may wait in its topic. If you set "
-        "more than nine days, set the retention of the topic loyalty-decisions to 2.2 times this time.",
+        "at least the retention of pos-invoices, loyalty-commands and hadoop plus one segment. The pipeline checks "
+        "this at its start. A query remembers a number for at least twice this time, because a duplicate may wait in "
+        "its topic. If you set more than nine days, set the retention of the topic loyalty-decisions to 2.2 times this "
+        "time.",
     )
 
     spark_master: str = Field(

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import anyio
 from fastapi import Request
 
 from api.commands.problems import CommandErased
@@ -66,7 +67,7 @@ class Decisions:
             wait_seconds: how long to wait while the decision is pending.
             most_seconds: the longest time for everything, also if the owner does not answer.
         """
-        async with at_most(most_seconds, self._store, command_id):
+        with at_most(most_seconds, self._store, command_id):
             # After 404 for a command that exists, a client would send it as a new command.
             decision, _ = await self._lookup.known_value_of(catalogue.DECISIONS, command_id)
             if decision and decision["Status"] == PENDING and wait_seconds:
@@ -92,7 +93,7 @@ class Decisions:
         for _ in range(_MOST_READS):
             seconds = deadline + GRACE_SECONDS - time.monotonic()
             try:
-                async with at_most(seconds, self._balances, card):
+                with at_most(seconds, self._balances, card):
                     # The wait ends before the lookup is cancelled, so that its last read counts.
                     wait = seconds - _READ_PAUSE_SECONDS
                     found = await self._lookup.value_of(catalogue.BALANCES, card, changed, wait)
@@ -111,11 +112,11 @@ class Decisions:
         return Decided(decision, is_visible=False)
 
 
-@asynccontextmanager
-async def at_most(seconds: float, store: StateStore, key: str) -> AsyncIterator[None]:
+@contextmanager
+def at_most(seconds: float, store: StateStore, key: str) -> Iterator[None]:
     """Cancel a lookup of the key after these seconds. Raises OwnerTimeout."""
     try:
-        async with asyncio.timeout(seconds):
+        with anyio.fail_after(seconds):  # a timeout of asyncio would leave connections to peers open: see PeerClient
             yield
     except TimeoutError as error:
         raise OwnerTimeout(partition=store.partition_of(key.encode()), tried=[]) from error

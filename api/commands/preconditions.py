@@ -66,7 +66,7 @@ class Preconditions:
 
     async def _balance(self, card: str, deadline: float) -> dict[str, Any] | None:
         """The balance of a card; None if the card has none. Raises Problem if no instance knows."""
-        async with at_most(deadline + _LOOKUP_SECONDS - time.monotonic(), self._balances, card):
+        with at_most(deadline + _LOOKUP_SECONDS - time.monotonic(), self._balances, card):
             return (await self._lookup.known_value_of(catalogue.BALANCES, card)).value
 
     async def card_of_redemption(self, request: Request, command: Command, deadline: float) -> str:

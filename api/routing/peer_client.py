@@ -1,11 +1,11 @@
 """Sends requests to the other instances of the group over pooled connections."""
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from functools import partial
 from ssl import SSLContext
 
+import anyio
 import httpx
 import structlog
 from pydantic import ValidationError
@@ -98,7 +98,7 @@ class PeerClient:
         response = await self._send(self._streams, request, target, _STREAM_SECONDS, _STREAM_SECONDS)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             try:
-                async with asyncio.timeout(_STREAM_SECONDS):  # The HTTP client of streams has no timeout for reads.
+                with anyio.fail_after(_STREAM_SECONDS):  # The HTTP client of streams has no timeout for reads.
                     await response.aread()
             except httpx.HTTPError as error:
                 raise PeerUnreachableError(f"{target.url}: {type(error).__name__}") from error
@@ -148,7 +148,9 @@ class PeerClient:
                     content=request.content,
                     timeout=timeouts,
                 )
-                async with asyncio.timeout(timeout_seconds):
+                # httpx protects the close of a connection from timeouts of anyio. A timeout of asyncio would interrupt
+                # the close, and the connection would stay open for ever.
+                with anyio.fail_after(timeout_seconds):
                     return await client.send(built, stream=is_stream)
         except (httpx.TimeoutException, TimeoutError) as error:
             reason = f"{target.url} did not answer within {timeout_seconds:.1f} s"
@@ -186,7 +188,7 @@ class PeerClient:
     async def report(self, url: str) -> InstanceReport:
         """The report of the instance at a URL. Raises PeerError, also if another process listens at the URL."""
         try:
-            async with asyncio.timeout(_REPORT_SECONDS):
+            with anyio.fail_after(_REPORT_SECONDS):
                 signed = {HOP: self._hops.sign(None, url, HopRequest("GET", REPORT_PATH))} if self._hops else {}
                 response = await self._client.get(url + REPORT_PATH, headers=signed, timeout=_REPORT_SECONDS)
             report = InstanceReport.model_validate_json(response.content)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import anyio
 import httpx
 import orjson
 import structlog
@@ -77,15 +78,15 @@ class IssuerKeys:
             return await asyncio.to_thread(Path(self._location).read_bytes)
         content = b""
         # The timeout of httpx applies to each part only.
-        async with (
-            asyncio.timeout(_TIMEOUT_SECONDS),
-            httpx.AsyncClient(follow_redirects=False) as client,
-            client.stream("GET", self._location) as response,
-        ):
-            async for part in response.raise_for_status().aiter_bytes():
-                content += part
-                if len(content) > _LARGEST_SET:
-                    raise ValueError(f"the answer is larger than {_LARGEST_SET} bytes")
+        with anyio.fail_after(_TIMEOUT_SECONDS):
+            async with (
+                httpx.AsyncClient(follow_redirects=False) as client,
+                client.stream("GET", self._location) as response,
+            ):
+                async for part in response.raise_for_status().aiter_bytes():
+                    content += part
+                    if len(content) > _LARGEST_SET:
+                        raise ValueError(f"the answer is larger than {_LARGEST_SET} bytes")
         return content
 
     def _key_set(self, content: bytes) -> KeySet:

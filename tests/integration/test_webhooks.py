@@ -223,7 +223,7 @@ def test_after_a_kill_a_notification_is_delivered_again_with_the_same_id(
 
 
 def test_a_stop_repeats_only_unfinished_deliveries(deployment: Deployment, receiver: Receiver) -> None:
-    """SIGTERM during retries ends the process with status 0. Delivered notifications are not repeated."""
+    """SIGTERM during retries ends the process with status 0. A customer gets a delivered notification only once."""
     deployment.configure("crm, first-wait: PT60S")
     down = {"on": True}
     receiver.answers["/hook"] = lambda request, _: (503 if down["on"] and "I2" == request.invoice else 200, {})
