@@ -1,6 +1,8 @@
 """The exported line items as an Arrow dataset, from Parquet or Delta."""
 
+import fcntl
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +63,18 @@ def open_delta(folder: str) -> "DeltaTable | None":
         return DeltaTable(folder.replace("s3a://", "s3://"))
     except TableNotFoundError:
         return None
+
+
+@contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Lock a local folder. Wait until no other process of this machine writes the table."""
+    if "://" in folder:
+        yield
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with Path(folder, ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def refuse(settings: Settings) -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,7 @@
 """Writes the tables for analysts to files, in Parquet or Delta. One step replaces all rows of a table."""
 
-import fcntl
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path, PurePath, PurePosixPath
 from shutil import copymode
@@ -19,7 +17,7 @@ from services.errors import SettingsError, UserError
 from services.settings import ExportFormat, Settings
 from services.sql.catalogue import CUSTOMER_LINE_ITEMS, LINE_ITEMS, TABLES
 from services.sql.database import Database
-from services.sql.files import open_delta
+from services.sql.files import locked, open_delta
 from services.sql.table import Table
 from services.start_up import local_folder
 
@@ -89,7 +87,7 @@ def write(name: str, database: Database, settings: Settings, *, keep_since: date
     """
     table, topic = BY_NAME[name], settings.name_of(LOYALTY)
     folder = _folder(name, settings)
-    with _locked(folder):
+    with locked(folder):
         before = _read(folder, settings.export_format)
         if before is not None and (found := _topic_of(before)) not in {None, topic}:
             raise SettingsError(
@@ -111,18 +109,6 @@ def write(name: str, database: Database, settings: Settings, *, keep_since: date
         else:
             _temporary(Path(folder, _FILE)).unlink(missing_ok=True)  # left by a run that died before its rename
     return Written(name, folder, rows.num_rows, changed)
-
-
-@contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """Lock a local folder. Wait until no other process of this machine writes the table."""
-    if "://" in folder:
-        yield
-        return
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    with Path(folder, ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _read(folder: str, export_format: ExportFormat) -> pa.Table | None:

@@ -1,8 +1,10 @@
 """Delta tables without Spark: reading, maintenance. tests/integration/test_delta_export.py writes them with Spark."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
 import pytest
@@ -12,10 +14,11 @@ from typer.testing import CliRunner
 from services.cli import app
 from services.errors import UserError
 from services.settings import Settings
-from services.sql import files
+from services.sql import files, maintenance
 from services.sql.database import Database
 from services.sql.maintenance import maintain
 from tests.support.kafka import NOBODY
+from tests.support.waiting import DEADLINE_SECONDS
 
 
 def write(folder: Path, *numbers: int, without: str = "LineKind") -> None:
@@ -37,6 +40,26 @@ def test_a_table_of_an_older_release_is_read(tmp_path: Path) -> None:
     """A column that the table does not have is null."""
     write(tmp_path, 1, 2)
     assert [("1", 0.5, None), ("2", 1.0, None)] == found(Settings(export_dir=str(tmp_path)))
+
+
+def test_two_runs_of_the_maintenance_keep_each_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta accepts two compactions of the same files, and the table then has their rows twice."""
+    settings = Settings(export_dir=str(tmp_path))
+    for number in range(5):
+        write(tmp_path, number)
+    before = found(settings)
+    both, loaded = Barrier(2), maintenance.delta_table
+
+    def load_together(settings: Settings) -> DeltaTable | None:
+        table = loaded(settings)
+        both.wait(DEADLINE_SECONDS)
+        return table
+
+    monkeypatch.setattr(maintenance, "delta_table", load_together)
+    with ThreadPoolExecutor() as threads:
+        results = [*threads.map(lambda _: maintain(settings), range(2))]
+    assert [(0, 0, 0), (5, 1, 0)] == sorted(results)
+    assert before == found(settings)
 
 
 def test_maintenance_keeps_all_rows_and_the_checkpoint(tmp_path: Path) -> None:
