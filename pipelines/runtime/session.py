@@ -15,7 +15,7 @@ from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from pipelines.runtime import class_archive, java_log
+from pipelines.runtime import class_archive, java_log, socket_files
 from pipelines.runtime.temporary_folder import TemporaryFolder, temporary_folder
 from pipelines.sinks import delta
 from services.settings import Settings
@@ -41,8 +41,6 @@ _SHARED = {
     # If a task fails after it has filled a cached block, the next attempt would read this block. Then the metrics would
     # lack what the failed attempt had observed, for example dead letters (SPARK-41497).
     "spark.rdd.cache.visibilityTracking.enabled": "true",
-    # Faster than TCP between the JVM and its Python workers.
-    "spark.python.unix.domain.socket.enabled": "true",
     # The default value. If it is not set, Spark 4.2.0 reads the process's environment for every field in an expression
     # that has no generated code (docs/lab/queries.md).
     "spark.sql.types.framework.enabled": "false",
@@ -83,6 +81,13 @@ _LOCAL = {
     # Spark allocates a whole block for each broadcast. A task of a small micro-batch needs a few kilobytes.
     "spark.broadcast.blockSize": "256k",
 }
+
+_SOCKET_FILES = "spark.python.unix.domain.socket.enabled"
+"""Whether the JVM and its Python workers talk through socket files instead of TCP.
+
+With TCP, a micro-batch of the loyalty query takes 1.5 to 1.9 times as long (docs/lab/queries.md). But each file costs
+memory of the JVM until ``socket_files.forget``, and nothing calls this in the executors of a cluster.
+"""
 
 _LOCAL_FILES = {
     # By default Spark writes checkpoints through Hadoop's FileContext. On a local disk that starts ten processes
@@ -168,6 +173,7 @@ def _start_java(options: dict[str, str], settings: Settings) -> dict[str, str]:
     )
     options = options | _LOCAL | _file_options(settings, jars)
     options |= {
+        _SOCKET_FILES: str(_is_local(settings.spark_master)).lower(),
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraJavaOptions": " ".join(java_options),
         "spark.jars": ",".join(map(str, jars)),
@@ -177,6 +183,8 @@ def _start_java(options: dict[str, str], settings: Settings) -> dict[str, str]:
     if SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
         conf = SparkConf().setAll([*options.items()])
         SparkContext._ensure_initialized(gateway=_java_gateway(conf, folder, as_json=settings.log_format == "json"))  # noqa: SLF001
+        if _is_local(settings.spark_master):
+            socket_files.forget_regularly(SparkContext._jvm)  # noqa: SLF001
     # Without a master in the settings, only the JVM knows the cores.
     options.setdefault("spark.master", _master(settings.spark_master))
     return options

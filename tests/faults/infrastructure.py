@@ -8,7 +8,7 @@ from typing import Any
 
 from schemas import topics
 from tests.faults.brokers import AdvertisedBroker, BrokerCluster
-from tests.faults.environment import Environment
+from tests.faults.environment import Environment, paused
 from tests.faults.report import Row
 from tests.faults.scenario import Scenario, in_turn
 from tests.faults.under_load import audited_row, load
@@ -97,6 +97,17 @@ def one_broker_of_three(name: str, environment: WithThreeBrokers, seed: int) -> 
     return audited_row(environment, name, observations, recovery, f"broker {node}")
 
 
+def one_hung_broker_of_three(name: str, environment: WithThreeBrokers, seed: int) -> Row:
+    """Pause one of three brokers until new invoices are served. It keeps its connections, and does not answer."""
+    node = in_turn([*environment.cluster.processes], seed)
+    process = environment.cluster.processes[node]
+    with load(environment, seed) as observations:
+        environment.until_written(topics.LOYALTY, 20)
+        with paused(process.pid or 0):
+            recovery = environment.recovered()
+    return audited_row(environment, name, observations, recovery, f"broker {node}")
+
+
 def one_driver_of_two(name: str, environment: Environment, seed: int) -> Row:
     """Kill one of two Spark drivers. While it is down, the queries of the other driver must continue."""
     (background,) = environment.stack.background
@@ -150,6 +161,7 @@ SCENARIOS: dict[str, Scenario[Any]] = {
     "acknowledgements lost on the way": Scenario(acknowledgements_lost, BehindAProxy),
     "a stopping broker names no brokers": Scenario(brokers_hidden, BehindAProxy),
     "kill -9 of one broker of three": Scenario(one_broker_of_three, three_brokers),
+    "SIGSTOP of one broker of three": Scenario(one_hung_broker_of_three, three_brokers),
     "kill -9 of one Spark driver of two": Scenario(one_driver_of_two, partial(Environment, pipeline_drivers=2)),
     # Few injections, because the disks are small.
     "disk full under checkpoint, state store, broker log": Scenario(

@@ -24,6 +24,7 @@ from pipelines.queries.export import EXPORT
 from pipelines.queries.fan_out import FAN_OUT
 from pipelines.queries.loyalty import LOYALTY_QUERY
 from pipelines.queries.sales import SALES
+from pipelines.runtime import socket_files
 from pipelines.runtime.query_metrics import report
 from schemas import topics
 from services.domain.formats import LAST_TIME
@@ -332,9 +333,13 @@ def test_a_micro_batch_needs_no_code_that_was_not_compiled_before(spark, setting
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_the_number_of_open_sockets_does_not_grow_with_the_micro_batches(spark, settings):
-    """Spark 4.2.0 left a socket open after each task of a stateful query (SPARK-58932), until it could open no file."""
+def test_the_tasks_of_a_stateful_query_leave_nothing_in_the_driver(spark, settings):
+    """Spark 4.2.0 left a socket open after each task (SPARK-58932), until it could open no file. Spark 4.2.1 makes Java
+    remember the path of each socket file, until the driver makes it forget them.
+    """
     jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid())
+    files = spark._jvm.java.lang.Class.forName("java.io.DeleteOnExitHook").getDeclaredField("files")
+    files.setAccessible(True)
     sockets = []
     query = LOYALTY_QUERY.start(spark, IDS, settings, available_now=False)
     try:
@@ -342,10 +347,15 @@ def test_the_number_of_open_sockets_does_not_grow_with_the_micro_batches(spark, 
             publish_invoices(settings, *invoices(10 * number + 1, 10))
             query.processAllAvailable()
             sockets.append(len(jvm.net_connections("unix")))
+            if number == 4:
+                remembered = files.get(None).size()
+                socket_files.forget(spark._jvm)
     finally:
         query.stop()
 
     assert sockets[-1] <= max(sockets[:3]), f"open sockets after each round of micro-batches: {sockets}"
+    assert remembered >= 4 * 5, "at least two tasks of two operators in each round"
+    assert files.get(None).size() <= remembered / 2
 
 
 def counted(what, query):
