@@ -13,7 +13,7 @@ import httptools
 import structlog
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn._types import HTTPScope
+from uvicorn._types import ASGI3Application, HTTPScope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from api.http.problems import HeadersTooLarge, Problem, RequestTimeout, TooManyConnections, UnreadableRequest
@@ -67,6 +67,14 @@ class LimitedProtocol(HttpToolsProtocol):
     were counted for the previous request.
     """
 
+    _running: RequestResponseCycle | None = None
+    """The request that the app handles now, or handled last. It is the oldest one without a response. ``cycle`` of
+    uvicorn is the newest one: if a client sends requests without a wait for the responses, it waits in ``pipeline``.
+    """
+
+    _drops_bytes = False
+    """Whether the connection ends after the responses that are on their way, so that later bytes have no effect."""
+
     _problem: Problem | None = None
     _unread_bytes = 0
     _unread_since = 0.0
@@ -84,7 +92,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(TooManyConnections())
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._drops_bytes:
             return
         self._is_counted = self._is_counted or not self._in_head
         self._framing_bytes += len(data)
@@ -121,7 +129,6 @@ class LimitedProtocol(HttpToolsProtocol):
             name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
         )
         is_small = self._is_counted and self._framing_bytes <= HEADER_BYTES
-        self._in_head, self._framing_bytes = False, 0
         if not is_small and _size(self.headers) > HEADER_BYTES:
             self._problem = HeadersTooLarge()
             raise httptools.HttpParserError
@@ -135,6 +142,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if b"%" in self.url:
             _require_unambiguous(self.url)
         super().on_headers_complete()
+        # An error until here leaves the request in its head, because ``cycle`` is still the previous request.
+        self._in_head, self._framing_bytes = False, 0
         # uvicorn appends trailers to this list, but a trailer is no header (RFC 9110, section 6.5.1). The request keeps
         # the former list.
         self.headers = []
@@ -156,13 +165,21 @@ class LimitedProtocol(HttpToolsProtocol):
             if cycle.response_complete:
                 self.transport.close()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    @property
+    def _is_responding(self) -> bool:
+        """Whether the app still handles a request. Only then can other requests wait in ``pipeline``."""
+        return self._running is not None and not self._running.response_complete
+
     def send_400_response(self, msg: str) -> None:
-        self._refuse(self._problem or UnreadableRequest())
+        self._end(self._problem or UnreadableRequest())
 
     def shutdown(self) -> None:
-        cycle: RequestResponseCycle | None = self.cycle
         super().shutdown()
-        if cycle is None or cycle.response_complete:
+        if not self._is_responding:
             # An idle client with TLS may not respond to the end of the connection until its next request.
             self.loop.call_later(_LAST_SECONDS, self.transport.abort)
 
@@ -170,8 +187,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """End the connection if its request has not arrived completely within this time."""
         if self._arriving_since is None or self.loop.time() - self._arriving_since < seconds:
             return
-        cycle: RequestResponseCycle | None = self.cycle  # uvicorn sets it with the first request.
-        if self._in_head and cycle is not None and not cycle.response_complete:
+        if self._in_head and self._is_responding:
             return  # The response to the previous request is on its way.
         self._end(RequestTimeout())
 
@@ -190,15 +206,18 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unread_bytes = 0
 
     def _end(self, problem: Problem) -> None:
-        """Refuse the request. If there is no request, or a response is on its way, only close the connection."""
+        """Refuse the request that arrives. The complete requests before it get their responses, and no problem.
+
+        If there is no request, or its response is on its way, only close the connection.
+        """
         # uvicorn sets both with the first request.
         scope: HTTPScope | None = self.scope
         cycle: RequestResponseCycle | None = self.cycle
-        if self._in_head:  # The cycle belongs to the previous request.
-            is_answered = cycle is not None and not cycle.response_complete
-        else:
-            is_answered = cycle is not None and bool(cycle.response_started or self.pipeline)
-        if scope is None or is_answered:
+        if self._in_head and self._is_responding:
+            # A client would take the problem for the response to its first request, for example to a command.
+            self._arriving_since, self._in_head, self._drops_bytes = None, False, True
+            self.cycle.keep_alive = False  # uvicorn closes the connection after this response, which is the last one.
+        elif scope is None or (not self._in_head and cycle is not None and (cycle.response_started or self.pipeline)):
             self.transport.close()
         else:
             self._refuse(problem)

@@ -288,6 +288,36 @@ def test_a_trailer_can_close_the_connection() -> None:
         assert exchange(settings, request, LAST, pause=0.05).endswith(b"\r\n\r\n3")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [b"}", b"\r\n\n}", b"\x00", b"GET /a#1 HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000],
+    ids=["a byte more than the body", "after line breaks", "no HTTP", "a refused URL", "large headers"],
+)
+def test_requests_before_wrong_bytes_get_their_responses(wrong: bytes) -> None:
+    """The API executes them. With the problem, a client would believe that its command had no effect.
+
+    The connection ends after the last response. Requests after the wrong bytes have no effect.
+    """
+    slow = b"GET /?seconds=0.25 HTTP/1.1\r\nHost: a\r\n\r\n"
+    body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+    with serving(request_timeout="PT30S") as settings:
+        for requests, bodies in {slow: [b'"answer"'], slow + body: [b'"answer"', b"2"]}.items():
+            received = exchange(settings, requests + wrong, LAST, pause=0.05)
+            responses = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
+            assert bodies == [each.partition(b"\r\n\r\n")[2] for each in responses]
+
+
+def test_wrong_bytes_do_not_damage_a_response_that_has_begun() -> None:
+    """A problem in a response, or after it, would be a part of it, or the response to the next request."""
+    with serving(request_timeout="PT30S") as settings:
+        streamed = exchange(settings, b"GET /streamed HTTP/1.1\r\nHost: a\r\n\r\nx")
+        assert STREAMED_BYTES < len(streamed)
+        assert streamed.endswith(b"\r\n0\r\n\r\n")
+        refused = exchange(settings, b"POST /livez" + CHUNKED, b"no size\r\n", pause=0.05)
+        assert refused.startswith(b"HTTP/1.1 405")
+        assert 1 == refused.count(b"HTTP/1.1")
+
+
 def test_a_client_that_waits_before_its_body_is_told_to_continue() -> None:
     with serving(request_timeout="PT30S") as settings, socket.create_connection((HOST, settings.api_port)) as client:
         client.settimeout(PATIENCE_SECONDS)
