@@ -91,28 +91,38 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.connections) > self.most_connections:
             self._refuse(TooManyConnections())
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._running is not None and self._is_responding:
+            # uvicorn tells only the newest request. The app would continue to write into the closed connection.
+            self._running.disconnected = True
+            self._running.message_event.set()
+
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._drops_bytes:
             return
         self._is_counted = self._is_counted or not self._in_head
         self._framing_bytes += len(data)
-        was_idle = self.timeout_keep_alive_task is not None
+        idle_timer = self.timeout_keep_alive_task
         super().data_received(data)
-        if was_idle and self._arriving_since is None:
-            self._wait_for_request()
+        if self._arriving_since is None and not self._is_responding:
+            self._wait_for_request(idle_timer)
         limit = HEADER_BYTES + (min(len(self.url), _LONGEST_URL) if self._in_head else 0)
         if (self._in_head or self._arriving_since is not None) and self._framing_bytes > limit:
             self._end(HeadersTooLarge())
 
-    def _wait_for_request(self) -> None:
-        """Let the time of an idle connection run again, if the client has only sent line breaks.
+    def _wait_for_request(self, idle_timer: asyncio.TimerHandle | None) -> None:
+        """Let the time of an idle connection run again, because the bytes have begun no request.
 
-        uvicorn ends this time at each packet, and line breaks begin no request.
+        uvicorn ends this time at each packet, and starts it only at the end of a response. The packet can be the end of
+        a body that arrives after the response: then the time begins now.
+
+        Args:
+            idle_timer: ran before the packet, which then only has line breaks. They do not give the client more time.
         """
-        cycle: RequestResponseCycle = self.cycle
-        if cycle.response_complete and self.timeout_keep_alive_task is None and not self.transport.is_closing():
-            wait = self.timeout_keep_alive_handler
-            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, wait)
+        if not self.transport.is_closing():
+            end = idle_timer.when() if idle_timer else self.loop.time() + self.timeout_keep_alive
+            self.timeout_keep_alive_task = self.loop.call_at(end, self.timeout_keep_alive_handler)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -3,13 +3,16 @@
 import asyncio
 import signal
 import socket
+import struct
 import time
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from threading import Event, Thread
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 
 from api.http.server import HEADER_BYTES, LimitedProtocol, server_of
 from api.routing.peer_client import KEEP_ALIVE_SECONDS
@@ -113,21 +116,42 @@ def test_an_idle_connection_outlives_the_pools_of_clients() -> None:
         assert max(load_balancers, peers) < timer.when() - time.monotonic()
 
 
-def test_line_breaks_do_not_keep_an_idle_connection() -> None:
-    """A client could otherwise occupy connections for ever without a request."""
-    settings = Settings(api_port=free_port())
-    server = server_of(app, settings, None, 1)
-    with running(server), socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as client:
-        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+@pytest.mark.parametrize(
+    "body",
+    [[b"{}"], [b"{", b"}"], [b"{", b"}", b"\r\n"]],
+    ids=["in one packet", "in two packets", "with a line break"],
+)
+def test_a_connection_is_idle_after_a_body_that_nobody_reads(
+    body: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The response is complete before the body arrives. A client could otherwise occupy connections for ever."""
+    monkeypatch.setattr("api.http.server._KEEP_ALIVE_SECONDS", 1)
+    with serving(request_timeout="PT30S") as settings:
+        head = b"POST /livez HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n"
+        started = time.monotonic()
+        assert exchange(settings, head, *body, pause=0.1).startswith(b"HTTP/1.1 405")
+        assert 1 < time.monotonic() - started < PATIENCE_SECONDS
+
+
+def test_line_breaks_do_not_keep_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client could otherwise occupy connections for ever without a request. Before a request they are allowed."""
+    monkeypatch.setattr("api.http.server._KEEP_ALIVE_SECONDS", 1)
+    request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    with serving() as settings, socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as client:
+        client.sendall(request)
         assert client.recv(65_536).startswith(b"HTTP/1.1 200")
-        (connection,) = server.server_state.connections
-        assert isinstance(connection, LimitedProtocol)
-        wait_for("an idle connection", lambda: connection.timeout_keep_alive_task)
-        timer = connection.timeout_keep_alive_task
         client.sendall(b"\r\n")
-        wait_for("another timer", lambda: connection.timeout_keep_alive_task not in (None, timer))
-        client.sendall(LAST)
+        client.sendall(request)
         assert client.recv(65_536).startswith(b"HTTP/1.1 200")
+        client.settimeout(0.1)
+        ends = time.monotonic() + PATIENCE_SECONDS
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while time.monotonic() < ends:
+                client.sendall(b"\r\n")
+                with suppress(TimeoutError):
+                    assert b"" == client.recv(65_536)
+                    break
+        assert time.monotonic() < ends
 
 
 @pytest.mark.parametrize(
@@ -316,6 +340,33 @@ def test_wrong_bytes_do_not_damage_a_response_that_has_begun() -> None:
         refused = exchange(settings, b"POST /livez" + CHUNKED, b"no size\r\n", pause=0.05)
         assert refused.startswith(b"HTTP/1.1 405")
         assert 1 == refused.count(b"HTTP/1.1")
+
+
+def test_a_request_learns_of_a_disconnect_before_the_next_request(caplog: pytest.LogCaptureFixture) -> None:
+    """The client has sent a second request, which waits. The stream ends at once, and nothing is logged."""
+    streams, begun, ended = FastAPI(), Event(), Event()
+
+    @streams.get("/")
+    async def stream() -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield b"part"
+                    begun.set()
+                    await asyncio.sleep(0.01)
+            finally:
+                ended.set()
+
+        return StreamingResponse(parts())
+
+    settings = Settings(api_port=free_port())
+    with running(server_of(streams, settings, None, 1)):
+        with socket.create_connection((HOST, settings.api_port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # The close is a reset.
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+            assert begun.wait(PATIENCE_SECONDS)
+        assert ended.wait(PATIENCE_SECONDS)
+    assert [] == [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 def test_a_client_that_waits_before_its_body_is_told_to_continue() -> None:
