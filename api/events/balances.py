@@ -200,7 +200,7 @@ class BalanceEvents:
                     failures[target.url] = error
                     continue
                 if not isinstance(opened, PeerResponse):
-                    return self._streams.response(request, self._relay(opened))
+                    return self._streams.response(request, self._relay(opened.parts()), opened.close)
                 found = opened
             if found.problem_code not in ANOTHER_MAY_ANSWER:
                 return found.response()

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from api.http.problems import Problem
 from api.http.responses import NO_STORE
@@ -61,6 +62,24 @@ class EndOfStreamError(Exception):
     """The stream must end now: the instance stops, or the stream is old. The client connects again."""
 
 
+class _EventResponse(StreamingResponse):
+    """Ends its generator and closes their source. Starlette only stops to read the generator if the client leaves."""
+
+    def __init__(
+        self, parts: AsyncGenerator[bytes], close: Callable[[], Awaitable[None]], headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(parts, headers=headers, media_type=MEDIA_TYPE)
+        self._parts = parts
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._parts.aclose()
+            await self._close()
+
+
 class EventStreams:
     """The open streams of this instance. Only the event loop may call it, except for ``close``.
 
@@ -104,10 +123,16 @@ class EventStreams:
             if not self._open[caller.name]:
                 del self._open[caller.name]
 
-    def response(self, request: Request, events: AsyncGenerator[bytes]) -> Response:
+    def response(
+        self, request: Request, events: AsyncGenerator[bytes], close: Callable[[], Awaitable[None]] | None = None
+    ) -> Response:
         """Send the parts of a generator until it ends, or until the stream must end.
 
         Before each part, also before a heartbeat, this checks that the credentials of the caller are still valid.
+
+        Args:
+            close: closes the source of the events. It is called at the end of each response, also if the client has
+                left before the generator began.
         """
         caller, security = caller_of(request), request.app.state.dependencies.security
 
@@ -127,7 +152,7 @@ class EventStreams:
 
         # Some proxies collect a response before they pass it on, unless this header forbids it.
         headers = {"Cache-Control": NO_STORE, "X-Accel-Buffering": "no"}
-        return StreamingResponse(limited(), headers=headers, media_type=MEDIA_TYPE)
+        return _EventResponse(limited(), close or events.aclose, headers)
 
     async def step(self, step: Awaitable[T], seconds: float = HEARTBEAT_SECONDS) -> T:
         """Wait for the next event. Raises TimeoutError, and EndOfStreamError when the instance stops."""

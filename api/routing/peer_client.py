@@ -49,6 +49,28 @@ _STREAM_SECONDS = 5.0
 """A live peer sends the first bytes of a stream within milliseconds."""
 
 
+class PeerStream:
+    """A stream of events of a peer. It keeps its connection until ``close``, also if nobody reads it.
+
+    A generator could not promise this: the close of a generator that has not begun does not run its ``finally``.
+    """
+
+    def __init__(self, response: httpx.Response, target: Target) -> None:
+        self._response = response
+        self._url = target.url
+
+    async def parts(self) -> AsyncGenerator[bytes]:
+        """The bytes as they arrive. Raises PeerError when the connection breaks."""
+        try:
+            async for part in self._response.aiter_raw():
+                yield part
+        except httpx.HTTPError as error:
+            raise PeerUnreachableError(f"{self._url}: {type(error).__name__}") from error
+
+    async def close(self) -> None:
+        await self._response.aclose()
+
+
 class PeerClient:
     """Sends requests to peers. The peer serves such a request itself, and never forwards it again.
 
@@ -90,10 +112,10 @@ class PeerClient:
         response = await self._send(self._client, request, target, seconds_left, timeout_seconds, suspect_after)
         return self._answer(response, target)
 
-    async def open_stream(self, request: PeerRequest, target: Target) -> AsyncGenerator[bytes] | PeerResponse:
-        """Send a request for a stream of events. Returns its bytes as they arrive, or the response with a problem.
+    async def open_stream(self, request: PeerRequest, target: Target) -> PeerStream | PeerResponse:
+        """Send a request for a stream of events. Returns the stream, or the response with a problem.
 
-        Raises PeerError if there is no response. The generator raises it when the connection breaks.
+        Raises PeerError if there is no response.
         """
         response = await self._send(self._streams, request, target, _STREAM_SECONDS, _STREAM_SECONDS)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -105,17 +127,7 @@ class PeerClient:
             except TimeoutError as error:
                 raise PeerTimeoutError(f"{target.url} sent only a part of its response in time") from error
             return self._answer(response, target)
-
-        async def parts() -> AsyncGenerator[bytes]:
-            try:
-                async for part in response.aiter_raw():
-                    yield part
-            except httpx.HTTPError as error:
-                raise PeerUnreachableError(f"{target.url}: {type(error).__name__}") from error
-            finally:
-                await response.aclose()
-
-        return parts()
+        return PeerStream(response, target)
 
     async def _send(
         self,

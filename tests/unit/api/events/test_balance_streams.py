@@ -4,10 +4,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from starlette.types import Message
 
 from api.events import balances
 from api.events.balances import BalanceEvents
@@ -104,6 +106,34 @@ class SlowHistory:
         """Let all reads end, and wait for their threads."""
         self._released.set()
         self.events._readers.shutdown()
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["the client disconnects", "the connection breaks"])
+@pytest.mark.parametrize("owner", [0, 1], ids=["local", "forwarded"])
+async def test_a_client_that_leaves_before_the_head_leaves_no_stream(owner: int, *, breaks: bool) -> None:
+    """The head waits, because the client has not read an earlier response. Otherwise the owner would send for ever."""
+    async with connected(size=2, owner=owner) as client:
+        client.changelog.write(balance(1))
+        asked, owning = client.group.instances[0], client.group.instances[owner]
+        path = {"path": PATH, "raw_path": PATH.encode(), "query_string": b"", "root_path": ""}
+        scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "headers": [], **path}
+        head_waits = asyncio.Event()
+
+        async def receive() -> Message:
+            await head_waits.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_: Message) -> None:
+            if breaks:
+                raise ConnectionError
+            head_waits.set()
+            await asyncio.Event().wait()
+
+        async with asyncio.timeout(20):
+            with suppress(ConnectionError):
+                await asked.app(scope, receive, send)
+        assert owner == sum(PATH in str(each.url) for each in client.group.sent)
+        assert {} == owning.waiters._followers
 
 
 async def test_a_slow_read_of_the_history_ends(
