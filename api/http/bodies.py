@@ -20,6 +20,8 @@ from api.security.permissions import checks_of
 _COMMAND_BYTES = 16 * 1024
 """A command has only a few short texts."""
 
+_WITHOUT_BODY = frozenset({"GET", "HEAD"})
+
 _MOST_MEMBERS = 1_000
 """The most members of an object. Pydantic reports each unknown member, so millions would keep an instance busy."""
 
@@ -33,7 +35,11 @@ _LARGE = ("/v1/stores/", "/v1/simulate", "/v1/programmes", "/v1/dead-letters", "
 
 
 class BodyLimitMiddleware:
-    """Responds with 413 if Content-Length is too large, or as soon as a body becomes too large."""
+    """Responds with 413 if Content-Length is too large, or as soon as a body becomes too large.
+
+    No route reads the body of a GET request. Starlette reads and drops it, while a stream waits for the end of the
+    connection. An exception at this place would break the stream. So here only Content-Length has a limit.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -46,6 +52,9 @@ class BodyLimitMiddleware:
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > limit:
             await BodyTooLarge(limit=limit).response()(scope, receive, send)
+            return
+        if scope["method"] in _WITHOUT_BODY:
+            await self._app(scope, receive, send)
             return
         received = 0
 

@@ -136,6 +136,8 @@ class Hop(NamedTuple):
 
         async def receive_checked() -> Message:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                return message
             digest.update(message.get("body", b""))
             if not message.get("more_body") and not hmac.compare_digest(digest.hexdigest(), self.body_digest):
                 # FastAPI turns other exceptions during the read of a body into 400. The error handler makes the

@@ -14,6 +14,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
+from api.http.bodies import BodyLimitMiddleware
 from api.http.server import HEADER_BYTES, LimitedProtocol, server_of
 from api.routing.peer_client import KEEP_ALIVE_SECONDS
 from infra.local.ports import HOST, free_port
@@ -253,6 +254,28 @@ def test_a_large_body_is_no_large_header() -> None:
     with serving() as settings:
         answer = httpx.post(settings.advertised_url, content=b"x" * 2**20)
     assert (200, 2**20) == (answer.status_code, answer.json())
+
+
+def test_a_large_body_does_not_break_a_stream(caplog: pytest.LogCaptureFixture) -> None:
+    """The body is above the limit, but nobody reads it before the response begins. Nothing is logged."""
+    streams = FastAPI()
+    streams.add_middleware(BodyLimitMiddleware)
+
+    @streams.get("/")
+    async def stream() -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"begin"
+            await asyncio.sleep(0.2)
+            yield b"end"
+
+        return StreamingResponse(parts())
+
+    settings = Settings(api_port=free_port())
+    with running(server_of(streams, settings, None, 1)):
+        body = b"5000\r\n" + b"x" * 0x5000 + b"\r\n0\r\n\r\n"
+        response = exchange(settings, b"GET /" + CHUNKED.replace(b"Host: a", b"Host: a\r\nConnection: close") + body)
+    assert response.endswith(b"5\r\nbegin\r\n3\r\nend\r\n0\r\n\r\n")
+    assert [] == [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 def test_the_end_of_a_large_body_is_no_large_head_of_the_next_request() -> None:

@@ -68,6 +68,12 @@ def test_the_largest_basket_is_readable(client: TestClient) -> None:
     assert answer.status_code in {200, 503}
 
 
+def test_no_read_has_a_body(client: TestClient) -> None:
+    """Nothing limits the size of such a body, if its length is not announced."""
+    paths = client.get("/openapi.json").json()["paths"]
+    assert [] == [path for path, item in paths.items() if "requestBody" in item.get("get", {})]
+
+
 @PATHS
 @pytest.mark.parametrize("declared", [{}, {"Content-Type": "text/plain"}], ids=["nothing", "text"])
 def test_json_must_be_declared(client: TestClient, path: str, declared: dict[str, str]) -> None:

@@ -116,6 +116,16 @@ async def test_an_identity_belongs_to_one_body(
         assert isinstance(refused.value.__cause__, ForwardRefused)
 
 
+async def test_a_disconnect_is_no_wrong_body(file: Path, two: Hops) -> None:
+    """The rest of the body never arrives. The sender has closed the connection, so there is nobody to refuse."""
+    hop = two.verify(Hops(ONE, InstanceSecrets(file)).sign(ANNA, TWO, REQUEST, b"{}"), REQUEST)
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    assert {"type": "http.disconnect"} == await hop.checked(receive)()
+
+
 def test_an_identity_belongs_to_one_receiver(file: Path, two: Hops) -> None:
     """An instance cannot pass it on to a third one."""
     with pytest.raises(ForwardRefused):
