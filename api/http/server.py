@@ -90,6 +90,7 @@ class LimitedProtocol(HttpToolsProtocol):
         # limit_concurrency of uvicorn would refuse only requests, and leave idle connections open.
         if len(self.connections) > self.most_connections:
             self._refuse(TooManyConnections())
+            self._abort_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -190,8 +191,15 @@ class LimitedProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         super().shutdown()
         if not self._is_responding:
-            # An idle client with TLS may not respond to the end of the connection until its next request.
-            self.loop.call_later(_LAST_SECONDS, self.transport.abort)
+            self._abort_soon()
+
+    def _abort_soon(self) -> None:
+        """Do not wait for the client at the end of the connection.
+
+        With TLS, ``close`` waits 30 seconds for the client's part of the end. An idle client may not look until its
+        next request.
+        """
+        self.loop.call_later(_LAST_SECONDS, self.transport.abort)
 
     def end_if_slow(self, seconds: float) -> None:
         """End the connection if its request has not arrived completely within this time."""
@@ -285,6 +293,22 @@ def _size(headers: list[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) for name, value in headers)
 
 
+async def _send_in_parts(send: Send, message: Message) -> None:
+    """Send a message. Send a large body in parts, each of them after the client has read most of the one before.
+
+    uvloop gives each part to TLS as a whole, and counts only other parts as unread. With one large part,
+    ``end_if_unread`` would see nothing that the client has not read.
+    """
+    body = message.get("body", b"")
+    if len(body) <= _SLOWEST_READ_BYTES:
+        await send(message)
+        return
+    for start in range(0, len(body), _SLOWEST_READ_BYTES):
+        end = start + _SLOWEST_READ_BYTES
+        is_last = end >= len(body) and not message.get("more_body")
+        await send({"type": "http.response.body", "body": body[start:end], "more_body": not is_last})
+
+
 def _answering_when_cancelled(app: ASGIApp) -> ASGIApp:
     """Send the problem ``stopping`` for a request that uvicorn cancels at the end. uvicorn alone would answer 500."""
 
@@ -294,7 +318,7 @@ def _answering_when_cancelled(app: ASGIApp) -> ASGIApp:
         async def send_and_note(message: Message) -> None:
             nonlocal has_started
             has_started = True
-            await send(message)
+            await _send_in_parts(send, message)
 
         try:
             await app(scope, receive, send_and_note)

@@ -2,7 +2,7 @@
 
 import socket
 import ssl
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ from api.http.server import server_of
 from infra import doctor
 from infra.docker.healthy import is_healthy
 from infra.doctor import State
-from infra.local.ports import HOST
+from infra.local.ports import HOST, free_port
 from infra.security.certificates import Authority
 from services.errors import SettingsError
 from services.settings import Settings, read_settings
 from services.tls import certificate_of, client_context
 from tests.support.waiting import wait_for
-from tests.unit.api.servers import PATIENCE_SECONDS, app, serving
+from tests.unit.api.servers import LARGE_BYTES, PATIENCE_SECONDS, app, running, serving
 
 
 class Certificates:
@@ -169,6 +169,44 @@ def test_a_certificate_that_is_not_a_file_is_the_only_error(tmp_path: Path) -> N
         read_settings(api_certificate_file=tmp_path / "none", api_certificate_key_file=certificates.certificate)
     assert "cannot read" in str(error.value)
     assert "must be set" not in str(error.value)
+
+
+def connected(settings: Settings) -> ssl.SSLSocket:
+    plain = socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS)
+    return ssl.create_default_context(cafile=settings.api_ca_file).wrap_socket(plain, server_hostname=HOST)
+
+
+def test_a_client_that_does_not_read_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A response in one part waits for its client only as long as a request may take."""
+    monkeypatch.setattr("api.http.server._TICKS_PER_SECOND", 1)
+    settings = Settings(api_port=free_port(), request_timeout="PT1S", **Certificates(tmp_path).settings)
+    server = server_of(app, settings, certificate_of(settings), 1)
+    connections = server.server_state.connections
+    with running(server), connected(settings) as client:
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+        wait_for("one connection", lambda: len(connections) == 1)
+        wait_for("its end", lambda: not connections, PATIENCE_SECONDS)
+        received = 0
+        with suppress(ConnectionError, ssl.SSLError):
+            while part := client.recv(2**20):
+                received += len(part)
+        assert 0 < received < LARGE_BYTES
+        answer = httpx.get(f"{settings.advertised_url}/large", verify=client_context(settings))
+        assert LARGE_BYTES == len(answer.content)
+
+
+def test_refused_connections_do_not_count_as_open(tmp_path: Path) -> None:
+    """A client that does not end its refused connection would otherwise occupy a place for half a minute."""
+    settings = Settings(api_port=free_port(), most_connections=1, **Certificates(tmp_path).settings)
+    server = server_of(app, settings, certificate_of(settings), 1)
+    connections = server.server_state.connections
+    with running(server), connected(settings) as first:
+        wait_for("one connection", lambda: len(connections) == 1)
+        with connected(settings) as refused:
+            assert refused.recv(65_536).startswith(b"HTTP/1.1 503")
+            wait_for("one connection", lambda: len(connections) == 1, PATIENCE_SECONDS / 2)
+            first.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert first.recv(65_536).startswith(b"HTTP/1.1 200")
 
 
 def test_idle_clients_do_not_delay_the_end(tmp_path: Path) -> None:
