@@ -12,13 +12,13 @@ from urllib.parse import unquote_to_bytes
 import httptools
 import structlog
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn._types import ASGI3Application, HTTPScope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from api.http.problems import HeadersTooLarge, Problem, RequestTimeout, TooManyConnections, UnreadableRequest
+from api.http.sending import PART_BYTES, with_safe_responses, without_chunks
 from api.http.upgrade_offers import OfferIgnoringParser
-from api.routing.problems import Stopping
 from services.settings import Settings
 from services.tls import Certificate
 
@@ -30,7 +30,6 @@ HEADER_BYTES = 64 * 1024
 _NOT_LOGGED = ("Invalid HTTP request received.", "Cancel %s running task(s)")
 _LONGEST_URL = 65_535
 _LAST_SECONDS = 1.0
-_SLOWEST_READ_BYTES = 64 * 1024
 _TICKS_PER_SECOND = 10
 _KEEP_ALIVE_SECONDS = 75
 """How long a connection stays open without a request. Clients and load balancers give up an idle connection after 5 to
@@ -68,8 +67,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """
 
     _running: RequestResponseCycle | None = None
-    """The request that the app handles now, or handled last. It is the oldest one without a response. ``cycle`` of
-    uvicorn is the newest one: if a client sends requests without a wait for the responses, it waits in ``pipeline``.
+    """The request that the app handles now, or handled last. uvicorn's ``cycle`` is the newest request. If a client
+    sends requests before it has the responses to others, ``cycle`` waits in ``pipeline`` until this one is complete.
     """
 
     _drops_bytes = False
@@ -85,8 +84,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._arriving_since = self.loop.time()
         # The kernel and TLS keep up to megabytes. While a client reads those, end_if_unread sees no progress.
         connection = transport.get_extra_info("socket")
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _SLOWEST_READ_BYTES)
-        transport.set_write_buffer_limits(_SLOWEST_READ_BYTES)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, PART_BYTES)
+        transport.set_write_buffer_limits(PART_BYTES)
         # limit_concurrency of uvicorn would refuse only requests, and leave idle connections open.
         if len(self.connections) > self.most_connections:
             self._refuse(TooManyConnections())
@@ -104,7 +103,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._is_counted = self._is_counted or not self._in_head
         self._framing_bytes += len(data)
-        idle_timer = self.timeout_keep_alive_task
+        idle_timer = self.timeout_keep_alive_task if self._arriving_since is None else None
         super().data_received(data)
         if self._arriving_since is None and not self._is_responding:
             self._wait_for_request(idle_timer)
@@ -119,7 +118,8 @@ class LimitedProtocol(HttpToolsProtocol):
         a body that arrives after the response: then the time begins now.
 
         Args:
-            idle_timer: ran before the packet, which then only has line breaks. They do not give the client more time.
+            idle_timer: the timer before the packet, if no request was arriving. Then the packet only has line breaks,
+                and they do not give the client more time.
         """
         if not self.transport.is_closing():
             end = idle_timer.when() if idle_timer else self.loop.time() + self.timeout_keep_alive
@@ -178,7 +178,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else without_chunks(app, cycle))
 
     @property
     def _is_responding(self) -> bool:
@@ -212,7 +212,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def end_if_unread(self, seconds: float) -> None:
         """End the connection if its client has not read enough of the response within this time."""
         now, unread = self.loop.time(), self.transport.get_write_buffer_size()
-        if not unread or not self._unread_bytes or unread <= self._unread_bytes - _SLOWEST_READ_BYTES:
+        if not unread or not self._unread_bytes or unread <= self._unread_bytes - PART_BYTES:
             self._unread_bytes, self._unread_since = unread, now
         elif now - self._unread_since >= seconds:
             self.transport.abort()
@@ -293,43 +293,6 @@ def _size(headers: list[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) for name, value in headers)
 
 
-async def _send_in_parts(send: Send, message: Message) -> None:
-    """Send a message. Send a large body in parts, each of them after the client has read most of the one before.
-
-    uvloop gives each part to TLS as a whole, and counts only other parts as unread. With one large part,
-    ``end_if_unread`` would see nothing that the client has not read.
-    """
-    body = message.get("body", b"")
-    if len(body) <= _SLOWEST_READ_BYTES:
-        await send(message)
-        return
-    for start in range(0, len(body), _SLOWEST_READ_BYTES):
-        end = start + _SLOWEST_READ_BYTES
-        is_last = end >= len(body) and not message.get("more_body")
-        await send({"type": "http.response.body", "body": body[start:end], "more_body": not is_last})
-
-
-def _answering_when_cancelled(app: ASGIApp) -> ASGIApp:
-    """Send the problem ``stopping`` for a request that uvicorn cancels at the end. uvicorn alone would answer 500."""
-
-    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
-        has_started = False
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal has_started
-            has_started = True
-            await _send_in_parts(send, message)
-
-        try:
-            await app(scope, receive, send_and_note)
-        except asyncio.CancelledError:
-            if scope["type"] != "http" or has_started:
-                raise
-            await Stopping().response()(scope, receive, send)
-
-    return answering
-
-
 def server_of(
     app: ASGIApp,
     settings: Settings,
@@ -348,7 +311,7 @@ def server_of(
     # the end of the process, because they get a response.
     logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith(_NOT_LOGGED))
     config = uvicorn.Config(
-        _answering_when_cancelled(app),
+        with_safe_responses(app),
         host=settings.api_host,
         port=settings.api_port,
         loop="uvloop",
@@ -362,6 +325,8 @@ def server_of(
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=grace_seconds,
         server_header=False,
+        # A request that waited for another one would otherwise start in its context, and so in its trace.
+        reset_contextvars=True,
     )
     config.load()
     if certificate:

@@ -223,6 +223,15 @@ def test_a_request_names_one_host(request_: bytes, status: int) -> None:
         assert (status, "unreadable-request" if status == 400 else "") == raw(settings, request_)
 
 
+def test_a_client_of_http_1_0_gets_a_stream_without_chunks() -> None:
+    """It would take the sizes of the chunks for a part of the body (RFC 9112, section 6.1)."""
+    with serving(request_timeout="PT30S") as settings:
+        head, _, body = exchange(settings, b"GET /streamed HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
+    assert b"connection: close" in head
+    assert b"transfer-encoding" not in head
+    assert bytes(STREAMED_BYTES) == body
+
+
 def test_blanks_after_a_value_are_no_part_of_it() -> None:
     """A forwarded header with them would be refused, and two spellings of an Idempotency-Key would be two commands."""
     head = b"POST /authorization HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n"

@@ -6,10 +6,14 @@ from typing import Any
 import httpx
 from opentelemetry.sdk.trace import ReadableSpan
 
+from api.http.server import server_of
 from api.http.tracing import traced
+from infra.local.ports import free_port
+from services.settings import Settings
 from tests.support.builders import CARD, balance
 from tests.support.clusters import Callers, Group
 from tests.support.traces import tracing_in_memory
+from tests.unit.api.servers import app, exchange, running
 
 TRACE, CLIENT = "1" * 32, "2" * 16
 SAMPLED, UNSAMPLED = ({"traceparent": f"00-{TRACE}-{CLIENT}-{flags}"} for flags in ("01", "00"))
@@ -60,6 +64,18 @@ def test_a_forwarded_request_is_one_trace() -> None:
     )
     assert not any(CARD in each.to_json() for each in spans)
     assert f"{forward.context.span_id:016x}" in hop(group).headers["traceparent"]
+
+
+def test_a_request_that_waits_for_another_one_has_a_trace_of_its_own() -> None:
+    """The server starts it at the end of the other one. Here a client sends both at once, over one connection."""
+    first = b"GET / HTTP/1.1\r\nHost: a\r\ntraceparent: %s\r\n\r\n" % SAMPLED["traceparent"].encode()
+    last = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    settings = Settings(api_port=free_port())
+    with tracing_in_memory() as exporter:
+        with running(server_of(traced(app), settings, None, 1)):
+            assert 2 == exchange(settings, first + last).count(b'"answer"')
+        one, other = exporter.get_finished_spans()
+    assert (TRACE, None) == (f"{one.context.trace_id:032x}", other.parent)
 
 
 def test_a_caller_decides_that_a_request_is_not_sampled() -> None:
