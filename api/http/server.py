@@ -66,10 +66,8 @@ class LimitedProtocol(HttpToolsProtocol):
     were counted for the previous request.
     """
 
-    _running: RequestResponseCycle | None = None
-    """The request that the app handles now, or handled last. uvicorn's ``cycle`` is the newest request. If a client
-    sends requests before it has the responses to others, ``cycle`` waits in ``pipeline`` until this one is complete.
-    """
+    _started: RequestResponseCycle | None = None
+    """The request that the app has got last. See ``_running``."""
 
     _drops_bytes = False
     """Whether the connection ends after the responses that are on their way, so that later bytes have no effect."""
@@ -93,10 +91,10 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._running is not None and self._is_responding:
+        if running := self._running:
             # uvicorn tells only the newest request. The app would continue to write into the closed connection.
-            self._running.disconnected = True
-            self._running.message_event.set()
+            running.disconnected = True
+            running.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self._drops_bytes:
@@ -105,7 +103,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._framing_bytes += len(data)
         idle_timer = self.timeout_keep_alive_task if self._arriving_since is None else None
         super().data_received(data)
-        if self._arriving_since is None and not self._is_responding:
+        if self._arriving_since is None and not self._running:
             self._wait_for_request(idle_timer)
         limit = HEADER_BYTES + (min(len(self.url), _LONGEST_URL) if self._in_head else 0)
         if (self._in_head or self._arriving_since is not None) and self._framing_bytes > limit:
@@ -177,20 +175,25 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._running = cycle
+        self._started = cycle
         super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else without_chunks(app, cycle))
 
     @property
-    def _is_responding(self) -> bool:
-        """Whether the app still handles a request. Only then can other requests wait in ``pipeline``."""
-        return self._running is not None and not self._running.response_complete
+    def _running(self) -> RequestResponseCycle | None:
+        """The request that the app handles now; None if no response is on its way.
+
+        uvicorn's ``cycle`` is the newest request. If a client sends requests before it has the responses to others,
+        ``cycle`` waits in ``pipeline`` until the response to the running one is complete.
+        """
+        started = self._started
+        return None if started is None or started.response_complete else started
 
     def send_400_response(self, msg: str) -> None:
         self._end(self._problem or UnreadableRequest())
 
     def shutdown(self) -> None:
         super().shutdown()
-        if not self._is_responding:
+        if not self._running:
             self._abort_soon()
 
     def _abort_soon(self) -> None:
@@ -205,7 +208,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """End the connection if its request has not arrived completely within this time."""
         if self._arriving_since is None or self.loop.time() - self._arriving_since < seconds:
             return
-        if self._in_head and self._is_responding:
+        if self._in_head and self._running:
             return  # The response to the previous request is on its way.
         self._end(RequestTimeout())
 
@@ -231,14 +234,25 @@ class LimitedProtocol(HttpToolsProtocol):
         # uvicorn sets both with the first request.
         scope: HTTPScope | None = self.scope
         cycle: RequestResponseCycle | None = self.cycle
-        if self._in_head and self._is_responding:
-            # A client would take the problem for the response to its first request, for example to a command.
-            self._arriving_since, self._in_head, self._drops_bytes = None, False, True
-            self.cycle.keep_alive = False  # uvicorn closes the connection after this response, which is the last one.
-        elif scope is None or (not self._in_head and cycle is not None and (cycle.response_started or self.pipeline)):
+        running = self._running
+        if running and self._in_head:
+            self._end_after(self.cycle)
+        elif running and self.pipeline:
+            self.pipeline.popleft()  # A part of the body of the newest request is missing, so it must not start.
+            self._end_after(self.pipeline[0][0] if self.pipeline else running)
+        elif scope is None or (not self._in_head and cycle is not None and cycle.response_started):
             self.transport.close()
         else:
             self._refuse(problem)
+
+    def _end_after(self, last: RequestResponseCycle) -> None:
+        """Close the connection after the response to this request, and drop all bytes that still arrive.
+
+        A problem at once would be wrong: the client would take it for the response to its first request. This can be a
+        command that takes effect.
+        """
+        self._arriving_since, self._in_head, self._drops_bytes = None, False, True
+        last.keep_alive = False  # Then uvicorn closes the connection.
 
     def _refuse(self, problem: Problem) -> None:
         self._arriving_since, self._in_head = None, False

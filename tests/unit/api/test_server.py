@@ -346,8 +346,15 @@ def test_a_trailer_can_close_the_connection() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [b"}", b"\r\n\n}", b"\x00", b"GET /a#1 HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000],
-    ids=["a byte more than the body", "after line breaks", "no HTTP", "a refused URL", "large headers"],
+    [
+        b"}",
+        b"\r\n\n}",
+        b"\x00",
+        b"GET /a#1 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"x" * 70_000,
+        b"POST /" + CHUNKED + b"no size\r\n",
+    ],
+    ids=["a byte more than the body", "after line breaks", "no HTTP", "a refused URL", "large headers", "a wrong body"],
 )
 def test_requests_before_wrong_bytes_get_their_responses(wrong: bytes) -> None:
     """The API executes them. With the problem, a client would believe that its command had no effect.
