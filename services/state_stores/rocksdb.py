@@ -21,6 +21,7 @@ from rocksdict import (
     Rdict,
     ReadOptions,
     WriteBatch,
+    WriteOptions,
 )
 
 from services.errors import UserError
@@ -46,6 +47,14 @@ _CHECKPOINT_HEADER = struct.Struct(">qqq")  # offset, caught-up time, count; the
 _CLOSE_DEADLINE_SECONDS = 5.0
 _NO_SPACE = "No space left on device"
 
+# A write waits while both write buffers of a partition are full. rocksdict holds Python's lock (GIL) during this wait,
+# so all threads of the process would stop. With this option the write fails at once, and ``apply`` waits.
+_WITHOUT_WAITING = WriteOptions()
+_WITHOUT_WAITING.no_slowdown = True
+_STALL = "Result incomplete: Write stall"
+_STALL_SECONDS = 0.05
+_UNLIMITED = 2**30
+
 
 def rocksdb_options() -> Options:
     """The options of all partitions of a process, with values as bytes instead of pickled objects."""
@@ -64,6 +73,11 @@ def rocksdb_options() -> Options:
     options.set_write_buffer_size(32 * 2**20)
     # The default is 4. With 8 a restore rewrites half as much data.
     options.set_level_zero_file_num_compaction_trigger(8)
+    # RocksDB delays and stops writes while level 0 has many files. Our writes do not wait inside RocksDB, so a delay
+    # would last until a compaction ends: for ever if the disk has no space for the compaction. With these values only
+    # full write buffers stop writes. Then a flush succeeds, or its error ends the stop.
+    options.set_level_zero_slowdown_writes_trigger(_UNLIMITED)
+    options.set_level_zero_stop_writes_trigger(_UNLIMITED)
     # One flush and one compaction at a time leave the other cores to requests.
     options.set_max_background_jobs(2)
     # RocksDB's own LOG files. The default of 1,000 fills a directory after many restarts.
@@ -116,19 +130,31 @@ class RocksDbStorePartition(StorePartition):
         if known is None:
             known = self.get_many(writes.keys())
         with self._translate_errors():
-            batch = WriteBatch(raw_mode=True)
-            count = self._count
-            for key, value in writes.items():
-                existed = known[key] is not None
-                if value is not None:
-                    batch.put(_DATA + key, value)
-                elif existed:
-                    batch.delete(_DATA + key)
-                count += (value is not None) - existed
-            header = _CHECKPOINT_HEADER.pack(checkpoint.offset, checkpoint.caught_up_time, count)
-            batch.put(_CHECKPOINT, header + checkpoint.origin.encode())
-            self._db.write(batch)
-            self._checkpoint, self._count = checkpoint, count
+            while not self._try_to_write(writes, checkpoint, known):
+                self._closing.wait(_STALL_SECONDS)
+                self._check_open()
+
+    def _try_to_write(self, writes: StoredValues, checkpoint: Checkpoint, known: StoredValues) -> bool:
+        """Do what ``apply`` does. Returns False, and has written nothing, while both write buffers are full."""
+        batch = WriteBatch(raw_mode=True)  # a write consumes it, even if it fails
+        count = self._count
+        for key, value in writes.items():
+            existed = known[key] is not None
+            if value is not None:
+                batch.put(_DATA + key, value)
+            elif existed:
+                batch.delete(_DATA + key)
+            count += (value is not None) - existed
+        header = _CHECKPOINT_HEADER.pack(checkpoint.offset, checkpoint.caught_up_time, count)
+        batch.put(_CHECKPOINT, header + checkpoint.origin.encode())
+        try:
+            self._db.write(batch, _WITHOUT_WAITING)
+        except Exception as error:
+            if str(error) == _STALL:
+                return False
+            raise
+        self._checkpoint, self._count = checkpoint, count
+        return True
 
     def scan(self, start: bytes, end: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
         upper_bound = _END_OF_DATA if end is None else _DATA + end

@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rocksdict import Options
 
 from services import clock
 from services.errors import UserError
@@ -173,6 +175,89 @@ def test_close_waits_for_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         limit.go.set()
         scan.join(30)
     assert [(b"a", b"1"), (b"b", b"2")] == found
+
+
+def slow_disk(bytes_per_second: int) -> Options:
+    """Options of stores with small write buffers, whose files RocksDB writes with this rate."""
+    options = rocksdb_options()
+    options.set_write_buffer_size(2**16)
+    options.set_ratelimiter(bytes_per_second, 100_000, 10)
+    return options
+
+
+def test_other_threads_run_while_a_write_waits_for_a_slow_disk(tmp_path: Path) -> None:
+    """Python's lock is free during the wait. All values, the count and the checkpoint are written."""
+    store = RocksDbStorePartition(tmp_path, slow_disk(2**16))
+    ended, ticks = threading.Event(), list[float]()
+
+    def tick() -> None:
+        while not ended.wait(0.005):
+            ticks.append(time.monotonic())
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    values: dict[bytes, bytes | None] = {}
+    start = end = 0.0
+    try:
+        while end - start < 0.5 and len(values) < 100:
+            key, value = b"%d" % len(values), os.urandom(20_000)
+            values[key] = value
+            start = time.monotonic()
+            store.apply({key: value}, Checkpoint("x", len(values), 0))
+            end = time.monotonic()
+    finally:
+        ended.set()
+        ticker.join(30)
+
+    assert end - start >= 0.5
+    during = [start, *(each for each in ticks if start < each < end), end]
+    assert max(after - before for before, after in pairwise(during)) < (end - start) / 2
+    assert (len(values), Checkpoint("x", len(values), 0)) == (store.count(), store.checkpoint)
+    assert values == store.get_many(values)
+    store.close()
+
+
+def test_a_write_that_waits_for_a_slow_disk_ends_when_the_store_closes(tmp_path: Path) -> None:
+    """It raises StoreClosedError, and has written nothing. The values before it are not lost."""
+    store = RocksDbStorePartition(tmp_path, slow_disk(2**15))
+    applied, met = list[int](), list[Exception]()
+
+    def write() -> None:
+        try:
+            for number in range(9):
+                store.apply({b"%d" % number: os.urandom(20_000)}, Checkpoint("x", number + 1, 0))
+                applied.append(number)
+        except Exception as error:  # noqa: BLE001  # the test compares its type
+            met.append(error)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    wait_for("a stall", lambda: store._db.property_int_value("rocksdb.is-write-stopped"), 30)
+    store.close()
+    writer.join(30)
+    assert [StoreClosedError] == [type(error) for error in met]
+
+    again = RocksDbStorePartition(tmp_path, rocksdb_options())
+    assert (Checkpoint("x", len(applied), 0), len(applied)) == (again.checkpoint, again.count())
+    again.close()
+
+
+def test_a_write_does_not_wait_for_a_compaction(tmp_path: Path) -> None:
+    """If the disk had no space for the compaction, the write would wait for ever and report no full disk."""
+    options = rocksdb_options()
+    options.set_disable_auto_compactions(True)
+    store = RocksDbStorePartition(tmp_path, options)
+    for number in range(40):
+        store.apply({b"%d" % number: os.urandom(1_000)}, Checkpoint("x", number, 0))
+        store._db.flush()
+    store.close()
+    store = RocksDbStorePartition(tmp_path, slow_disk(2**14))
+    store._db.set_options({"disable_auto_compactions": "false"})  # RocksDB has kept the option
+
+    store.apply({b"a": b"1"}, Checkpoint("x", 41, 0))
+
+    assert "40" == store._db.property_value("rocksdb.num-files-at-level0")  # the compaction has not ended
+    store.close()
 
 
 def test_close_does_not_wait_for_scans_that_come_after_it(tmp_path: Path) -> None:
