@@ -80,8 +80,10 @@ def rocksdb_options() -> Options:
     options.set_level_zero_stop_writes_trigger(_UNLIMITED)
     # One flush and one compaction at a time leave the other cores to requests.
     options.set_max_background_jobs(2)
-    # RocksDB's own LOG files. The default of 1,000 fills a directory after many restarts.
+    # RocksDB's own LOG files. The default is 1,000 files without a limit of their size. RocksDB writes statistics into
+    # them every ten minutes.
     options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(2**20)
     # The file handles of a partition. 1,000,000 balances have far fewer than 100 files.
     options.set_max_open_files(256)
     return options

@@ -325,6 +325,20 @@ def test_a_store_with_a_damaged_checkpoint_block_is_created_anew(tmp_path: Path)
     state.release()
 
 
+def test_the_logs_of_rocksdb_do_not_grow(tmp_path: Path) -> None:
+    """A partition keeps two files of 1 MiB. An instance can run for months, and RocksDB writes statistics all the time.
+
+    1,000 flushes write about 5 MB into these files.
+    """
+    store = RocksDbStorePartition(tmp_path, rocksdb_options())
+    for number in range(1_000):
+        store.apply({}, Checkpoint("x", number, 0))
+        store._db.flush()
+
+    assert sum(file.stat().st_size for file in tmp_path.glob("LOG*")) < 2.5 * 2**20
+    store.close()
+
+
 def test_a_second_open_is_refused_and_deletes_nothing(tmp_path: Path) -> None:
     """A partition that is already open raises StoreError, not StoreCorruptError, because its data are intact."""
     store = RocksDbStorePartition(tmp_path / "0", rocksdb_options())
