@@ -17,6 +17,7 @@ from services.messaging import clients
 from services.messaging.avro import Record, UndecodableError
 from services.messaging.dead_letters import RecordPosition
 from services.messaging.log_reader import LogReader
+from services.messaging.record_headers import headers_of
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 
@@ -126,7 +127,7 @@ class LedgerConsumer:
         records = self._reader.read(_BATCH_RECORDS, _POLL_SECONDS).records
         if records:
             messages = [message for of_partition in records.values() for message in of_partition]
-            with tracing.batch("append to the ledger", (each.headers() for each in messages)):
+            with tracing.batch("append to the ledger", map(headers_of, messages)):
                 self._append(messages)
         elif time.monotonic() >= self._next_check:
             # Without new records, only this check finds an unavailable database, or a run of `loyalty ledger reread`.

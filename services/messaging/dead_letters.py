@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Self, TypeVar, cast
+from typing import NamedTuple, Self, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
@@ -16,6 +16,7 @@ from services.errors import UserError
 from services.messaging import clients, headers
 from services.messaging.administration import end_offsets
 from services.messaging.publishing import BROKER_TIMEOUT, find_topic
+from services.messaging.record_headers import headers_of
 from services.messaging.topic_reader import read_range
 from services.settings import Settings
 
@@ -232,12 +233,6 @@ def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False, sinc
                 continue
             seen.add(identity)
         yield letter
-
-
-def headers_of(message: KafkaMessage) -> list[tuple[str, str | bytes | None]]:
-    """The headers of a record that was read."""
-    # The type of ``headers`` includes a dictionary, which only messages to a producer have.
-    return cast(list[tuple[str, str | bytes | None]], message.headers() or [])
 
 
 def dead_letter_of(message: KafkaMessage) -> DeadLetter:

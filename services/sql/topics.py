@@ -17,6 +17,7 @@ from services.domain.validation import LARGEST_INVOICE
 from services.messaging import avro, clients, dead_letters
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import require_broker
+from services.messaging.record_headers import headers_of
 from services.messaging.schema_ids import schema_ids
 from services.messaging.topic_reader import records_of, watermarks_of
 from services.settings import Settings
@@ -160,7 +161,7 @@ class TopicSource:
 def _without_duplicates(messages: Iterable[Message]) -> Iterator[Message]:
     seen: set[tuple[str | bytes | None, ...]] = set()
     for message in messages:
-        headers = dict(message.headers() or ())
+        headers = dict(headers_of(message))
         identity = (headers.get("ce_source"), headers.get("ce_id"))
         if identity[1] is None or identity not in seen:
             seen.add(identity)

@@ -19,6 +19,7 @@ from services.errors import UserError
 from services.messaging import clients
 from services.messaging.administration import require_partitions
 from services.messaging.log_reader import LogReader
+from services.messaging.record_headers import headers_of
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 from services.state_stores.assignment import Assignment, ChangelogPartition, Role
@@ -337,7 +338,7 @@ class Materialiser:
             changelog = self._stores[topic][0].definition.changelog.name
             # A restore reads old records, whose traces have ended.
             traced = messages if self.restored else ()
-            with tracing.batch(f"apply {changelog}", (each.headers() for each in traced)):
+            with tracing.batch(f"apply {changelog}", map(headers_of, traced)):
                 for store in self._stores[topic]:
                     if task := store.tasks.get(number):
                         self._waiters.notify(task.apply(records))

@@ -6,8 +6,8 @@ import threading
 from confluent_kafka import KafkaException, Message, Producer
 
 from services.messaging import headers
-from services.messaging.dead_letters import headers_of
 from services.messaging.publishing import PublishError
+from services.messaging.record_headers import headers_of
 
 _POLL_SECONDS = 0.1
 
