@@ -12,6 +12,7 @@ from schemas import topics
 from services import tracing
 from services.messaging.avro import decoder
 from services.messaging.dead_letters import RecordPosition
+from services.messaging.record_headers import headers_of
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 from services.webhooks.dead_letters import DeadLetterWriter
@@ -127,7 +128,7 @@ class EndpointDispatcher:
             return
         try:
             with (
-                tracing.span("deliver a notification", "client", record.headers(), endpoint=name),
+                tracing.span("deliver a notification", "client", headers_of(record), endpoint=name),
                 # The log has the position, because whoever reads a webhook-id can find the card by trial.
                 bound_contextvars(**RecordPosition.of(record)._asdict()),
             ):
