@@ -18,6 +18,9 @@ from services.settings import Settings
 
 # Without a timeout the client would wait forever, and the materialiser with it.
 _REGISTRY_SECONDS = 5.0
+# By default the client tries four times, with random pauses. Measured: 22 s until the error while the registry hangs.
+# Callers that must not fail try again by themselves.
+_RETRIES = 0
 
 _NOT_FOUND = range(404_01, 404_04)
 """Codes of the registry: a subject, a version or a schema does not exist. Source: Confluent's Schema Registry API."""
@@ -128,5 +131,5 @@ def _usable_answer(request: str) -> Iterator[None]:
 
 def registry_schema_ids(settings: Settings) -> RegistrySchemaIds:
     """The schema ids of the registry that the settings name."""
-    client = SchemaRegistryClient({"url": settings.schema_registry_url, "timeout": _REGISTRY_SECONDS})
-    return RegistrySchemaIds(client, settings)
+    options = {"url": settings.schema_registry_url, "timeout": _REGISTRY_SECONDS, "max.retries": _RETRIES}
+    return RegistrySchemaIds(SchemaRegistryClient(options), settings)
