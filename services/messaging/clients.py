@@ -137,6 +137,8 @@ def producer(settings: Settings, client_id: str, **overrides: Option) -> Produce
             "compression.type": "lz4",
             "linger.ms": 5,
             "message.max.bytes": LARGEST_REQUEST_BYTES,
+            # Otherwise the check of a topic would create it, with wrong settings, if the brokers allow this.
+            "allow.auto.create.topics": False,
             **overrides,
         }
     )

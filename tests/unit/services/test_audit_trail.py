@@ -49,7 +49,8 @@ def test_records_keep_all_fields() -> None:
 
 def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(mocked_broker: tuple[Settings, Producer]) -> None:
     """The record is only in the log, and counts as lost."""
-    settings, _ = mocked_broker
+    settings, producer = mocked_broker
+    producer.list_topics("audit-trail", timeout=10)  # creates it
     lost: list[None] = []
     trail = AuditTrail(settings, lambda: lost.append(None))
     for actor in ("first", "\ud800", "third"):

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
-from schemas.topics import LOYALTY_COMMANDS
+from schemas.topics import LOYALTY_COMMANDS, LOYALTY_DECISIONS
 from services.codecs.events import command_record
 from services.codecs.records import mark_of
 from services.commands.log import CommandLog
@@ -25,9 +26,17 @@ PRODUCE = 0
 pytestmark = pytest.mark.anyio
 
 
+@contextmanager
+def broker_with_topics() -> Iterator[tuple[Settings, Producer]]:
+    with mock_broker() as (settings, broker):
+        for each in (LOYALTY_COMMANDS, LOYALTY_DECISIONS):
+            broker.list_topics(settings.name_of(each), timeout=10)  # creates it
+        yield settings, broker
+
+
 @pytest.fixture
 def settings() -> Iterator[Settings]:
-    with mock_broker() as (settings, _):
+    with broker_with_topics() as (settings, _):
         yield settings
 
 
@@ -53,7 +62,7 @@ def test_a_producer_is_replaced_after_a_fatal_error(settings: Settings) -> None:
 
 async def test_a_command_has_the_key_of_its_card_and_an_error_if_the_broker_refuses_it() -> None:
     """The pipeline refuses other keys. Without the error, the caller would wait for a decision."""
-    with mock_broker() as (settings, broker):
+    with broker_with_topics() as (settings, broker):
         log = CommandLog(settings)
         await log.send(command_record("4711", Block(append_time=0, command_id="0123")))
         (sent,) = records_of(settings, settings.name_of(LOYALTY_COMMANDS), "test")

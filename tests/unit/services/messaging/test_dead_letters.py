@@ -129,6 +129,7 @@ def test_a_replay_keeps_all_headers(mocked_broker: tuple[Settings, Producer]) ->
     at which the record became a dead letter.
     """
     settings, producer = mocked_broker
+    producer.list_topics("pos-invoices", timeout=10)  # creates it
     pairs = [("via", b"one"), ("via", b"two"), ("empty", None)]
     origin = [(name, b"0") for name in headers.OF_DEAD_LETTERS[1:]]
     producer.produce("dead-letters", b"{}", headers=[*pairs, ("dead_letter_topic", b"pos-invoices"), *origin])
@@ -218,12 +219,15 @@ def published_by(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def test_an_error_within_a_replay_says_how_many_records_were_published(
     mocked_broker: tuple[Settings, Producer],
 ) -> None:
+    settings, producer = mocked_broker
+    producer.list_topics("pos-invoices", timeout=10)  # creates it
+
     def letters() -> Iterator[DeadLetter]:
         yield LETTER
         raise DeadLettersError("topic dead-letters: the broker is away")
 
     with pytest.raises(DeadLettersError, match="1 records were published before"):
-        replay(mocked_broker[0], letters(), ["pos-invoices"], since=0)
+        replay(settings, letters(), ["pos-invoices"], since=0)
 
 
 def test_an_error_names_the_dead_letter_that_is_larger_than_its_topic_allows(

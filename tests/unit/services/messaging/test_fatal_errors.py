@@ -1,5 +1,8 @@
 """Producers that librdkafka has ended by a fatal error, or whose queue is full, on the broker that it contains."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from confluent_kafka import KafkaError, Producer
 from structlog.testing import capture_logs
@@ -14,9 +17,18 @@ from tests.support.waiting import wait_for
 _INIT_PRODUCER_ID = 22
 
 
+@contextmanager
+def broker_with_topic() -> Iterator[tuple[Settings, Producer]]:
+    with mock_broker() as (settings, broker):
+        broker.list_topics("topic", timeout=10)  # creates it
+        yield settings, broker
+
+
 @pytest.fixture
 def settings(mocked_broker: tuple[Settings, Producer]) -> Settings:
-    return mocked_broker[0]
+    settings, broker = mocked_broker
+    broker.list_topics("topic", timeout=10)  # creates it
+    return settings
 
 
 def test_records_without_an_acknowledgement_are_sent_by_another_producer(settings: Settings) -> None:
@@ -49,7 +61,7 @@ def test_no_record_is_lost_while_each_new_producer_fails(monkeypatch: pytest.Mon
     """New producers fail while they get the waiting records. An error would end the thread of the audit trail."""
     monkeypatch.setattr(clients, "LOST_SECONDS", 0.0)
     results: list[KafkaError | None] = []
-    with mock_broker() as (settings, broker):
+    with broker_with_topic() as (settings, broker):
         producer = ResendingProducer(settings, "test", log_level=0)
         for _ in range(10_000):
             producer.produce("topic", b"value", b"key", [], results.append)
@@ -68,7 +80,7 @@ def test_no_record_is_lost_while_each_new_producer_fails(monkeypatch: pytest.Mon
 def test_producers_that_fail_at_once_are_replaced_at_intervals() -> None:
     """A right can be missing for days. Each new producer opens connections and writes log lines."""
     results: list[KafkaError | None] = []
-    with mock_broker() as (settings, broker), capture_logs() as lines:
+    with broker_with_topic() as (settings, broker), capture_logs() as lines:
         producer = ResendingProducer(settings, "test", log_level=0)
         with hanging(broker):  # It acknowledges none of the records.
             for _ in range(10_000):
