@@ -160,10 +160,11 @@ def _transaction(producer: Producer) -> Iterator[None]:
     try:
         producer.commit_transaction(DELIVERY_TIMEOUT)
     except KafkaException as error:
-        if error.args[0].code() in _FENCED_CODES:
-            raise
+        # The broker can fence a publisher whose version it has: the response to the commit can be lost.
+        is_fenced = error.args[0].code() in _FENCED_CODES
+        reason = "another publisher came after this one" if is_fenced else error.args[0].str()
         raise UncertainPublicationError(
-            f"{error.args[0].str()}: `loyalty programme show` shows whether the version is published"
+            f"{reason}: `loyalty programme show` shows whether the version is published"
         ) from error
 
 

@@ -20,7 +20,13 @@ from services.clock import now
 from services.messaging.avro import encoder
 from services.messaging.clients import consumer
 from services.programmes.file import ProgrammeError, parse_programme
-from services.programmes.topic import default_programme, load_programmes, publish_programme, published_versions
+from services.programmes.topic import (
+    UncertainPublicationError,
+    default_programme,
+    load_programmes,
+    publish_programme,
+    published_versions,
+)
 from services.settings import Settings
 from tests.support.builders import IDS
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, unique_records_of
@@ -128,7 +134,7 @@ def test_concurrent_publishers_never_share_a_version(in_use: Settings) -> None:
         together.wait()
         try:
             return str(publish_programme(file(f"0.{number}"), in_use, now() + HOUR).number)
-        except ProgrammeError as error:
+        except (ProgrammeError, UncertainPublicationError) as error:
             return str(error)
 
     with ThreadPoolExecutor(4) as pool:

@@ -100,11 +100,13 @@ def test_a_publication_that_is_not_delivered_ends_its_transaction(
     assert [PRODUCE, END_TRANSACTION] == [each for each in requests if each in (PRODUCE, END_TRANSACTION)]
 
 
-@pytest.mark.parametrize("lost", ["commit", "read", "readable"])
+@pytest.mark.parametrize("lost", ["commit", "response", "read", "readable"])
 def test_a_version_that_the_broker_may_have_is_uncertain(
     broker_with_topics: tuple[Settings, Producer], monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    """The broker refuses the commit, or no reader gets or understands the versions. So nobody may simply repeat it."""
+    """The broker refuses the commit, its response is lost and another publisher comes, or no reader gets or understands
+    the versions. So nobody may simply repeat it.
+    """
     reads = 0
 
     def read_once(_: Settings) -> list[Version]:
@@ -120,5 +122,7 @@ def test_a_version_that_the_broker_may_have_is_uncertain(
     settings, broker = broker_with_topics
     if lost == "commit":
         refuse_next(broker, END_TRANSACTION, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if lost == "response":
+        refuse_next(broker, END_TRANSACTION, KafkaError.INVALID_PRODUCER_EPOCH)
     with pytest.raises(UncertainPublicationError, match="`loyalty programme show` shows"):
         publish_programme(FILE, settings)
