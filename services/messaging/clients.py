@@ -101,14 +101,9 @@ _PROBE_SECONDS = 2.0
 _REPORT_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 _LONGEST_BACKOFF_MS = 1_000
-# A client asks at this interval which brokers lead its partitions. With librdkafka's default of five minutes, it could
-# wait that long for a leader that hangs or has crashed. Measured: an idle client sends half a request a second, and its
-# use of the processor stays at 0.1 %.
-_LEADER_REFRESH_MS = 2_000
-# A broker that hangs keeps its connections, and a client can be connected to this broker only. With the default of
-# 60 s, a reader continued 62 s after its leader had hung, and a publication failed after 31 s, although Kafka had
-# elected another leader. With 10 s, both continue after 15 s. Admin clients keep the default: a broker can need longer
-# to create all topics.
+# A broker that hangs keeps its connections. With the default of 60 s, a reader continued 62 s after its leader had
+# hung, and a publication failed after 31 s, although Kafka had elected another leader. With 10 s, both continue after
+# 11 s. Admin clients keep the default: a broker can need longer to create all topics.
 _HANGING_BROKER_MS = 10_000
 
 _LIBRARY_LOG = logging.getLogger("librdkafka")
@@ -121,7 +116,6 @@ def _common(settings: Settings, client_id: str) -> dict[str, Any]:
         "client.id": client_id,
         "logger": _LIBRARY_LOG,
         "reconnect.backoff.max.ms": _LONGEST_BACKOFF_MS,
-        "topic.metadata.refresh.interval.ms": _LEADER_REFRESH_MS,
     }
 
 
@@ -234,6 +228,10 @@ def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
             **_common(settings, client_id),
             # Nobody polls this client, so librdkafka would keep its log lines in memory. Its calls raise the errors.
             "log_level": 0,
+            # A request waits for the leader that the client knows. With the default of five minutes, it waits that long
+            # for a leader that has crashed. Other clients keep the default: with more answers, it is more likely that
+            # one of them names no brokers (see ``has_lost_all_brokers``).
+            "topic.metadata.refresh.interval.ms": 2000,
             # With sparse connections, librdkafka 2.16 reconnects ten thousand times a second while a request waits:
             # each failed attempt sends RD_KAFKA_OP_CONNECT, which ends the pause between attempts.
             "enable.sparse.connections": False,
