@@ -20,6 +20,17 @@ OnDelivery = Callable[[KafkaError | None], None]
 
 Headers = Sequence[tuple[str, str | bytes | None]]
 
+_FINAL_CODES = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError._PURGE_QUEUE,  # noqa: SLF001 - the code has no other name
+    KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
+)
+"""The broker refuses the record itself, or ``close`` has given it up. Any other error can pass, for example a missing
+right, a missing topic, or an error of a broker that is going away.
+"""
+
 
 class _Record(NamedTuple):
     topic: str
@@ -30,10 +41,11 @@ class _Record(NamedTuple):
 
 
 class ResendingProducer:
-    """Sends each record until a broker acknowledges it. The caller calls ``poll`` regularly.
+    """Sends each record until a broker acknowledges it, or refuses the record itself.
 
-    A new producer replaces one that has failed or has lost all brokers. It sends the records without an acknowledgement
-    again. Kafka may have some of them already, so readers must recognise a duplicate by its id.
+    The caller calls ``poll`` regularly. A new producer replaces one that has failed, that gets any other error for a
+    record, or that has lost all brokers. It sends the records without an acknowledgement again. Kafka may have some of
+    them already, so readers must recognise a duplicate by its id.
     """
 
     def __init__(self, settings: Settings, client_id: str, **overrides: clients.Option) -> None:
@@ -51,7 +63,12 @@ class ResendingProducer:
         return len(self._unacknowledged)
 
     def produce(self, topic: str, value: bytes, key: bytes | None, headers: Headers, on_delivery: OnDelivery) -> None:
-        """Take a record. Raises BufferError if ``queue.buffering.max.messages`` records wait, and KafkaException."""
+        """Take a record. Raises KafkaException, and BufferError.
+
+        BufferError: ``queue.buffering.max.messages`` records wait, or all records wait for a new producer.
+        """
+        if self._has_failed:
+            raise BufferError("the records wait for a new producer")  # the queue of the failed one would not count them
         if not self._unacknowledged:
             self._answered_time = time.monotonic()
         number, record = next(self._numbers), _Record(topic, value, key, headers, on_delivery)
@@ -63,8 +80,7 @@ class ResendingProducer:
         try:
             self._producer.poll(seconds)
         except KafkaException as error:
-            self._has_failed = True
-            log.warning("a producer has failed; a new one replaces it within ten seconds", error=error.args[0].str())
+            self._note_failure(error.args[0])
         if self._has_failed:
             # A pause is necessary, because each new producer fails at once if a right is missing.
             if time.monotonic() >= self._next_replacement:
@@ -87,12 +103,19 @@ class ResendingProducer:
         for record in self._unacknowledged.values():  # a failed producer has refused these records
             record.on_delivery(KafkaError(KafkaError._FATAL))  # noqa: SLF001 - the code has no other name
 
+    def _note_failure(self, error: KafkaError) -> None:
+        if not self._has_failed:
+            log.warning("a producer has failed; a new one replaces it within ten seconds", error=error.str())
+        self._has_failed = True
+
     def _replace(self) -> None:
         former, self._producer = self._producer, self._new_producer()
         clients.discard(former)  # frees the callbacks of its records
-        with suppress(KafkaException):  # the new one has failed too; ``poll`` replaces it and sends all records again
+        try:
             for number, record in self._unacknowledged.items():
                 self._send(number, record)
+        except KafkaException as error:  # the new one has failed too; ``poll`` replaces it and sends all records again
+            self._note_failure(error.args[0])
 
     def _send(self, number: int, record: _Record) -> None:
         producer = self._producer
@@ -100,6 +123,9 @@ class ResendingProducer:
         def on_delivery(error: KafkaError | None, _: Message) -> None:
             if producer is not self._producer or (error and self._has_failed):
                 return  # a new producer has the record, or will have it
+            if error and error.code() not in _FINAL_CODES:
+                self._note_failure(error)
+                return
             self._answered_time = time.monotonic()
             del self._unacknowledged[number]
             record.on_delivery(error)

@@ -14,7 +14,7 @@ from services.settings import Settings
 from tests.support.mock_kafka import fail, hanging, mock_broker, refuse_next
 from tests.support.waiting import wait_for
 
-_INIT_PRODUCER_ID = 22
+_PRODUCE, _INIT_PRODUCER_ID = 0, 22
 
 
 @contextmanager
@@ -50,6 +50,46 @@ def test_records_without_an_acknowledgement_are_sent_by_another_producer(setting
     wait_for("the acknowledgements", all_are_acknowledged, 20)
     producer.close(1)
     assert [(b"first", None), (b"second", None)] == results
+
+
+@pytest.mark.parametrize("code", [KafkaError.UNKNOWN, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_a_record_is_sent_again_after_an_error_that_can_pass(code: int) -> None:
+    """A broker that is going away can answer so, or a right is missing until somebody grants it."""
+    results: list[KafkaError | None] = []
+    with broker_with_topic() as (settings, broker):
+        producer = ResendingProducer(settings, "test", log_level=0)
+        refuse_next(broker, _PRODUCE, code)
+        producer.produce("topic", b"value", b"key", [], results.append)
+        wait_for("the acknowledgement", lambda: producer.poll(0.1) or not len(producer), 20)
+        producer.close(1)
+    assert [None] == results
+
+
+def test_a_record_that_the_broker_refuses_is_reported() -> None:
+    """The broker would refuse it again. It must not block the records after it."""
+    results: list[int] = []
+    with broker_with_topic() as (settings, broker):
+        producer = ResendingProducer(settings, "test", log_level=0)
+        refuse_next(broker, _PRODUCE, KafkaError.INVALID_RECORD)
+        producer.produce("topic", b"value", b"key", [], lambda error: results.append(error.code() if error else 0))
+        wait_for("the report", lambda: producer.poll(0.1) or results, 20)
+        producer.close(1)
+    assert [KafkaError.INVALID_RECORD] == results
+
+
+def test_no_further_record_is_taken_while_records_wait_for_a_new_producer() -> None:
+    """A right can be missing for days. Memory would grow without a limit."""
+    with broker_with_topic() as (settings, broker):
+        producer = ResendingProducer(settings, "test", log_level=0)
+        refuse_next(broker, _PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED, 2)
+        producer.produce("topic", b"value", b"key", [], lambda _: None)
+        with pytest.raises(BufferError):
+            wait_for("the second error", lambda: producer.poll(0.1) or produce_another(producer), 20)
+        producer.close(0)
+
+
+def produce_another(producer: ResendingProducer) -> None:
+    producer.produce("topic", b"value", b"key", [], lambda _: None)
 
 
 def test_a_client_that_gets_an_answer_has_not_lost_its_brokers(settings: Settings) -> None:
