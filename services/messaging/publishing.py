@@ -50,9 +50,9 @@ def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]
         "message.timeout.ms": int(DELIVERY_TIMEOUT * 1000),
         # Larger batches are faster, and no caller waits for a single record.
         "linger.ms": 20,
-        # A record that waits in the queue can time out, too. So a full queue must be sent within DELIVERY_TIMEOUT. With
-        # librdkafka's default of 1 GiB, this needed 35 MB/s, and records of 8 MiB took 943 MiB of memory. With 96 MiB,
-        # they take 232 MiB. The queue must have room for the largest record.
+        # With librdkafka's default of 1 GiB, records of 8 MiB took 943 MiB of memory. With 96 MiB, they take 232 MiB.
+        # The queue must have room for the largest record. A record that waits in the queue can still time out: 20,000
+        # records of 20 kB arrived at a broker that needs 0.3 s for each request, and not at one that needs 0.5 s.
         "queue.buffering.max.kbytes": 3 * clients.LARGEST_REQUEST_BYTES // 2 // 1024,
         "queue.buffering.max.messages": 20_000,
         # librdkafka's log would break progress bars. All important errors are raised.

@@ -21,7 +21,7 @@ def test_the_check_of_a_topic_does_not_create_it(
 
 
 def test_a_slow_broker_limits_the_queue(mocked_broker: tuple[Settings, Producer]) -> None:
-    """The records would need up to 1 GiB of memory, and the last ones would time out before they are sent."""
+    """Otherwise the records would need up to 1 GiB of memory."""
     settings, broker = mocked_broker
     broker.list_topics("topic", timeout=10)  # creates it
     producer = connected_producer(settings, "test", ["topic"])
