@@ -59,12 +59,20 @@ class Tills(BackgroundThreads):
                 client.poll(min(left, 0.2))
             if self.stopping.is_set():
                 break
-            client.produce(topic, self.encode(message), message.key, [], self._delivered)
+            while not self._is_taken(client, topic, message) and not self._given_up:
+                client.poll(0.2)
             client.poll(0)
         while len(client) and not self._given_up:
             client.poll(1.0)
         if self._failures:
             raise RuntimeError(f"the tills could not publish: {self._failures[0]}")
+
+    def _is_taken(self, client: ResendingProducer, topic: str, message: Message) -> bool:
+        try:
+            client.produce(topic, self.encode(message), message.key, [], self._delivered)
+        except BufferError:  # its records wait for a new producer
+            return False
+        return True
 
     def _delivered(self, error: Any) -> None:
         if error is not None:
