@@ -10,6 +10,7 @@ from schemas.topics import LOYALTY_PROGRAMMES
 from services.clock import boot_seconds
 from services.messaging.clients import consumer, replaced_if_lost
 from services.messaging.publishing import BROKER_TIMEOUT, PublishError, find_topic
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.programmes.topic import published_versions
 from services.settings import Settings
 
@@ -52,19 +53,19 @@ class ProgrammeWatch:
         """Whether a version was added since the last call.
 
         Raises ProgrammeUnknownError if the topic could not be read for the time of the notice. Otherwise the queries
-        could use an outdated version. Raises ProgrammeError if a new version cannot be read, and
-        SchemaRegistryUnavailableError at once: Kafka still delivers events, and the new version may decide soon.
+        could use an outdated version. Raises ProgrammeError if a new version cannot be read.
         """
         now = boot_seconds()
         try:
             end = self._end_offset(_TIMEOUT)
             versions = self._versions if end == self._end else len(published_versions(self._settings))
-        except (KafkaException, PublishError) as error:
+        except (KafkaException, PublishError, SchemaRegistryUnavailableError) as error:
+            # Events may still arrive. But a version that is not known here takes effect only after the notice.
             if now - self._checked > self._notice:
                 raise ProgrammeUnknownError(
-                    f"Kafka has not answered for {now - self._checked:.0f} s. This is longer than "
-                    "LOYALTY_PROGRAMME_NOTICE, so a version of the programme that is not known here may be in effect. "
-                    "Start the pipeline again when Kafka answers: it continues where it was"
+                    f"Kafka or the Schema Registry has not answered for {now - self._checked:.0f} s: {error}. This is "
+                    "longer than LOYALTY_PROGRAMME_NOTICE, so a version of the programme that is not known here may be "
+                    "in effect. Start the pipeline again when both answer: it continues where it was"
                 ) from error
             if not self._is_away:
                 log.warning("Kafka does not answer", brokers=self._settings.kafka_bootstrap_servers)

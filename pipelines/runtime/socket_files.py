@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,8 @@ def _repeat(jvm: Any) -> None:
         time.sleep(_INTERVAL_SECONDS)
         try:
             forget(jvm)
-        except (Py4JError, OSError) as error:
-            # This is also the end of the thread if the JVM has ended.
-            log.debug("Java keeps the paths of socket files", reason=str(error))
+        except Py4JJavaError as error:
+            log.warning("Java keeps the paths of socket files, so its heap becomes full within days", reason=str(error))
             return
+        except (Py4JError, OSError):
+            return  # the JVM has ended

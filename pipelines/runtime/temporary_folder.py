@@ -1,7 +1,7 @@
 """The folder for the temporary files of this process's Spark session.
 
-Spark and the libraries of its JVM delete their temporary files at their end. If the JVM is killed, the files stay:
-copies of all jars, of libraries and of the state stores. The next session of the same user deletes them.
+Spark deletes its temporary files at its end. Copies of libraries stay (see ``socket_files``). If the JVM is killed, all
+files stay, also copies of all jars and of the state stores. The next session of the same user deletes them.
 """
 
 import fcntl

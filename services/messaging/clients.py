@@ -181,6 +181,8 @@ def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consume
         {
             **_common(settings, client_id),
             "socket.timeout.ms": _HANGING_BROKER_MS,
+            # A whole response must arrive within this time. The default of 50 MiB would need a line of 40 Mbit/s.
+            "fetch.max.bytes": 8 * 2**20,
             "group.id": f"{settings.topic_prefix}{READERS}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",

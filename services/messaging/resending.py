@@ -24,6 +24,8 @@ _FINAL_CODES = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_RECORD,
     KafkaError.INVALID_TIMESTAMP,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.POLICY_VIOLATION,
     KafkaError._PURGE_QUEUE,  # noqa: SLF001 - the code has no other name
     KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
 )

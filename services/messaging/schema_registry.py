@@ -19,7 +19,7 @@ from services.settings import Settings
 # Without a timeout the client would wait forever, and the materialiser with it.
 _REGISTRY_SECONDS = 5.0
 # By default the client tries four times, with random pauses. Measured: 22 s until the error while the registry hangs.
-# Callers that must not fail try again by themselves.
+# Callers that run for long try again by themselves, except the webhooks, which end.
 _RETRIES = 0
 
 _NOT_FOUND = range(404_01, 404_04)

@@ -24,9 +24,10 @@ class Maintained(NamedTuple):
 def maintain(settings: Settings, keep_hours: int = KEEP_HOURS) -> Maintained:
     """Merge the small files of each day, and delete files that the table has not needed for ``keep_hours``.
 
-    The export can run meanwhile: a commit of Delta succeeds or fails as a whole. Another run of this function waits:
-    Delta does not find the conflict of two compactions, and the table would have the rows twice. Raises UserError
-    without a Delta table, or if the export has changed the same files.
+    The export can run meanwhile: a commit of Delta succeeds or fails as a whole. On a local folder another run
+    of this function waits. Elsewhere only one may run: Delta does not find the conflict of two compactions, and the
+    table would have the rows twice. Raises UserError without a Delta table, or if the export has changed the same
+    files.
     """
     table = delta_table(settings)
     if table is None:

@@ -75,7 +75,8 @@ def rocksdb_options() -> Options:
     options.set_level_zero_file_num_compaction_trigger(8)
     # RocksDB delays and stops writes while level 0 has many files. Our writes do not wait inside RocksDB, so a delay
     # would last until a compaction ends: for ever if the disk has no space for the compaction. With these values only
-    # full write buffers stop writes. Then a flush succeeds, or its error ends the stop.
+    # full write buffers stop writes (and 64 GiB that wait for a compaction). Then a flush succeeds, or its error ends
+    # the stop.
     options.set_level_zero_slowdown_writes_trigger(_UNLIMITED)
     options.set_level_zero_stop_writes_trigger(_UNLIMITED)
     # One flush and one compaction at a time leave the other cores to requests.

@@ -46,10 +46,15 @@ class DeadLetterWriter:
 
         texts = [(name, str(value).encode()) for name, value in origin.items()]
         try:
-            self._producer.produce(self._topic, value, key, headers=[*others, *texts], on_delivery=on_delivery)
+            while not cancelled.is_set():
+                try:
+                    self._producer.produce(self._topic, value, key, headers=[*others, *texts], on_delivery=on_delivery)
+                    break
+                except BufferError:  # dead letters of other endpoints fill the queue
+                    self._producer.poll(_POLL_SECONDS)
             while not errors and not cancelled.is_set():  # librdkafka reports an error after DELIVERY_TIMEOUT
                 self._producer.poll(_POLL_SECONDS)
-        except (BufferError, KafkaException) as error:
+        except KafkaException as error:
             raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {error}") from error
         if any(errors):
             raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {errors[0]}")

@@ -12,6 +12,7 @@ from pipelines.driver import programme_watch
 from pipelines.driver.programme_watch import ProgrammeUnknownError, ProgrammeWatch
 from pipelines.queries.query_table import QUERIES
 from services.messaging.publishing import PublishError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 
 
@@ -56,6 +57,28 @@ def test_a_new_version_is_reported_once(broker: Broker) -> None:
     broker.versions += 1
     assert watch.has_changed()
     assert not watch.has_changed()
+
+
+def test_a_registry_that_does_not_answer_delays_a_version_until_the_notice(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that was published meanwhile takes effect only after the notice, so the pipeline can wait so long."""
+    watch = ProgrammeWatch(Settings())
+    broker.end += 2
+
+    def fail(_: Settings) -> list[None]:
+        raise SchemaRegistryUnavailableError("no registry")
+
+    monkeypatch.setattr(programme_watch, "published_versions", fail)
+    broker.now += 59
+    assert not watch.has_changed()
+    monkeypatch.setattr(programme_watch, "published_versions", lambda _: [None] * 2)
+    assert watch.has_changed()
+    broker.end += 2
+    monkeypatch.setattr(programme_watch, "published_versions", fail)
+    broker.now += 61
+    with pytest.raises(ProgrammeUnknownError, match="no registry"):
+        watch.has_changed()
 
 
 def test_a_consumer_that_has_lost_all_brokers_is_replaced(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

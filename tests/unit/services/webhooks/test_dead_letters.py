@@ -57,6 +57,21 @@ def test_a_dead_letter_has_no_parts_that_are_too_large(
         select(Settings(), [letter], [], since=0)
 
 
+def test_a_dead_letter_waits_while_the_queue_is_full(mocked_broker: tuple[Settings, Producer]) -> None:
+    """Dead letters of other endpoints can fill the queue. This must not end all endpoints."""
+    settings, _ = mocked_broker
+    options = {"bootstrap.servers": settings.kafka_bootstrap_servers, "queue.buffering.max.messages": 1}
+    producer = Producer(options | {"linger.ms": 300})
+    producer.list_topics("dead-letters", timeout=10)  # creates it
+    producer.produce("dead-letters", b"of another endpoint")
+    record = SimpleNamespace(
+        topic=lambda: "loyalty", partition=lambda: 3, offset=lambda: 7, key=lambda: b"k", value=lambda: b"v",
+        headers=list,
+    )  # fmt: skip
+    asyncio.run(DeadLetterWriter(producer, "dead-letters").write(cast(Message, record), "a reason"))
+    assert {b"of another endpoint", b"v"} == {each.value() for each in records_of(settings, "dead-letters", "test")}
+
+
 def test_a_dead_letter_that_the_broker_refuses_is_an_error() -> None:
     """Otherwise the offset of the notification would be committed, and the notification would be lost."""
 
