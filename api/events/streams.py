@@ -76,8 +76,10 @@ class _EventResponse(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self._parts.aclose()
-            await self._close()
+            try:
+                await self._parts.aclose()
+            finally:
+                await self._close()
 
 
 class EventStreams:

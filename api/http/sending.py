@@ -31,7 +31,9 @@ def with_safe_responses(app: ASGIApp) -> ASGIApp:
         except asyncio.CancelledError:
             if scope["type"] != "http" or has_started:
                 raise
-            await Stopping().response()(scope, receive, send)
+            response = Stopping().response()
+            response.headers["connection"] = "close"  # Otherwise uvicorn would start a request that waits for this one.
+            await response(scope, receive, send)
 
     return responding
 

@@ -176,6 +176,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._started = cycle
+        if self._arriving_since is not None and cycle is self.cycle and not self._in_head:
+            # uvicorn has read nothing while this request waited. So the time for its body begins now.
+            self._arriving_since = self.loop.time()
         super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else without_chunks(app, cycle))
 
     @property
@@ -202,13 +205,19 @@ class LimitedProtocol(HttpToolsProtocol):
         With TLS, ``close`` waits 30 seconds for the client's part of the end. An idle client may not look until its
         next request.
         """
-        self.loop.call_later(_LAST_SECONDS, self.transport.abort)
+        self.loop.call_later(_LAST_SECONDS, self._abort)
+
+    def _abort(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self._abort_soon()  # The client still reads a response. ``end_if_unread`` limits this time.
+        else:
+            self.transport.abort()
 
     def end_if_slow(self, seconds: float) -> None:
         """End the connection if its request has not arrived completely within this time."""
         if self._arriving_since is None or self.loop.time() - self._arriving_since < seconds:
             return
-        if self._in_head and self._running:
+        if self._running and (self._in_head or self.pipeline):
             return  # The response to the previous request is on its way.
         self._end(RequestTimeout())
 
@@ -253,6 +262,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """
         self._arriving_since, self._in_head, self._drops_bytes = None, False, True
         last.keep_alive = False  # Then uvicorn closes the connection.
+        # If bytes were unread at that time, the kernel would reset the connection, and the client would lose a part of
+        # the response.
+        self.flow.resume_reading()
 
     def _refuse(self, problem: Problem) -> None:
         self._arriving_since, self._in_head = None, False

@@ -370,6 +370,16 @@ def test_requests_before_wrong_bytes_get_their_responses(wrong: bytes) -> None:
             assert bodies == [each.partition(b"\r\n\r\n")[2] for each in responses]
 
 
+def test_a_waiting_request_has_its_own_time_for_its_body() -> None:
+    """The server has read nothing meanwhile, so the client is not slow."""
+    first = b"GET /?seconds=2.2 HTTP/1.1\r\nHost: a\r\n\r\n"
+    second = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 4\r\n\r\nab"
+    with serving(request_timeout="PT1S") as settings:
+        received = exchange(settings, first + second, b"cd", pause=0.05)
+    assert 2 == received.count(b"HTTP/1.1 200 OK\r\n")
+    assert received.endswith(b"\r\n\r\n4")
+
+
 def test_wrong_bytes_do_not_damage_a_response_that_has_begun() -> None:
     """A problem in a response, or after it, would be a part of it, or the response to the next request."""
     with serving(request_timeout="PT30S") as settings:
