@@ -18,9 +18,6 @@ from services.settings import Settings
 
 # Without a timeout the client would wait forever, and the materialiser with it.
 _REGISTRY_SECONDS = 5.0
-# By default the client tries four times, with random pauses. Measured: 22 s until the error while the registry hangs.
-# Callers that run for long try again by themselves, except the webhooks, which end.
-_RETRIES = 0
 
 _NOT_FOUND = range(404_01, 404_04)
 """Codes of the registry: a subject, a version or a schema does not exist. Source: Confluent's Schema Registry API."""
@@ -131,5 +128,5 @@ def _usable_answer(request: str) -> Iterator[None]:
 
 def registry_schema_ids(settings: Settings) -> RegistrySchemaIds:
     """The schema ids of the registry that the settings name."""
-    options = {"url": settings.schema_registry_url, "timeout": _REGISTRY_SECONDS, "max.retries": _RETRIES}
-    return RegistrySchemaIds(SchemaRegistryClient(options), settings)
+    client = SchemaRegistryClient({"url": settings.schema_registry_url, "timeout": _REGISTRY_SECONDS})
+    return RegistrySchemaIds(client, settings)
