@@ -31,10 +31,8 @@ def _options(settings: Settings) -> dict[str, str]:
         "kafka.enable.idempotence": "true",
         "kafka.compression.type": "lz4",
         "kafka.linger.ms": "5",
-        # A broker that hangs keeps its connections. By default the producer waits 30 s for it, and asks for another
-        # leader only then, or after five minutes.
+        # A broker that hangs keeps its connections. By default the producer waits 30 s for it.
         "kafka.request.timeout.ms": "10000",
-        "kafka.metadata.max.age.ms": "10000",
         # The producer allocates memory only when needed.
         "kafka.max.request.size": str(LARGEST_REQUEST_BYTES),
         "kafka.buffer.memory": str(128 * 2**20),

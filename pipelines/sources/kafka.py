@@ -29,7 +29,6 @@ was 12.7 us with 20 records a poll, and 7.5 us with 500.
 _PATIENCE = {
     "kafka.default.api.timeout.ms": "15000",
     "kafka.request.timeout.ms": "5000",
-    "kafka.metadata.max.age.ms": "10000",
     "fetchOffset.numRetries": "12",
     "kafkaConsumer.pollTimeoutMs": "60000",
 }
@@ -37,8 +36,7 @@ _PATIENCE = {
 
 Kafka's admin client sends the question for end offsets to the leader that it knows. If this broker has died, the client
 waits for it until the timeout, although another broker leads meanwhile. Spark then asks with a new client. A broker
-that hangs keeps its connections, so each request to it lasts for the whole timeout of a request (5 s). The clients of
-tasks ask every 10 s who leads (by default every five minutes), so they need not wait for a timeout to learn it.
+that hangs keeps its connections, so each request to it lasts for the whole timeout of a request (5 s).
 
 The consumer of a task waits 15 s for its position, and 60 s for a record. Then the task fails, and Spark tries it again
 with a new consumer. By default it waits for a record as long as ``spark.network.timeout`` says. Four attempts of ten
