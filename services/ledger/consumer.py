@@ -91,7 +91,6 @@ class LedgerConsumer:
         self._positions = self._appender.open(str(topic.topic_id), marks, before)
         self._metrics.gaps.set(self._appender.count_gaps())
         consumer.assign([TopicPartition(self._topic, number, start) for number, start in self._positions.items()])
-        self._next_partitions_check = time.monotonic() + _PARTITIONS_SECONDS
         if not self._reader.connected:
             log.info("following", topic=self._topic, positions=self._positions)
 

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import unquote_to_bytes
 
-import anyio
 import httpx
 import pytest
 from fastapi import Request
@@ -17,6 +16,7 @@ from api.routing.peer_messages import PeerRequest, PeerTimeoutError, PeerUnreach
 from services.interactive_queries.reports import InstanceReport, PeerReports
 from services.state_stores.assignment import Role
 from tests.support.clusters import TLS
+from tests.support.responses import SlowToClose
 
 pytestmark = pytest.mark.anyio
 
@@ -140,20 +140,10 @@ async def client_of(peer: Callable[[httpx.Request], httpx.Response], reports: Pe
 
 async def test_a_timeout_does_not_interrupt_the_close_of_a_connection() -> None:
     """Otherwise slow peers, or callers with short deadlines, would leave open connections."""
-    closed = []
-
-    class Body(httpx.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            yield b""
-
-        async def aclose(self) -> None:
-            with anyio.CancelScope(shield=True):  # as httpx does
-                await anyio.sleep(0.3)
-            closed.append(self)
-
-    async with client_of(lambda _: httpx.Response(200, stream=Body()), PeerReports()) as client:
+    body = SlowToClose()
+    async with client_of(lambda _: httpx.Response(200, stream=body), PeerReports()) as client:
         await client.forward(PeerRequest("GET", b"/v1/stores"), PEER, 0.1, 0.1)
-    assert 1 == len(closed)
+    assert body.is_closed
 
 
 async def test_the_client_gets_the_headers_of_the_response_and_not_those_of_the_connection() -> None:

@@ -10,7 +10,6 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, cast
 
-import anyio
 import httpx
 import pytest
 from hypothesis import given
@@ -24,6 +23,7 @@ from services.webhooks.delivery import Delivery, UndeliveredError, _retry_after,
 from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message
 from services.webhooks.metrics import Metrics
+from tests.support.responses import SlowToClose
 
 pytestmark = pytest.mark.anyio
 
@@ -273,22 +273,13 @@ async def test_a_long_response_is_not_read(sent: int, read: int) -> None:
 
 async def test_a_timeout_does_not_interrupt_the_close_of_a_connection() -> None:
     """Otherwise each slow receiver would leave open connections, until the process could open no more files."""
-    closed = []
-
-    class Body(httpx.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            yield b""
-
-        async def aclose(self) -> None:
-            with anyio.CancelScope(shield=True):  # as httpx does
-                await anyio.sleep(0.3)
-            closed.append(self)
+    body = SlowToClose()
 
     async def answer(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, stream=Body())
+        return httpx.Response(200, stream=body)
 
     await delivery_to(answer, timeout=timedelta(seconds=0.1)).deliver(MESSAGE)
-    assert 1 == len(closed)
+    assert body.is_closed
 
 
 async def test_a_receiver_can_verify_each_attempt() -> None:
