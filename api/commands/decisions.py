@@ -114,7 +114,10 @@ class Decisions:
 
 @contextmanager
 def at_most(seconds: float, store: StateStore, key: str) -> Iterator[None]:
-    """Cancel a lookup of the key after these seconds. Raises OwnerTimeout."""
+    """Cancel a lookup of the key after these seconds. Raises OwnerTimeout.
+
+    The lookup must not use ``asyncio.gather``: the cancellation would interrupt the close of connections in its tasks.
+    """
     try:
         with anyio.fail_after(seconds):  # a timeout of asyncio would leave connections to peers open: see PeerClient
             yield
