@@ -10,9 +10,10 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 
 import schemas
 from schemas import topics
+from services.messaging import schema_registry
 from services.messaging.avro import body_encoder, decoder, encoder, header
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
-from services.messaging.schema_registry import RegistrySchemaIds
+from services.messaging.schema_registry import LOADING_SECONDS, RegistrySchemaIds
 from services.settings import Settings
 from services.verdicts import judge_of_invoices
 from tests.support.builders import IDS
@@ -90,6 +91,48 @@ def registry() -> Iterator[str]:
         yield url
 
 
+class LoadingRegistry(QuietHandler):
+    """It has loaded all of its schemas after three questions. The id 1 exists."""
+
+    asked: ClassVar[list[int]] = []
+
+    def do_GET(self) -> None:
+        schema_id = int(self.path.partition("?")[0].rpartition("/")[2])
+        self.asked.append(schema_id)
+        status, body = ANSWERS[schema_id if schema_id == 1 and len(self.asked) > 3 else 2]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Clock:
+    """Replaces the module ``time``. Only a pause takes time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(schema_registry, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def loading() -> Iterator[str]:
+    LoadingRegistry.asked.clear()
+    with serving(LoadingRegistry) as url:
+        yield url
+
+
 def ids_at(url: str) -> RegistrySchemaIds:
     return RegistrySchemaIds(SchemaRegistryClient({"url": url, "max.retries": 0, "timeout": 5.0}), Settings())
 
@@ -110,10 +153,25 @@ def test_logical_types_of_a_till_change_no_value(registry: str) -> None:
     assert schemas.current("Balance") == json.loads(ids_at(registry).writer_schema(11))
 
 
-def test_an_id_that_the_registry_does_not_know(registry: str) -> None:
-    """Only the registry's own "not found" means that the id is not registered."""
-    with pytest.raises(UnknownSchemaIdError, match="2"):
-        ids_at(registry).writer_schema(2)
+@pytest.mark.usefixtures("clock")
+def test_a_registry_that_loads_does_not_know_an_id_yet(loading: str) -> None:
+    """The reader asks again. If it believed the first response, it would skip the record for ever."""
+    assert '"string"' == ids_at(loading).writer_schema(1)
+    assert [1, 1, 1, 1] == LoadingRegistry.asked
+
+
+def test_ids_that_the_registry_does_not_know(loading: str, clock: Clock) -> None:
+    """Only the registry's own "not found" counts. The reader waits once for a series of such ids, and waits again
+    after a pause, in which the registry can have started again.
+    """
+    ids, waited = ids_at(loading), []
+    for schema_id, pause in ((2, 0), (3, 1), (4, 1), (5, 60)):
+        clock.now += pause
+        before = clock.now
+        with pytest.raises(UnknownSchemaIdError, match=str(schema_id)):
+            ids.writer_schema(schema_id)
+        waited.append(clock.now - before)
+    assert [LOADING_SECONDS, 0, 0, LOADING_SECONDS] == waited
 
 
 @pytest.mark.parametrize("schema_id", [3, 4, 5, 6, 7, 9, 10])
