@@ -24,6 +24,14 @@ from services.verdicts import LARGEST_TEXT_BYTES
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 
+_TASK_ATTEMPTS = 8
+"""How often Spark tries a task.
+
+Spark's default is once on one machine, and four times on a cluster. But a task can fail without a defect: its Python
+worker needs more than ten seconds to start, or Kafka does not answer its consumer for 8 s. The failed query would end
+the driver, whose restart takes longer than another attempt.
+"""
+
 _SHARED = {
     # Streaming queries cannot use it. If it is on, each query logs a warning.
     "spark.sql.adaptive.enabled": "false",
@@ -47,6 +55,7 @@ _SHARED = {
     # By default PySpark tells Java the line of code of each operation on a column. Only errors of Spark show this line.
     # It makes an operation take four times as much CPU.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.task.maxFailures": str(_TASK_ATTEMPTS),
     # A busy machine can miss Spark's default deadlines and still work.
     "spark.network.timeout": "600s",
     "spark.executor.heartbeatInterval": "60s",
@@ -102,14 +111,6 @@ _BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 """Hadoop's file system of this machine, without a process for the permissions of each file (decision 55)."""
 
 _BARE_FILES_JAR = "hadoop-bare-naked-local-fs-"
-
-_TASK_ATTEMPTS = 4
-"""How often one machine tries a task, as a cluster does by default (``spark.task.maxFailures``).
-
-Spark's default for one machine is once. But a task can fail without a defect: its Python worker needs more than ten
-seconds to start, or Kafka does not answer its consumer for 15 s. The failed query would end the driver, whose restart
-takes longer than another attempt.
-"""
 
 _WORKER = Path(__file__).with_name("python-worker")
 _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"

@@ -32,7 +32,7 @@ def _options(settings: Settings) -> dict[str, str]:
         "kafka.compression.type": "lz4",
         "kafka.linger.ms": "5",
         # A broker that hangs keeps its connections. By default the producer waits 30 s for it.
-        "kafka.request.timeout.ms": "10000",
+        "kafka.request.timeout.ms": "5000",
         # The producer allocates memory only when needed.
         "kafka.max.request.size": str(LARGEST_REQUEST_BYTES),
         "kafka.buffer.memory": str(128 * 2**20),

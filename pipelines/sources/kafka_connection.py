@@ -18,6 +18,10 @@ def kafka_connection(settings: Settings) -> dict[str, str]:
     options = {
         "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
         "kafka.security.protocol": settings.kafka_security_protocol,
+        # While a client connects to a broker, it does not ask another broker who leads. By default it tries for 10 to
+        # 30 s to connect to a machine that does not answer.
+        "kafka.socket.connection.setup.timeout.ms": "2000",
+        "kafka.socket.connection.setup.timeout.max.ms": "4000",
     }
     if settings.kafka_security_protocol.endswith("SSL") and settings.kafka_ssl_ca_location:
         options |= {
