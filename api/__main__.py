@@ -58,7 +58,7 @@ def build_app(
 ) -> FastAPI:
     """Compose the app: stores that follow the changelogs in Kafka, the group of instances, and the security."""
     metrics, waiters, reports = Metrics(), SequenceWaiters(), PeerReports()
-    ids = schema_ids(settings)
+    ids = schema_ids(settings, waits=False)
     stores = state_stores(catalogue.stores(ids, settings.top_customers_threshold), settings.partitions)
     # The store of API keys is not in LocalStores, so no request can read it.
     api_keys = state_stores([catalogue.api_keys(ids)]) if settings.api_access == "authenticated" else {}

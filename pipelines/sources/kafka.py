@@ -38,7 +38,7 @@ _PATIENCE = {
 Kafka's admin client sends the question for end offsets to the leader that it knows. If this broker has died, the client
 waits for it until the timeout, although another broker leads meanwhile. Spark then asks with a new client. A broker
 that hangs keeps its connections, so each request to it lasts for the timeout of a request. Kafka's clients often notice
-this timeout only after twice the time, so it is less than half of the 8 s. The driver asks who leads every ten seconds,
+this timeout only after twice the time. So it is less than half of 8 s. The driver asks who leads every ten seconds,
 so that it forgets such a broker.
 
 The consumer of a task waits 8 s for its position, and 60 s for a record. Then the task fails, and Spark tries it again

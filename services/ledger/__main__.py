@@ -34,7 +34,7 @@ def run(settings: Settings) -> None:
     metrics = Metrics()
     engine = writing_engine(settings.ledger_url)
     appender = Appender(engine, pseudonyms(settings.pseudonym_key_file), settings.name_of(LOYALTY))
-    consumer = LedgerConsumer(settings, appender, decoder(LOYALTY, schema_ids(settings)), metrics)
+    consumer = LedgerConsumer(settings, appender, decoder(LOYALTY, schema_ids(settings, waits=False)), metrics)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _, __: consumer.stop())
     try:

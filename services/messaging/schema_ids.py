@@ -71,10 +71,16 @@ class FolderSchemaIds:
         return True
 
 
-def schema_ids(settings: "Settings") -> SchemaIds:
-    """The schema ids of the Schema Registry that the settings name, or of the folder ``schemas``."""
+def schema_ids(settings: "Settings", *, waits: bool = True) -> SchemaIds:
+    """The schema ids of the Schema Registry that the settings name, or of the folder ``schemas``.
+
+    Args:
+        waits: ask again for up to 30 seconds before an id counts as unknown, because the registry may still be loading
+            its schemas. A caller that tries again by itself does not wait. It gets SchemaRegistryUnavailableError until
+            the id counts as unknown.
+    """
     if settings.schema_registry_url:
         from services.messaging.schema_registry import registry_schema_ids  # noqa: PLC0415 - its import takes 0.1 s
 
-        return registry_schema_ids(settings)
+        return registry_schema_ids(settings, waits=waits)
     return FolderSchemaIds()

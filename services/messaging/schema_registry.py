@@ -5,6 +5,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -30,19 +31,59 @@ Apicurio serves requests before it has read all of its schemas from Kafka. Measu
 19 s for 4,000.
 """
 _ASK_AGAIN_SECONDS = 0.5
-_RESTART_SECONDS = 2.0
-"""No registry starts again in a shorter time."""
+_RESTART_SECONDS = 5.0
+"""No registry starts again in a shorter time. A single answer takes no longer, because of ``_REGISTRY_SECONDS``."""
+
+
+class NotFoundAnswers:
+    """Decides when to believe a registry that does not know an id. All readers of a process share the answers."""
+
+    def __init__(self) -> None:
+        # The first and the last moment of the newest series of "not found" (``time.monotonic``).
+        self._first = self._last = float("-inf")
+        self._unknown: set[int] = set()
+
+    def add(self, schema_id: int, asked_time: float) -> bool:
+        """Add an answer that has just arrived. Returns whether to believe it.
+
+        If two answers follow each other closely, the registry did not start again between them. So a reader waits only
+        once for a series of unknown ids, and only once for each id.
+        """
+        now = time.monotonic()
+        # The client tries again by itself. A question that takes long can contain a restart of the registry.
+        if max(now - asked_time, asked_time - self._last) > _RESTART_SECONDS:
+            self._first = now
+        self._last = now
+        if now >= self._first + LOADING_SECONDS:
+            self._unknown.add(schema_id)
+        return schema_id in self._unknown
+
+    def forget(self, schema_id: int) -> None:
+        """Forget that an id is unknown, because the registry has returned its schema."""
+        self._unknown.discard(schema_id)
+
+
+@cache
+def _answers_of(_url: str) -> NotFoundAnswers:
+    return NotFoundAnswers()
 
 
 class RegistrySchemaIds:
     """The ids of a Schema Registry, with Confluent's default subjects ``{topic}-value``."""
 
-    def __init__(self, client: SchemaRegistryClient, settings: Settings) -> None:
+    def __init__(
+        self,
+        client: SchemaRegistryClient,
+        settings: Settings,
+        *,
+        waits: bool = True,
+        not_found: NotFoundAnswers | None = None,
+    ) -> None:
         self._client = client
         self._settings = settings
+        self._waits = waits
+        self._not_found = not_found or NotFoundAnswers()
         self._known: dict[Topic, dict[int, str]] = {}
-        # The first and the last moment of an uninterrupted row of "not found" (``time.monotonic``).
-        self._first_not_found = self._last_not_found = float("-inf")
         weakref.finalize(self, client.close)
 
     def _subject(self, topic: Topic) -> str:
@@ -54,35 +95,36 @@ class RegistrySchemaIds:
             return int(self._client.register_schema(self._subject(topic), schema))  # an answer can lack the id
 
     def writer_schema(self, schema_id: int) -> str:
+        deadline = time.monotonic() + 2 * LOADING_SECONDS
+        while True:
+            asked_time = time.monotonic()
+            try:
+                text = self._schema_text(schema_id)
+            except UnknownSchemaIdError as error:
+                if self._not_found.add(schema_id, asked_time):
+                    raise
+                if not self._waits or time.monotonic() > deadline:
+                    raise SchemaRegistryUnavailableError(
+                        f"the Schema Registry does not know the schema of id {schema_id}. It may still be loading its "
+                        f"schemas, so readers ask again for {LOADING_SECONDS:.0f} seconds before they skip a record"
+                    ) from error
+                time.sleep(_ASK_AGAIN_SECONDS)
+            else:
+                self._not_found.forget(schema_id)
+                return _without_logical_types(text)
+
+    def _schema_text(self, schema_id: int) -> str:
+        """Raises UnknownSchemaIdError if the registry says that there is no such schema."""
         with _usable_answer(f"return the schema of id {schema_id}"):
-            text = self._schema_text(schema_id)
+            try:
+                text = self._client.get_schema(schema_id).schema_str
+            except SchemaRegistryError as error:
+                if _is_not_found(error):
+                    raise UnknownSchemaIdError(schema_id) from error
+                raise
         if text is None:
             raise SchemaRegistryUnavailableError(f"the Schema Registry answered without a schema for id {schema_id}")
-        return _without_logical_types(text)
-
-    def _schema_text(self, schema_id: int) -> str | None:
-        """The text of a schema. Asks again while the registry can be loading. Raises UnknownSchemaIdError."""
-        while True:
-            try:
-                return self._client.get_schema(schema_id).schema_str
-            except SchemaRegistryError as error:
-                if not _is_not_found(error):
-                    raise
-                if self._has_loaded():
-                    raise UnknownSchemaIdError(schema_id) from error
-            time.sleep(_ASK_AGAIN_SECONDS)
-
-    def _has_loaded(self) -> bool:
-        """Whether a "not found" that has just arrived is true. A reader skips the record of an unknown id.
-
-        While this question is asked often, the registry has not started again. So a series of unknown ids costs the
-        waiting time once.
-        """
-        now = time.monotonic()
-        if now > self._last_not_found + _RESTART_SECONDS:
-            self._first_not_found = now
-        self._last_not_found = now
-        return now >= self._first_not_found + LOADING_SECONDS
+        return text
 
     def known(self, topic: Topic) -> dict[int, str]:
         # The parts of a query ask at different times, and all must know the same ids. A query that starts again must
@@ -158,7 +200,8 @@ def _usable_answer(request: str) -> Iterator[None]:
         ) from error
 
 
-def registry_schema_ids(settings: Settings) -> RegistrySchemaIds:
-    """The schema ids of the registry that the settings name."""
-    client = SchemaRegistryClient({"url": settings.schema_registry_url, "timeout": _REGISTRY_SECONDS})
-    return RegistrySchemaIds(client, settings)
+def registry_schema_ids(settings: Settings, *, waits: bool) -> RegistrySchemaIds:
+    """The schema ids of the registry that the settings name; see ``schema_ids``."""
+    url = settings.schema_registry_url
+    client = SchemaRegistryClient({"url": url, "timeout": _REGISTRY_SECONDS})
+    return RegistrySchemaIds(client, settings, waits=waits, not_found=_answers_of(url))

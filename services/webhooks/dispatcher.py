@@ -119,7 +119,8 @@ class EndpointDispatcher:
     async def _process(self, record: KafkaMessage) -> None:
         name = self._endpoint.name
         try:
-            message = Message.of(self._decode(record.value() or b""))
+            # The decoder may wait for the Schema Registry.
+            message = Message.of(await asyncio.to_thread(self._decode, record.value() or b""))
         except (ValueError, OverflowError) as error:
             # The value cannot be decoded, or it has a time outside of the years 1 to 9999.
             await self._write_dead_letter(record, str(error))

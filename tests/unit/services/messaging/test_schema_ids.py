@@ -91,21 +91,6 @@ def registry() -> Iterator[str]:
         yield url
 
 
-class LoadingRegistry(QuietHandler):
-    """It has loaded all of its schemas after three questions. The id 1 exists."""
-
-    asked: ClassVar[list[int]] = []
-
-    def do_GET(self) -> None:
-        schema_id = int(self.path.partition("?")[0].rpartition("/")[2])
-        self.asked.append(schema_id)
-        status, body = ANSWERS[schema_id if schema_id == 1 and len(self.asked) > 3 else 2]
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
 class Clock:
     """Replaces the module ``time``. Only a pause takes time."""
 
@@ -119,6 +104,24 @@ class Clock:
         self.now += seconds
 
 
+class LoadingRegistry(QuietHandler):
+    """It has loaded all of its schemas after three questions. The id 1 exists."""
+
+    asked: ClassVar[list[int]] = []
+    clock: ClassVar[Clock]
+    answer_seconds: ClassVar[float]
+
+    def do_GET(self) -> None:
+        schema_id = int(self.path.partition("?")[0].rpartition("/")[2])
+        self.asked.append(schema_id)
+        self.clock.sleep(self.answer_seconds)
+        status, body = ANSWERS[schema_id if schema_id == 1 and len(self.asked) > 3 else 2]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
@@ -127,14 +130,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def loading() -> Iterator[str]:
+def loading(clock: Clock) -> Iterator[str]:
     LoadingRegistry.asked.clear()
+    LoadingRegistry.clock, LoadingRegistry.answer_seconds = clock, 0.0
     with serving(LoadingRegistry) as url:
         yield url
 
 
-def ids_at(url: str) -> RegistrySchemaIds:
-    return RegistrySchemaIds(SchemaRegistryClient({"url": url, "max.retries": 0, "timeout": 5.0}), Settings())
+def ids_at(url: str, *, waits: bool = True) -> RegistrySchemaIds:
+    client = SchemaRegistryClient({"url": url, "max.retries": 0, "timeout": 5.0})
+    return RegistrySchemaIds(client, Settings(), waits=waits)
 
 
 def test_a_registered_id_gives_its_schema(registry: str) -> None:
@@ -153,7 +158,6 @@ def test_logical_types_of_a_till_change_no_value(registry: str) -> None:
     assert schemas.current("Balance") == json.loads(ids_at(registry).writer_schema(11))
 
 
-@pytest.mark.usefixtures("clock")
 def test_a_registry_that_loads_does_not_know_an_id_yet(loading: str) -> None:
     """The reader asks again. If it believed the first response, it would skip the record for ever."""
     assert '"string"' == ids_at(loading).writer_schema(1)
@@ -161,17 +165,44 @@ def test_a_registry_that_loads_does_not_know_an_id_yet(loading: str) -> None:
 
 
 def test_ids_that_the_registry_does_not_know(loading: str, clock: Clock) -> None:
-    """Only the registry's own "not found" counts. The reader waits once for a series of such ids, and waits again
-    after a pause, in which the registry can have started again.
+    """Only the registry's own "not found" counts. The reader waits once for a series of such ids. It waits again for a
+    new one after a pause, in which the registry can have started again. It does not wait again for the same id.
     """
     ids, waited = ids_at(loading), []
-    for schema_id, pause in ((2, 0), (3, 1), (4, 1), (5, 60)):
-        clock.now += pause
+    for schema_id, pause in ((2, 0), (3, 1), (4, 1), (5, 60), (2, 60)):
+        clock.sleep(pause)
         before = clock.now
         with pytest.raises(UnknownSchemaIdError, match=str(schema_id)):
             ids.writer_schema(schema_id)
         waited.append(clock.now - before)
-    assert [LOADING_SECONDS, 0, 0, LOADING_SECONDS] == waited
+    assert [LOADING_SECONDS, 0, 0, LOADING_SECONDS, 0] == waited
+
+
+def test_a_slow_registry_does_not_stop_a_reader(loading: str, clock: Clock) -> None:
+    """Each answer takes three seconds."""
+    LoadingRegistry.answer_seconds = 3.0
+    before = clock.now
+    with pytest.raises(UnknownSchemaIdError):
+        ids_at(loading).writer_schema(2)
+    assert LOADING_SECONDS <= clock.now - before <= LOADING_SECONDS + 10
+
+
+def test_a_question_can_last_longer_than_a_restart(loading: str) -> None:
+    """The client of the registry tries again by itself. No answer after such a time proves that the id is unknown."""
+    LoadingRegistry.answer_seconds = 10.0
+    with pytest.raises(SchemaRegistryUnavailableError, match="may still be loading"):
+        ids_at(loading).writer_schema(2)
+
+
+def test_a_reader_that_tries_again_by_itself_does_not_wait(loading: str, clock: Clock) -> None:
+    """It can stop, and shows the error, between two attempts."""
+    ids, started = ids_at(loading, waits=False), clock.now
+    while clock.now < started + LOADING_SECONDS:
+        with pytest.raises(SchemaRegistryUnavailableError, match="does not know the schema of id 2"):
+            ids.writer_schema(2)
+        clock.sleep(2)
+    with pytest.raises(UnknownSchemaIdError):
+        ids.writer_schema(2)
 
 
 @pytest.mark.parametrize("schema_id", [3, 4, 5, 6, 7, 9, 10])
