@@ -24,11 +24,11 @@ from services.verdicts import LARGEST_TEXT_BYTES
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 
-_TASK_ATTEMPTS = 8
+_TASK_ATTEMPTS = 10
 """How often Spark tries a task.
 
 Spark's default is once on one machine, and four times on a cluster. But a task can fail without a defect: its Python
-worker needs more than ten seconds to start, or Kafka does not answer its consumer for 8 s. The failed query would end
+worker needs more than ten seconds to start, or Kafka does not answer its consumer for 6 s. The failed query would end
 the driver, whose restart takes longer than another attempt.
 """
 

@@ -27,21 +27,21 @@ was 12.7 us with 20 records a poll, and 7.5 us with 500.
 """
 
 _PATIENCE = {
-    "kafka.default.api.timeout.ms": "8000",
+    "kafka.default.api.timeout.ms": "6000",
     "kafka.request.timeout.ms": "2500",
     "kafka.metadata.max.age.ms": "10000",
-    "fetchOffset.numRetries": "24",
+    "fetchOffset.numRetries": "30",
     "kafkaConsumer.pollTimeoutMs": "60000",
 }
-"""How long the driver waits for offsets: 8 s for each of 24 attempts. By default there are three of 60 s.
+"""How long the driver waits for offsets: 6 s for each of 30 attempts. By default there are three of 60 s.
 
 Kafka's admin client sends the question for end offsets to the leader that it knows. If this broker has died, the client
 waits for it until the timeout, although another broker leads meanwhile. Spark then asks with a new client. A broker
 that hangs keeps its connections, so each request to it lasts for the timeout of a request. Kafka's clients often notice
-this timeout only after twice the time. So it is less than half of 8 s. The driver asks who leads every ten seconds,
+this timeout only after twice the time. So it is less than half of 6 s. The driver asks who leads every ten seconds,
 so that it forgets such a broker.
 
-The consumer of a task waits 8 s for its position, and 60 s for a record. Then the task fails, and Spark tries it again
+The consumer of a task waits 6 s for its position, and 60 s for a record. Then the task fails, and Spark tries it again
 with a new consumer. By default it waits for a record as long as ``spark.network.timeout`` says. Many attempts of ten
 minutes would hide for more than an hour that a partition has no leader.
 """

@@ -121,7 +121,7 @@ def decoder(topic: Topic, ids: SchemaIds, *, decimals_as_text: bool = False) -> 
     """A function that decodes values of the topic into its newest schema. Any known schema can have written them.
 
     The function raises UndecodableError for other bytes and for an unregistered id, and SchemaRegistryUnavailableError
-    if the Schema Registry does not answer.
+    if the Schema Registry does not answer or may still be loading its schemas.
 
     Args:
         decimals_as_text: return the decimals of the record's own fields as text, like ``str(Decimal)``. The decoder

@@ -18,8 +18,13 @@ from schemas.topics import Topic
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.settings import Settings
 
-# Without a timeout the client would wait forever, and the materialiser with it.
-_REGISTRY_SECONDS = 5.0
+_OPTIONS = {
+    # Without a timeout the client would wait forever, and the materialiser with it.
+    "timeout": 5.0,
+    # Callers that must not fail try again by themselves. An attempt that the client hides could hide a restart of the
+    # registry from ``NotFoundAnswers``.
+    "max.retries": 0,
+}
 
 _NOT_FOUND = range(404_01, 404_04)
 """Codes of the registry: a subject, a version or a schema does not exist. Source: Confluent's Schema Registry API."""
@@ -31,36 +36,35 @@ Apicurio serves requests before it has read all of its schemas from Kafka. Measu
 19 s for 4,000.
 """
 _ASK_AGAIN_SECONDS = 0.5
-_RESTART_SECONDS = 5.0
-"""No registry starts again in a shorter time. A single answer takes no longer, because of ``_REGISTRY_SECONDS``."""
+_SERIES_SECONDS = 600.0
+"""The longest pause in a series of "not found"."""
 
 
 class NotFoundAnswers:
-    """Decides when to believe a registry that does not know an id. All readers of a process share the answers."""
+    """Decides when to believe a registry that does not know an id. All readers of a process share the answers.
+
+    Known limit: while this process meets unknown ids more often than every ten minutes, it does not notice that the
+    registry has started again between two of its questions.
+    """
 
     def __init__(self) -> None:
-        # The first and the last moment of the newest series of "not found" (``time.monotonic``).
+        # The first and the last moment of the newest series (``time.monotonic``).
         self._first = self._last = float("-inf")
-        self._unknown: set[int] = set()
 
-    def add(self, schema_id: int, asked_time: float) -> bool:
+    def add(self) -> bool:
         """Add an answer that has just arrived. Returns whether to believe it.
 
-        If two answers follow each other closely, the registry did not start again between them. So a reader waits only
-        once for a series of unknown ids, and only once for each id.
+        So a reader waits once for a series of unknown ids, and not for each of them.
         """
         now = time.monotonic()
-        # The client tries again by itself. A question that takes long can contain a restart of the registry.
-        if max(now - asked_time, asked_time - self._last) > _RESTART_SECONDS:
+        if now > self._last + _SERIES_SECONDS:
             self._first = now
         self._last = now
-        if now >= self._first + LOADING_SECONDS:
-            self._unknown.add(schema_id)
-        return schema_id in self._unknown
+        return now >= self._first + LOADING_SECONDS
 
-    def forget(self, schema_id: int) -> None:
-        """Forget that an id is unknown, because the registry has returned its schema."""
-        self._unknown.discard(schema_id)
+    def end_series(self) -> None:
+        """Begin a new series at the next answer, because the registry may have started again."""
+        self._last = float("-inf")
 
 
 @cache
@@ -95,23 +99,21 @@ class RegistrySchemaIds:
             return int(self._client.register_schema(self._subject(topic), schema))  # an answer can lack the id
 
     def writer_schema(self, schema_id: int) -> str:
-        deadline = time.monotonic() + 2 * LOADING_SECONDS
         while True:
-            asked_time = time.monotonic()
             try:
-                text = self._schema_text(schema_id)
+                return _without_logical_types(self._schema_text(schema_id))
             except UnknownSchemaIdError as error:
-                if self._not_found.add(schema_id, asked_time):
+                if self._not_found.add():
                     raise
-                if not self._waits or time.monotonic() > deadline:
+                if not self._waits:
                     raise SchemaRegistryUnavailableError(
                         f"the Schema Registry does not know the schema of id {schema_id}. It may still be loading its "
-                        f"schemas, so readers ask again for {LOADING_SECONDS:.0f} seconds before they skip a record"
+                        f"schemas, so this process asks for {LOADING_SECONDS:.0f} seconds before it skips a record"
                     ) from error
-                time.sleep(_ASK_AGAIN_SECONDS)
-            else:
-                self._not_found.forget(schema_id)
-                return _without_logical_types(text)
+            except SchemaRegistryUnavailableError:
+                self._not_found.end_series()
+                raise
+            time.sleep(_ASK_AGAIN_SECONDS)
 
     def _schema_text(self, schema_id: int) -> str:
         """Raises UnknownSchemaIdError if the registry says that there is no such schema."""
@@ -203,5 +205,5 @@ def _usable_answer(request: str) -> Iterator[None]:
 def registry_schema_ids(settings: Settings, *, waits: bool) -> RegistrySchemaIds:
     """The schema ids of the registry that the settings name; see ``schema_ids``."""
     url = settings.schema_registry_url
-    client = SchemaRegistryClient({"url": url, "timeout": _REGISTRY_SECONDS})
+    client = SchemaRegistryClient({"url": url, **_OPTIONS})
     return RegistrySchemaIds(client, settings, waits=waits, not_found=_answers_of(url))

@@ -51,11 +51,11 @@ def test_a_link_to_a_folder_is_found(tmp_path: Path, place: str, name: str) -> N
 @pytest.mark.parametrize(
     ("master", "expected"),
     [
-        ("local[2]", "local[2,8]"),
-        ("local[*]", "local[*,8]"),
+        ("local[2]", "local[2,10]"),
+        ("local[*]", "local[*,10]"),
         ("local[2,1]", "local[2,1]"),
         ("yarn", "yarn"),
-        ("", "local[8,8]"),
+        ("", "local[8,10]"),
     ],
 )
 def test_one_machine_repeats_failed_tasks(monkeypatch: pytest.MonkeyPatch, master: str, expected: str) -> None:
