@@ -265,11 +265,14 @@ def test_the_guide_waits_for_the_secret_of_each_api_pod() -> None:
 def test_callers_have_their_keys_before_an_upgrade_replaces_the_api() -> None:
     """Pods of release 0.1 need no credentials. Without keys, the callers get 401 from the new pods."""
     guide = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
-    upgrade = guide.partition("\n## Upgrade\n")[2]
-    made = upgrade.index("loyalty keys create")
-    (selector,) = re.findall(r"apply -k \S+ -l '(.*)'", upgrade[:made])
-    assert "app.kubernetes.io/name notin (api, ledger, webhooks)" == selector
-    assert made < upgrade.index("rollout status statefulset/api")
+    steps, _, differences = guide.partition("\n## Upgrade\n")[2].partition("\n### From release 0.1\n")
+    introduction, before, replacement = re.split(r"\n1\. |\n(?=3\. )", steps)
+    assert "[From release 0.1](#from-release-01)" in introduction
+    assert "statefulset/api" not in before
+    assert "rollout status statefulset/api" in replacement
+    (keys,) = re.findall(r"\n- \*\*Before step 3\*\*(.*?)\n- ", differences, re.DOTALL)
+    assert "loyalty keys create" in keys
+    assert ["app.kubernetes.io/name notin (api, ledger, webhooks)"] == re.findall(r"apply -k \S+ -l '(.*)'", keys)
 
 
 def test_the_key_of_prometheus_is_valid_for_a_year() -> None:
