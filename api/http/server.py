@@ -7,11 +7,13 @@ import socket
 import ssl
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import httptools
 import structlog
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
 from uvicorn._types import ASGI3Application, HTTPScope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -27,6 +29,9 @@ log = structlog.get_logger(__name__)
 HEADER_BYTES = 64 * 1024
 """The largest headers of a request, together. Also the most bytes between two parts of its body, and after them."""
 
+HANDSHAKE_SECONDS = 10.0
+"""The longest TLS handshake of a client. It needs two round trips, and less than a second in a slow mobile network."""
+
 _NOT_LOGGED = ("Invalid HTTP request received.", "Cancel %s running task(s)")
 _LONGEST_URL = 65_535
 _LAST_SECONDS = 1.0
@@ -35,6 +40,19 @@ _KEEP_ALIVE_SECONDS = 75
 """How long a connection stays open without a request. Clients and load balancers give up an idle connection after 5 to
 60 seconds. They must do so before the server does. Otherwise the server can close a connection while a request arrives.
 """
+
+
+class HandshakeLimitedLoop(uvloop.Loop):
+    """The event loop of the server. It ends a TLS handshake sooner than after asyncio's minute.
+
+    Until its handshake has ended, a connection is unknown to ``LimitedProtocol``. So idle clients could use up the open
+    files of the process. uvicorn has no option for this time.
+    """
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.AbstractServer:
+        if options.get("ssl"):
+            options["ssl_handshake_timeout"] = HANDSHAKE_SECONDS
+        return await super().create_server(*args, **options)
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -340,7 +358,7 @@ def server_of(
         with_safe_responses(app),
         host=settings.api_host,
         port=settings.api_port,
-        loop="uvloop",
+        loop=f"{__name__}:{HandshakeLimitedLoop.__name__}",
         http=type("Protocol", (LimitedProtocol,), {"most_connections": settings.most_connections}),
         ws="none",
         # Paths contain card numbers, and a log line costs more than a lookup.

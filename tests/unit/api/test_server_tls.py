@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 from structlog.testing import capture_logs
 
+from api.http import server
 from api.http.server import server_of
 from infra import doctor
 from infra.docker.healthy import is_healthy
@@ -216,3 +217,16 @@ def test_idle_clients_do_not_delay_the_end(tmp_path: Path) -> None:
         client = httpx.Client(verify=client_context(settings))
         assert 200 == client.get(settings.advertised_url).status_code
     client.close()
+
+
+def test_a_client_that_begins_no_handshake_loses_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such connections do not count for LOYALTY_MOST_CONNECTIONS, so they must not stay for a minute."""
+    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.1)
+    with (
+        serving(**Certificates(tmp_path).settings) as settings,
+        socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as silent,
+        suppress(ConnectionResetError),
+    ):
+        assert b"" == silent.recv(1)
