@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator
 from functools import partial
+from http import HTTPStatus
 from ssl import SSLContext
 
 import anyio
@@ -180,13 +181,21 @@ class PeerClient:
             raise PeerUnreachableError(reason) from error
 
     def _answer(self, response: httpx.Response, target: Target) -> PeerResponse:
-        """The part of a response that the client gets. Raises PeerError if the peer has refused this instance."""
+        """The part of a response that the client gets.
+
+        Raises PeerError if the peer has refused this instance, or if something else than an instance has responded.
+        """
         kept = {
             name: value
             for name, value in response.headers.items()
             if name in _RESPONSE_HEADERS or name.startswith("loyalty-")
         }
         answer = PeerResponse(response.content, response.status_code, kept)
+        if not _is_of_an_instance(answer):
+            # A proxy may respond for a dead peer, or another program may use its address.
+            reason = f"{target.url} sent a response that is not of an instance (status {answer.status_code})"
+            self._reports.suspect(target.url, reason)
+            raise PeerUnreachableError(reason)
         if answer.problem_code == ForwardRefused.code:
             log.error(
                 "an instance refused a request of this instance",
@@ -216,6 +225,13 @@ class PeerClient:
     async def close(self) -> None:
         await self._client.aclose()
         await self._streams.aclose()
+
+
+def _is_of_an_instance(answer: PeerResponse) -> bool:
+    """Whether the response can come from an instance. All its errors are problems, and its other bodies are JSON."""
+    if answer.status_code >= HTTPStatus.BAD_REQUEST:
+        return answer.problem_code is not None
+    return not answer.content or answer.headers.get("content-type", "").startswith("application/json")
 
 
 def _escape_dots(path: bytes) -> bytes:

@@ -176,6 +176,25 @@ async def test_a_request_that_cannot_be_sent_makes_no_suspect(
     assert is_suspect == bool(reports.why_suspect(PEER.url))
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        httpx.Response(404, json={"detail": "no such route"}),
+        httpx.Response(503, text="no healthy upstream"),
+        httpx.Response(500, headers={"content-type": "application/problem+json"}, content=b"[]"),
+        httpx.Response(200, html="<h1>It works!</h1>"),
+    ],
+    ids=["other API", "proxy", "no problem", "web page"],
+)
+async def test_a_response_that_no_instance_sends_counts_as_no_response(sent: httpx.Response) -> None:
+    """A proxy or another program responds at the address of a dead instance. A 404 is not the absence of the key."""
+    reports = PeerReports()
+    async with client_of(lambda _: sent, reports) as client:
+        with pytest.raises(PeerUnreachableError, match="not of an instance"):
+            await client.forward(PeerRequest("GET", b"/v1/stores"), PEER, 5.0, 5.0)
+    assert reports.why_suspect(PEER.url)
+
+
 async def report_of(answer: InstanceReport) -> InstanceReport:
     """The report that an instance accepts from the peer."""
     sent = httpx.Response(200, text=answer.model_dump_json(by_alias=True))
