@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -81,28 +80,33 @@ class CommandLog:
                 loop.call_soon_threadsafe(complete, error)
 
         with tracing.span(f"publish {topic.name}", "producer"):
-            # The first record sends a request to the Schema Registry.
-            # The context has the span, which becomes a header of the record.
-            produce = partial(copy_context().run, self._produce, topic, key, record, on_delivery)
-            await loop.run_in_executor(self._threads, produce)
+            headers: Mapping[str, str | bytes] = cloud_event(record["CommandID"], topic.value) | tracing.headers()
+            try:
+                async with asyncio.timeout(DELIVERY_SECONDS):
+                    producer, value = await loop.run_in_executor(self._threads, self._prepare, topic, record)
+            except TimeoutError as late:
+                raise PublishError(f"topic {topic.name}: the Schema Registry did not answer in time") from late
+            # No thread may do this later: another instance may own the command then, and may have decided it.
+            try:
+                producer.produce(
+                    self._settings.name_of(topic), value, key.encode(), headers=dict(headers), on_delivery=on_delivery
+                )
+            except (BufferError, KafkaException) as error:
+                raise PublishError(f"topic {topic.name}: {error}") from error
             try:
                 async with asyncio.timeout(2 * DELIVERY_SECONDS):
-                    error = await outcome
+                    failure = await outcome
             except TimeoutError as late:
                 raise PublishError(f"topic {topic.name}: no broker acknowledged the record in time") from late
-            if error is not None:
-                raise PublishError(f"topic {topic.name}: {error.str()}")
+            if failure is not None:
+                raise PublishError(f"topic {topic.name}: {failure.str()}")
 
-    def _produce(
-        self, topic: Topic, key: str, record: Record, on_delivery: Callable[[KafkaError | None, Message], None]
-    ) -> None:
-        headers: Mapping[str, str | bytes] = cloud_event(record["CommandID"], topic.value) | tracing.headers()
+    def _prepare(self, topic: Topic, record: Record) -> tuple[Producer, bytes]:
+        """The producer and the value of a record. It can wait for the Schema Registry and for Kafka."""
         value = self._encoder(topic)(record)
         try:
-            self._ready_producer().produce(
-                self._settings.name_of(topic), value, key.encode(), headers=dict(headers), on_delivery=on_delivery
-            )
-        except (BufferError, KafkaException) as error:
+            return self._ready_producer(), value
+        except KafkaException as error:
             raise PublishError(f"topic {topic.name}: {error}") from error
 
     def _encoder(self, topic: Topic) -> Callable[[Mapping[str, Any]], bytes]:

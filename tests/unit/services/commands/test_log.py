@@ -15,9 +15,10 @@ from services.codecs.records import mark_of
 from services.commands.log import CommandLog
 from services.domain.events import Block
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import SchemaRegistryUnavailableError
+from services.messaging.schema_ids import SchemaIds, SchemaRegistryUnavailableError
 from services.messaging.topic_reader import records_of
 from services.settings import Settings
+from tests.support.builders import IDS
 from tests.support.mock_kafka import fail, mock_broker, refuse_next
 from tests.support.waiting import wait_for
 
@@ -94,3 +95,29 @@ async def test_commands_leave_the_threads_of_asyncio_free(settings: Settings, mo
     with pytest.raises(PublishError):
         await mark
     log.close()
+
+
+async def test_a_record_is_not_written_after_its_caller_has_an_error(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another instance may own the command by then. It would find a mark after its decision.
+
+    Two records wait for the Schema Registry. One of them has a thread, and the other one waits for this thread.
+    """
+    log, answered = CommandLog(settings), Event()
+
+    def ask(_: Settings) -> SchemaIds:
+        answered.wait(20)
+        return IDS
+
+    monkeypatch.setattr("services.commands.log.schema_ids", ask)
+    monkeypatch.setattr("services.commands.log.DELIVERY_SECONDS", 0.1)
+    log._threads = ThreadPoolExecutor(1)
+    marks = (log.mark(mark_of(command_id, "reserve", "hash")) for command_id in ("0123", "4567"))
+    for error in await asyncio.gather(*marks, return_exceptions=True):
+        assert isinstance(error, PublishError)
+        assert "the Schema Registry did not answer in time" in str(error)
+    answered.set()
+    log._threads.shutdown()
+    log.close()
+    assert [] == list(records_of(settings, settings.name_of(LOYALTY_DECISIONS), "test"))
