@@ -60,12 +60,14 @@ def build_app(
     metrics, waiters, reports = Metrics(), SequenceWaiters(), PeerReports()
     ids = schema_ids(settings, waits=False)
     stores = state_stores(catalogue.stores(ids, settings.top_customers_threshold), settings.partitions)
-    # The store of API keys is not in LocalStores, so no request can read it.
     api_keys = state_stores([catalogue.api_keys(ids)]) if settings.api_access == "authenticated" else {}
     stores_of: defaultdict[str, list[str]] = defaultdict(list)
     for name, store in {**stores, **api_keys}.items():
         stores_of[settings.name_of(store.definition.changelog)].append(name)
     # All stores of a topic hold the same partitions, so the folder of one store is enough.
+    if settings.state_store == "memory":
+        # Data of an earlier process, which used RocksDB, would stay for ever, also those of erased customers.
+        directory.delete([*stores, *api_keys])
     on_disk = [(topic, number) for topic, names in stores_of.items() for number in directory.partitions_of(names[0])]
     assignment = GroupAssignment(membership, reports, settings.standby_replicas, frozenset(on_disk), stores_of)
     materialiser = Materialiser(
@@ -76,7 +78,7 @@ def build_app(
         waiters=waiters,
         observe_freshness=metrics.freshness.observe,
     )
-    local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
+    local = LocalInstance(LocalStores(stores, materialiser, waiters, internal=api_keys), membership, settings)
     command_log, ledger = CommandLog(settings), LedgerQueries(settings)
     security = _security(settings, api_keys[catalogue.API_KEYS], membership.url, metrics) if api_keys else None
     return create_app(

@@ -48,8 +48,8 @@ class KafkaUnavailable(Unavailable, code="kafka-unavailable", title="Kafka is un
 
 
 class TooManyCommands(Unavailable, code="too-many-commands", title="Too many commands at the same time"):
-    """This instance has reached its limit of commands that wait for a decision. Repeat the request later with the same
-    Idempotency-Key: the command is executed once.
+    """This instance has reached its limit of commands that wait for a decision, or the part of it that one caller may
+    use. Repeat the request later with the same Idempotency-Key: the command is executed once.
     """
 
 

@@ -44,6 +44,7 @@ from api.http.problems import Problem
 from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_messages import PeerResponse
+from api.security.permissions import caller_of
 from services.clock import now
 from services.codecs.events import command_record
 from services.codecs.records import DECISION_SEQUENCE, ERASED, MARK_SEQUENCE, PENDING, mark_of
@@ -64,6 +65,11 @@ SEND_AGAIN_SECONDS = 30
 MOST_IN_FLIGHT = 256
 """The most commands that an instance executes at the same time."""
 
+_MOST_OF_A_CALLER = MOST_IN_FLIGHT * 3 // 4
+"""The most of them that one caller has. Each instance counts only the requests that it gets from the caller itself. So
+without this limit, the requests that other instances forward could take all places of an owner.
+"""
+
 _RESTORE_PAUSE_SECONDS = 1.0
 """How long a claim waits before it looks again at a copy that is restored."""
 
@@ -78,11 +84,13 @@ class _Claim:
     """A command that this instance executes now. Only one request at a time has the claim.
 
     Attributes:
+        caller: the name of the caller; empty without credentials.
         is_marked: whether the mark of the command is in its topic.
         publication: the task that writes the mark and the command.
     """
 
     request_hash: str
+    caller: str
     is_marked: bool = False
     publication: asyncio.Task[None] | None = None
 
@@ -132,7 +140,7 @@ class CommandService:
         decision = self._known(command.command_id, hashes)
         if decision and decision["Status"] != PENDING:
             return await self.decisions.await_visibility(decision, deadline, card)
-        claim = self._claim(command, has_mark=decision is not None)
+        claim = self._claim(command, caller_of(request).name, has_mark=decision is not None)
         try:
             card = card or await self._preconditions.card_of_redemption(request, command, deadline)
             if decision is None:  # A command with a mark has passed these checks.
@@ -170,7 +178,7 @@ class CommandService:
                 await asyncio.gather(*self._publications, return_exceptions=True)
         await asyncio.to_thread(self._log.close)
 
-    def _claim(self, command: Command, *, has_mark: bool) -> _Claim:
+    def _claim(self, command: Command, caller: str, *, has_mark: bool) -> _Claim:
         """Reserve a command without a decision for this request. Raises CommandInFlight and TooManyCommands."""
         command_id = command.command_id
         # A mark does not prove that an earlier owner sent the command. The owner may have died after it wrote the mark.
@@ -178,9 +186,10 @@ class CommandService:
             # Most decisions take about a second. Before a copy has the mark, a read of Location would find no command.
             headers = {"Location": location_of(command_id)} if has_mark else {}
             raise CommandInFlight(retry_after=1, headers=headers)
-        if len(self._in_flight) >= MOST_IN_FLIGHT:
+        of_caller = sum(each.caller == caller for each in self._in_flight.values()) if caller else 0
+        if len(self._in_flight) >= MOST_IN_FLIGHT or of_caller >= _MOST_OF_A_CALLER:
             raise TooManyCommands
-        claim = self._in_flight[command_id] = _Claim(command.request_hash)
+        claim = self._in_flight[command_id] = _Claim(command.request_hash, caller)
         return claim
 
     def _known(self, command_id: str, hashes: AbstractSet[str]) -> Decision | None:

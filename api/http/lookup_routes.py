@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
-_AUDITED = ("route", "path_params", "audit_details")
+_AUDITED = ("route", "path_params", "audit_details", "is_export")
 
 
 class LookupApp(FastAPI):

@@ -139,7 +139,7 @@ class _StoresCollector(Collector):
         for metrics, family_of in ((_STORE_GAUGES, GaugeMetricFamily), (_STORE_COUNTERS, CounterMetricFamily)):
             for name, text, value_of in metrics:
                 family = family_of(name, text, labels=["store", "partition"])
-                for store_name, store in self._stores.by_name.items():
+                for store_name, store in self._stores.all_by_name.items():
                     for partition, task in store.tasks.items():
                         with suppress(StoreError):  # The store is closed, so its number of keys is not known.
                             family.add_metric([store_name, str(partition)], float(value_of(task)))

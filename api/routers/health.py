@@ -78,13 +78,16 @@ async def metrics(metrics: MetricsDep) -> Response:
 
 
 def _global_stores_serve(stores: LocalStores) -> bool:
-    tasks = [task for store in stores.by_name.values() if store.definition.is_global for task in store.tasks.values()]
+    everything = stores.all_by_name.values()
+    tasks = [task for store in everything if store.definition.is_global for task in store.tasks.values()]
     return all(task.serving for task in tasks)
 
 
 def _partition_reports(stores: LocalStores) -> list[dict[str, Any]]:
     return [
-        _report(name, task) for name, store in sorted(stores.by_name.items()) for _, task in sorted(store.tasks.items())
+        _report(name, task)
+        for name, store in sorted(stores.all_by_name.items())
+        for _, task in sorted(store.tasks.items())
     ]
 
 

@@ -1,7 +1,8 @@
 """Calculates what a basket would earn."""
 
-import asyncio
+from functools import partial
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request, Response
 
 from api.current_programme import ProgrammeUnreadable
@@ -20,6 +21,9 @@ from services.domain.receipt_time import applicable_rules, with_campaign_time
 from services.state_stores import catalogue
 
 router = APIRouter(prefix="/v1", tags=["programme"], route_class=JsonRoute)
+
+_ONE_AT_A_TIME = CapacityLimiter(1)
+"""So that the baskets of one caller cannot use all threads, which scans and tokens need."""
 
 
 @router.post(
@@ -67,7 +71,8 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
     tier = (balance["Tier"] or "") if balance else programmes.at(now).tier_for(0)
     is_blocked = bool(balance and balance.get("Blocked"))
     # A basket with thousands of lines and many campaigns takes a second of Python.
-    earned = await asyncio.to_thread(accrual, purchase, rules, tier, is_blocked=is_blocked)
+    calculate = partial(accrual, purchase, rules, tier, is_blocked=is_blocked)
+    earned = await to_thread.run_sync(calculate, limiter=_ONE_AT_A_TIME)
     return json_response(
         {
             "EarnedLoyaltyPoints": points_text(earned.points),

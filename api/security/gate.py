@@ -5,6 +5,7 @@ request with Authorization: Bearer       ──► an API key, or a token of the
 request without                          ──► 401, except for the public paths
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ _PAGE_HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _READS = frozenset({"GET", "HEAD"})
-_FAILED = HTTPStatus.INTERNAL_SERVER_ERROR.value
+_FAILED, _STOPPED = HTTPStatus.INTERNAL_SERVER_ERROR.value, HTTPStatus.SERVICE_UNAVAILABLE.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,10 @@ class Gate:
             return
         try:
             await self._app(scope, receive, send_safely)
+        except asyncio.CancelledError:
+            if status == _FAILED:
+                status = _STOPPED  # No response has begun, so the server sends the problem ``stopping``.
+            raise
         finally:
             if usage is not None:
                 usage.leave_place()

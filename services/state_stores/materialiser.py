@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
@@ -356,8 +356,18 @@ class Materialiser:
 
 @dataclass(frozen=True, slots=True)
 class LocalStores:
-    """The stores of this process by name, the materialiser that updates them, and the requests that wait for them."""
+    """The stores of this process, the materialiser that updates them, and the requests that wait for them.
+
+    Attributes:
+        by_name: the stores that requests can read.
+        internal: the stores that only the process itself reads, by name.
+    """
 
     by_name: Mapping[str, StateStore]
     materialiser: Materialiser
     waiters: SequenceWaiters
+    internal: Mapping[str, StateStore] = field(default_factory=dict)
+
+    @property
+    def all_by_name(self) -> Mapping[str, StateStore]:
+        return {**self.by_name, **self.internal}

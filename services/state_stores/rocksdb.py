@@ -300,6 +300,12 @@ class StateDirectory:
         """The partitions of a store that have data on disk."""
         return frozenset(int(each.name) for each in self.path.glob(f"{store}/*") if each.name.isdigit())
 
+    def delete(self, stores: Collection[str]) -> None:
+        """Delete the data of these stores. None of their partitions may be open."""
+        for store in stores:
+            for number in self.partitions_of(store):
+                shutil.rmtree(self.path / store / str(number))
+
     def open_rocksdb(self, options: Options) -> Opener:
         """An opener of store partitions. It deletes damaged data before it raises StoreCorruptError."""
 

@@ -34,7 +34,7 @@ from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.contract import StoreCorruptError
 from services.state_stores.materialiser import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import state_stores
+from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from services.status import ApiState
@@ -166,7 +166,12 @@ def app_of(
 class Instance:
     """One API instance. ``hold`` and ``write`` do the work of the materialiser."""
 
-    def __init__(self, url: str = "http://one:8080", security: Security | None = None) -> None:
+    def __init__(
+        self,
+        url: str = "http://one:8080",
+        security: Security | None = None,
+        internal_stores: Mapping[str, StateStore] | None = None,
+    ) -> None:
         self.url = url
         self.stores = state_stores(catalogue.stores(IDS))
         self.feed = FakeFeed()
@@ -174,7 +179,12 @@ class Instance:
         self.reports = PeerReports()
         self.waiters = SequenceWaiters()
         self.command_log = FakeCommandLog()
-        stores = LocalStores(self.stores, self.feed, self.waiters)  # type: ignore[arg-type]  # a fake
+        stores = LocalStores(
+            self.stores,
+            self.feed,  # type: ignore[arg-type]  # a fake
+            self.waiters,
+            internal_stores or {},
+        )
         self.local = LocalInstance(stores, self.membership, _SETTINGS)  # type: ignore[arg-type]  # a fake
         self.app = app_of(self.local, self.reports, self.command_log, security)
 

@@ -80,7 +80,8 @@ class SecuredGroup:
 
     def instance(self, **changes: Any) -> Instance:
         """An instance that owns all partitions. The arguments are those of ``security``."""
-        instance = Instance("http://one:8080", self.security("http://one:8080", **changes))
+        url = "http://one:8080"
+        instance = Instance(url, self.security(url, **changes), {catalogue.API_KEYS: self.keys})
         instance.own_everything()
         return instance
 

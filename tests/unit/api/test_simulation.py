@@ -266,7 +266,7 @@ def test_a_thread_computes_a_basket(client: TestClient, monkeypatch: pytest.Monk
     simulate(client, TotalAmount=100.0)
 
     (thread,) = threads
-    assert thread.startswith("asyncio_")
+    assert thread == "AnyIO worker thread"
 
 
 def test_a_thread_parses_a_new_version(client: TestClient, instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,6 +177,8 @@ def test_bytes_are_masked_without_their_scope(kafka: Kafka, tmp_path: Path) -> N
             headers = bearer(text)
             letters = client.get("/v1/dead-letters", headers=headers).json()["deadLetters"]
             assert shown == {each["key"] for each in letters}
+            if shown == {None}:  # HEAD has no record either, because its caller sees no bytes.
+                client.head("/v1/dead-letters", headers=headers)
             assert (shown == {None}) == all(each["text"] is None and each["hex"] is None for each in letters)
             page = client.get("/console/operations/dead-letters", headers={"Cookie": f"{COOKIE}={text}"}).text
             assert (shown == {None}) == ("bytes, hidden" in page) != ("Replay the selection" in page)

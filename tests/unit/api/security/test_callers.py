@@ -13,9 +13,10 @@ from urllib.parse import unquote
 import pytest
 from fastapi import Request
 from fastapi.testclient import TestClient
-from httpx import Response
+from httpx import ASGITransport, AsyncClient, Response
 from structlog.testing import capture_logs
 
+from api.commands import service
 from api.security.permissions import caller_of
 from api.security.problems import Unauthenticated
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS
@@ -263,6 +264,52 @@ def test_a_repetition_finds_its_command_after_a_change_of_the_credentials(secure
         mark["CommandID"], {"points": 500, "reason": "goodwill", "actor": "ann", "allow_negative": False}
     )
     assert of_release_0_1 == instances[2].command_log.marks[-1]["RequestHash"]
+
+
+def test_one_caller_cannot_have_all_commands_of_an_owner(
+    secured: SecuredGroup, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other instances forward requests to it, and it does not count those for the limits of the caller."""
+    monkeypatch.setattr(service, "_MOST_OF_A_CALLER", 1)
+    instance.write(*balance("A", "1.00"))
+
+    def redeem(name: str, key: str) -> Response:
+        token = secured.issuer.token("points:redeem", sub=name)
+        headers = {**bearer(token), "Idempotency-Key": key}
+        return client.post("/v1/customers/A/redemptions?timeout=0", json={"points": "1"}, headers=headers)
+
+    with TestClient(instance.app) as client:
+        # The topic has the mark of this command, but the instance has not read it yet.
+        assert "command-not-visible" == problem_type(redeem("anna", "1"), 503)
+        assert "too-many-commands" == problem_type(redeem("anna", "2"), 503)
+        assert "command-not-visible" == problem_type(redeem("berta", "3"), 503)
+
+
+def test_an_instance_that_cannot_read_its_keys_is_not_ready(secured: SecuredGroup, instance: Instance) -> None:
+    """Each request with a key would get 503. The metrics show the reason."""
+    key = bearer(secured.key(Scope.OPERATE).text)
+    with TestClient(instance.app) as client:
+        assert 200 == client.get("/readyz").status_code
+        assert 'loyalty_store_damaged{partition="0",store="api-keys"} 0.0' in client.get("/metrics", headers=key).text
+        secured.keys.tasks[0].store.damage = "Corruption: block checksum mismatch"
+        assert "not-ready" == problem_type(client.get("/readyz"), 503)
+
+
+@pytest.mark.anyio
+async def test_a_command_that_the_end_of_the_process_interrupts_is_audited_as_unavailable(
+    secured: SecuredGroup, instance: Instance
+) -> None:
+    """The server cancels its request, and sends 503 ``stopping``."""
+    instance.write(*balance("A", "1.00"))
+    instance.command_log.on_mark = lambda _: running.cancel()
+    headers = {**bearer(secured.issuer.token("points:redeem")), "Idempotency-Key": "k"}
+    async with AsyncClient(transport=ASGITransport(instance.app), base_url=instance.url) as client:
+        asked = client.post("/v1/customers/A/redemptions", json={"points": "1"}, headers=headers)
+        running = asyncio.ensure_future(asked)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    (record,) = secured.trail.records
+    assert "503" == record["Outcome"]
 
 
 def test_commands_and_exports_are_audited_without_cards(

@@ -476,6 +476,18 @@ def test_a_directory_knows_the_partitions_of_each_store(tmp_path: Path) -> None:
     directory.release()
 
 
+def test_the_data_of_unused_stores_are_deleted(tmp_path: Path) -> None:
+    """A process with stores in memory would never delete an erased customer from them. Other files stay."""
+    directory = StateDirectory(tmp_path)
+    for name in ("balances/0/sst", "balances/11", "balances/tmp", "other/2"):
+        (tmp_path / name).mkdir(parents=True)
+    directory.delete(["balances", "unknown"])
+    assert ["balances", "balances/tmp", "other", "other/2"] == sorted(
+        str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_dir()
+    )
+    directory.release()
+
+
 def test_an_open_partition_is_not_deleted_as_damaged(tmp_path: Path) -> None:
     """The lock of its owner is an error, and its data are intact."""
     directory = StateDirectory(tmp_path)
