@@ -49,7 +49,7 @@ class HandshakeLimitedLoop(uvloop.Loop):
     files of the process. uvicorn has no option for this time.
     """
 
-    async def create_server(self, *args: Any, **options: Any) -> asyncio.AbstractServer:
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.AbstractServer:  # type: ignore[override]  # stubs of uvloop
         if options.get("ssl"):
             options["ssl_handshake_timeout"] = HANDSHAKE_SECONDS
         return await super().create_server(*args, **options)
