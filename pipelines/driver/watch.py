@@ -30,6 +30,9 @@ changes that: a busy machine may need longer. A worker ends, for example, when t
 MAX_RESTARTS = 20
 """How often queries may fail with WORKER_FAILURES. A restart of the whole process would take much longer."""
 
+_CLEAN_UP_SECONDS = 60.0
+"""How long a query with one of WORKER_FAILURES may clean up before it starts again. A clean-up can hang."""
+
 _RETRY_SECONDS = 3_600.0
 """How long an optional query that cannot run waits for its next start. Each start of a query leaves a thread and a
 socket in Spark and in py4j (decision 59), so it must not start often."""
@@ -67,6 +70,7 @@ class QueryWatch:
         self._watch_programme = watch_programme
         self._programme: ProgrammeWatch | None = None
         self._next_starts: dict[str, float] = {}
+        self._clean_ups: dict[str, float] = {}
         self._restarts_left = MAX_RESTARTS
 
     def start(self, names: Sequence[str]) -> bool:
@@ -122,11 +126,18 @@ class QueryWatch:
         """Start a failed query again, now or later. Returns whether the process continues."""
         cause = next((each for each in WORKER_FAILURES if each in reason), None)
         if cause and self._restarts_left and not self._stopping.is_set():
-            if not is_active:  # Spark refuses a second query with this name
+            if not is_active:
+                self._clean_ups.pop(name, None)
                 self._restarts_left -= 1
                 log.warning("query starts again", query=name, reason=cause)
                 self.start([name])
-            return True
+                return True
+            # Spark refuses a second query with this name until the first one has ended.
+            if name not in self._clean_ups:
+                log.warning("a query has failed and starts again after its clean-up", query=name, reason=cause)
+            if boot_seconds() - self._clean_ups.setdefault(name, boot_seconds()) < _CLEAN_UP_SECONDS:
+                return True
+            reason = f"its clean-up has not ended after {_CLEAN_UP_SECONDS:.0f} s: {reason}"
         if not is_optional(name, self._names):
             log.error("query failed", query=name, reason=without_plan(reason))
             return False

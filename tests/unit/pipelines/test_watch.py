@@ -104,6 +104,18 @@ def test_a_failed_query_ends_the_process_during_its_clean_up() -> None:
     assert ["query failed"] == [line["event"] for line in logs]
 
 
+def test_a_clean_up_that_hangs_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after the loss of a worker. Otherwise the query would never run again, and the log would not say so."""
+    monkeypatch.setattr(module, "_CLEAN_UP_SECONDS", 0)
+    failed = query(WORKER_FAILURES[0], is_active=True)
+    with capture_logs() as logs:
+        watch_of({"loyalty": failed}).watch()
+    assert ["a query has failed and starts again after its clean-up", "query failed"] == [
+        each["event"] for each in logs
+    ]
+    assert logs[-1]["reason"].startswith("its clean-up has not ended after 0 s: ")
+
+
 def test_a_query_starts_again_only_after_its_clean_up() -> None:
     """Until then Spark refuses a query of the same name, and the process would end."""
     failed = query(WORKER_FAILURES[0], is_active=True)
