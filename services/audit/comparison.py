@@ -334,7 +334,7 @@ def _versions(found: AccountVersion, expected: AccountVersion) -> str:
 def _as_stored(account: Account, state: Account) -> Account:
     """The recomputed account, without the data that release 0.1 did not keep.
 
-    These are the items of purchases, returns, and the first purchase of a tier period.
+    These are the items of purchases, returns, the first purchase of a tier period, and the period of late purchases.
     """
     account = account.copy()
     account.period_start = min(account.period_start, state.period_start)
@@ -342,7 +342,9 @@ def _as_stored(account: Account, state: Account) -> Account:
         if stored.items is not None:
             continue
         if number in account.purchases:
-            account.purchases[number] = account.purchases[number]._replace(lines=stored.lines, items=None)
+            account.purchases[number] = account.purchases[number]._replace(
+                lines=stored.lines, items=None, counted_until=stored.counted_until
+            )
         elif number in account.returns and number not in state.returns:
             past = account.returns.pop(number)
             account.purchases[number] = PastPurchase(past.append_time, Decimal(0), 0, past.programme_version)

@@ -265,6 +265,7 @@ def _is_possible(part: Account) -> bool:
     times += [reservation.lapses_time for reservation in part.reservations.values()]
     times += [part.opened_time, part.updated_time, part.period_end]
     times += [past.append_time for past in part.commands.values()]
+    times += [past.counted_until for past in part.purchases.values()]
     invoice_times = [past.append_time for past in pasts]
     invoice_times += [past.decided_time for past in part.purchases.values()]
     lot_points = [each for lot in lots for each in lot.values()]

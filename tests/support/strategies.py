@@ -203,6 +203,7 @@ _PAST_PURCHASES = st.builds(
     items=st.none() | st.dictionaries(st.sampled_from(ACCOUNT_ITEMS), _MONEY, max_size=2),
     decided_time=_OPTIONAL_TIMES | st.just(LAST_INVOICE_TIME),
     expired=st.just(0) | _POINTS,
+    counted_until=_OPTIONAL_TIMES,
 )
 MOVES = st.one_of(
     st.builds(Replace, **_COMMAND, counterparty=st.sampled_from(["card", "other"])),

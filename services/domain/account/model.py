@@ -53,6 +53,8 @@ class PastPurchase(NamedTuple):
             of release 0.1.
         decided_time: the time of the receipt; 0 if the rules used the append time.
         expired: the part of the points that has expired. A return does not take it back.
+        counted_until: the end of the tier period in which the points count, if the query read the purchase after that
+            period had begun, and the purchase is older than the period; otherwise 0.
     """
 
     append_time: int
@@ -66,6 +68,7 @@ class PastPurchase(NamedTuple):
     items: dict[str, Decimal] | None = None
     decided_time: int = 0
     expired: int = 0
+    counted_until: int = 0
 
     @property
     def remaining(self) -> int:
@@ -131,6 +134,7 @@ class Account:
         tier: empty without a tier. The points of the previous period determine it, or those of this period if they are
             more.
         period_start: purchases with this append time or a later one count in the current tier period; 0 without one.
+            A purchase with ``counted_until`` is an exception.
             The period of the calendar can begin earlier. Release 0.1 kept the start of the calendar's period.
         period_end: the end of the current tier period; 0 without one.
         earned_in_period: points earned in the current tier period, without returned ones.

@@ -12,7 +12,7 @@ from services.domain.account.posting import Posting
 from services.domain.accrual import accrual, spend
 from services.domain.entries import RECEIPT_TOO_OLD, Kind, Refusal, ReturnReason
 from services.domain.events import Forward, Line, Purchase, halves
-from services.domain.local_time import end_of_day, end_of_period
+from services.domain.local_time import ZONES_APART, end_of_day, end_of_period
 from services.domain.programme import DAY, Programme, Programmes, SpentReturns
 from services.domain.receipt_time import ApplicableRules, applicable_rules, is_eligible, with_campaign_time
 from services.domain.returns import InvoiceKind
@@ -52,7 +52,7 @@ def process_purchase(posting: Posting, event: Purchase) -> None:
         points = _earn(sale, with_campaign_time(sold, posting.programmes), rules)
         if rules.programme.tier_period:
             # Tiers follow the time of arrival. The version of a late receipt may not know the customer's tier.
-            _count_towards_tier(posting.of(sold, posting.programme), points)
+            _count_towards_tier(posting.of(sold, posting.programme), sold.invoice_number, points)
     if returned and event.invoice_number not in posting.account.returns:
         _process_return(posting.of(returned, posting.programme), returned)
     settle(posting, event.invoice_number)
@@ -149,7 +149,7 @@ def _past_purchase(purchase: Purchase, programme: Programme, tier: str, earned: 
     )
 
 
-def _count_towards_tier(posting: Posting, points: int) -> None:
+def _count_towards_tier(posting: Posting, number: str, points: int) -> None:
     account, programme = posting.account, posting.programme
     if programme.tier_period and (not account.period_end or posting.time < account.period_start):
         period_end = end_of_period(posting.time, programme.tier_period, programme.time_zone)
@@ -157,11 +157,20 @@ def _count_towards_tier(posting: Posting, points: int) -> None:
             account.period_start, account.period_end = posting.time, period_end
     if not account.period_end:
         return
+    if posting.time < account.period_start:
+        account.purchases[number] = account.purchases[number]._replace(counted_until=account.period_end)
     account.earned_in_period += points
     reached = programme.tier_for(account.earned_in_period)
     if programme.tier_rank(reached) > programme.tier_rank(account.tier):
         before, account.tier = account.tier, reached
         posting.add_entry(Kind.TIER, reason=before)
+
+
+def _is_of_period(bought: PastPurchase, account: Account) -> bool:
+    """Whether the purchase counts in the current tier period."""
+    # A merged account can have another time zone.
+    is_late = abs(bought.counted_until - account.period_end) < ZONES_APART
+    return is_late or bought.append_time >= account.period_start
 
 
 def _process_return(posting: Posting, event: Purchase, *, is_half: bool = False) -> None:
@@ -250,7 +259,7 @@ def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPu
     # A tier that the customer has reached stays until the period ends. Earlier periods do not change, and a version
     # without tiers counted nothing.
     is_counted = programme.tier_period is not None
-    if is_counted and account.period_end and bought.append_time >= account.period_start:
+    if is_counted and account.period_end and _is_of_period(bought, account):
         account.earned_in_period = max(0, account.earned_in_period - no_longer_earned)
     points = bought.remaining - left.remaining
     # Reserved points are not spent yet. If the redemption ends without a capture, they pay the debt.

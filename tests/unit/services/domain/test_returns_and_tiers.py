@@ -96,6 +96,22 @@ def test_a_purchase_of_an_earlier_period_does_not_begin_the_next_one():
     assert 4_00 == account.earned_in_period == returned.earned_in_period
 
 
+def test_return_of_a_purchase_that_counted_in_a_later_period():
+    """The query reads a purchase of January in February. Its return takes the points from February, but not from March.
+
+    Otherwise the customer would keep a tier without a purchase.
+    """
+    programme = Programme(tier_period=Period.MONTH, tiers=(Tier("silver", 2_00),))
+    events = buy("10", "february", 32 * DAY), buy("100", "late", 1)
+    account = process(None, events[:1], Programmes((programme,)), "card").account
+    account = after(events[1], programme=programme, account=account).account
+    in_february = after(back("100", "late", time=33 * DAY), programme=programme, account=account).account
+    march = after(buy("100", "march", 60 * DAY), programme=programme, account=account).account
+    in_march = after(back("100", "late", time=61 * DAY), programme=programme, account=march).account
+
+    assert [2_20, 20, 2_00, 2_00] == [each.earned_in_period for each in (account, in_february, march, in_march)]
+
+
 def test_return_of_points_that_counted_in_another_period():
     """A merged account brings the purchase, and not the points of its period, which are never below 0."""
     purchases = {"bought": PastPurchase(1, Decimal(100), 2_00, 0)}
