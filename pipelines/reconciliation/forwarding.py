@@ -17,18 +17,19 @@ from services.domain.account.model import EVENT_MEMORY, Account
 from services.domain.events import derived_id
 from services.domain.programme import Programmes
 
-RETURNABLE = struct(original="string", since="long", until="long")
+RETURNABLE = struct(original="string", bought_time="long", since="long", until="long")
 """The type of Returnable."""
 
 
 class Returnable(NamedTuple):
-    """A purchase of an account.
+    """A purchase of an account, with its append time.
 
     The account must know each return of it that was appended between ``since`` and ``until`` (both inclusive, in
     milliseconds since the epoch).
     """
 
     original: str
+    bought_time: int
     since: int
     until: int
 
@@ -41,7 +42,7 @@ def returnables(account: Account, programmes: Programmes, updated_time: int) -> 
     shortest = max(EVENT_MEMORY, min(version.return_window for version in programmes.versions))
     for number, bought in account.purchases.items():
         window = programmes.version(bought.programme_version).return_window
-        yield Returnable(number, updated_time - shortest, bought.append_time + window)
+        yield Returnable(number, bought.append_time, updated_time - shortest, bought.append_time + window)
 
 
 def with_differences(customers: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:

@@ -99,7 +99,7 @@ def rebuild(
 def _replace(context: Context, checkpoint: str, snapshot: Snapshot, accounts: DataFrame) -> Rebuilt:
     """Write the records of these accounts, and make the new checkpoint. ``accounts`` has the rows of REBUILT."""
     reader = CheckpointReader(context.spark, checkpoint)
-    numbers = accounts.select(F.col("CustomerCardNo").alias("owner"), F.explode("purchases.original").alias("original"))
+    numbers = _owners(accounts)
     returns = snapshot.returns.join(numbers, "original", "left").localCheckpoint()
     seed = Seed(
         accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
@@ -132,11 +132,17 @@ def _remembered(snapshot: Snapshot) -> DataFrame:
     return records.where(is_current).select("identity", F.timestamp_millis("append_time").alias("timestamp"))
 
 
+def _owners(accounts: DataFrame) -> DataFrame:
+    """The original and the owner of each number. If several customers bought with a number, the last one counts."""
+    bought = accounts.select(F.col("CustomerCardNo").alias("owner"), F.explode("purchases").alias("it"))
+    return bought.groupBy("it.original").agg(F.max_by("owner", "it.bought_time").alias("owner"))
+
+
 def _index(context: Context, numbers: DataFrame, returns: DataFrame, now: int) -> DataFrame:
     """The index of invoices: invoice, owner, waiting.
 
     Args:
-        numbers: owner and original of each purchase.
+        numbers: the result of ``_owners``.
         returns: as ``Snapshot.returns``, with the ``owner`` of the original, null if it is not known.
     """
     is_in_time = F.col("append_time") > now - index_memory(context.programmes)

@@ -1,6 +1,6 @@
 """An audit finds the returns that never reached the account that bought, and no others. A rebuild sends them.
 
-A rebuild sends the commands of an account in their order.
+A rebuild sends the commands of an account in their order. The index of invoices then has one owner for each number.
 """
 
 from types import SimpleNamespace
@@ -9,8 +9,9 @@ from pyspark.sql import types as T
 
 from pipelines.accounts.records import RECORD_TYPE
 from pipelines.reconciliation.forwarding import with_differences
-from pipelines.reconciliation.rebuild import _forwarded, _unsent
+from pipelines.reconciliation.rebuild import _forwarded, _index, _owners, _unsent
 from schemas.topics import LOYALTY_COMMANDS
+from services.domain.programme import Programmes
 from services.messaging.avro import decoder, record_encoder
 from tests.support.builders import IDS
 
@@ -105,6 +106,25 @@ def test_a_rebuild_sends_the_returns_that_an_audit_misses(spark):
         ("lost-too/forward", b"B", 20),
         ("redirected-elsewhere/forward", b"A", 15),
     } == sent
+
+
+def test_the_last_customer_who_bought_with_a_number_is_its_owner(spark):
+    """A till can use a number again after the repeat horizon. Both accounts then have a purchase with this number."""
+    bought = [("A", [("first-A", 10), ("first-B", 30), ("a", 10)]), ("B", [("first-A", 30), ("first-B", 10)])]
+    schema = "CustomerCardNo string, purchases array<struct<original: string, bought_time: bigint>>"
+    owners = _owners(spark.createDataFrame(bought, schema))
+    _, returns, _ = facts(spark)
+
+    rows = _index(
+        SimpleNamespace(programmes=Programmes()),
+        owners,
+        returns.where("original = 'x'").join(owners, "original", "left"),
+        20,
+    ).collect()
+
+    assert [("a", "A"), ("first-A", "B"), ("first-B", "A"), ("x", "")] == sorted(
+        (row.invoice, row.owner) for row in rows
+    )
 
 
 def test_a_rebuild_sends_the_commands_to_a_card_in_their_order(spark):

@@ -28,8 +28,8 @@ def test_a_return_must_be_there_for_as_long_as_the_purchase_can_be_returned():
     assert NOW + DAY == account.updated_time
 
     assert [
-        Returnable("I1", NOW - 29 * DAY, NOW + 30 * DAY),
-        Returnable("I2", NOW - 29 * DAY, NOW + 31 * DAY),
+        Returnable("I1", NOW, NOW - 29 * DAY, NOW + 30 * DAY),
+        Returnable("I2", NOW + DAY, NOW - 29 * DAY, NOW + 31 * DAY),
     ] == [*returnables(account, PROGRAMMES, account.updated_time)]
 
 
