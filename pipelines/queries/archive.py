@@ -90,8 +90,8 @@ def _report_first_start(settings: Settings) -> None:
 def _archive_skipped(context: QueryContext, checkpoint: str, learned: LearnedIds) -> None:
     """Archive the events that the query has skipped, because it did not know the schema ids of their records.
 
-    Each id has its own batch number, below 0. Micro-batches have numbers from 0. If this function runs again, it
-    replaces these files.
+    Each id has its own batch number, below 0. Micro-batches have numbers from 0. If this function runs again, it also
+    keeps the rows of its earlier run, because Kafka may have deleted their records.
     """
     settings = context.settings
     for topic, ids in learned.new.items():
@@ -103,7 +103,11 @@ def _archive_skipped(context: QueryContext, checkpoint: str, learned: LearnedIds
             events = command_events(skipped, context.ids)
         events = events.withColumn("append_time", F.unix_millis("timestamp"))
         rows = _with_date(_pseudonymize(events, pseudonyms(settings.pseudonym_key_file), "batch"))
-        overwrite_folders(rows.drop("timestamp"), settings.archive_dir, *_ORDER)
+        rows = rows.drop("timestamp")
+        archived = context.spark.read.schema(rows.schema).parquet(settings.archive_dir)
+        earlier = archived.where(F.col("batch").isin([-1 - each for each in ids]))
+        unique = rows.unionByName(earlier).dropDuplicates([*_POSITION])
+        overwrite_folders(unique, settings.archive_dir, *_ORDER)
 
 
 def _pseudonymize(events: DataFrame, pseudonyms: Pseudonyms, *further: str) -> DataFrame:
