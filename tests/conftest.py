@@ -77,7 +77,9 @@ hypothesis_settings.register_profile(
 )
 hypothesis_settings.load_profile("retail-loyalty")
 
-_OF_DEVELOPER = re.compile("(?i)LOYALTY_.*|(HTTPS?|ALL|NO)_PROXY|COLUMNS|FORCE_COLOR|PY_COLORS|GITHUB_ACTIONS")
+_OF_DEVELOPER = re.compile(
+    "(?i)LOYALTY_.*|(HTTPS?|ALL|NO)_PROXY|COLUMNS|FORCE_COLOR|PY_COLORS|PYTHONSAFEPATH|GITHUB_ACTIONS"
+)
 # npm installs the parser of AsyncAPI.
 _OF_NPM = {"HTTPS_PROXY": "NPM_CONFIG_HTTPS_PROXY", "NO_PROXY": "NPM_CONFIG_NOPROXY"}
 
@@ -176,6 +178,18 @@ def _same_signal_handlers() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """Remove the variables that `loyalty` sets for the program that replaces it.
+
+    A test replaces the program, so the variables stay in this process. With PYTHONSAFEPATH, a Python program of a later
+    test would not find the modules of its working directory.
+    """
+    yield
+    for name in ("LOYALTY_LOG_FORMAT", "PYTHONSAFEPATH"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")
