@@ -59,7 +59,7 @@ def serve(
     read, written = settings.name_of(topics.LOYALTY), settings.name_of(topics.DEAD_LETTERS)
     # ``connected_producer`` raises PublishError if no broker answers, or if one of the two topics does not exist.
     producer = connected_producer(settings, "loyalty-webhooks", [read, written])
-    dead_letters, ids = DeadLetterWriter(producer, written), schema_ids(settings)
+    dead_letters, ids = DeadLetterWriter(producer, written), schema_ids(settings, waits=False)
 
     async def run(endpoint: Endpoint) -> None:
         async with http_client() as client:

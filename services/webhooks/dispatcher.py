@@ -10,12 +10,12 @@ from structlog.contextvars import bound_contextvars
 
 from schemas import topics
 from services import tracing
-from services.messaging.avro import decoder
 from services.messaging.dead_letters import RecordPosition
 from services.messaging.record_headers import headers_of
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 from services.webhooks.dead_letters import DeadLetterWriter
+from services.webhooks.decoding import WaitingDecoder
 from services.webhooks.delivery import UndeliveredError
 from services.webhooks.endpoints import Endpoint
 from services.webhooks.group_reader import GroupReader
@@ -45,7 +45,7 @@ class EndpointDispatcher:
     ) -> None:
         self._endpoint = endpoint
         self._topic = settings.name_of(topics.LOYALTY)
-        self._decode = decoder(topics.LOYALTY, ids)
+        self._decoder = WaitingDecoder(endpoint.name, ids)
         self._deliver = deliver
         self._dead_letters = dead_letters
         self._metrics = metrics
@@ -59,13 +59,13 @@ class EndpointDispatcher:
 
     @property
     def problem(self) -> str | None:
-        """Why the dispatcher cannot read notifications now; None if it can."""
-        return self._reader.problem
+        """Why the dispatcher cannot read or decode notifications now; None if it can."""
+        return self._reader.problem or self._decoder.problem
 
     async def run(self, stopping: threading.Event) -> None:
         """Deliver until ``stopping`` is set. The next start reads the records that are not committed again.
 
-        Raises KafkaException, PublishError (a dead letter could not be written) and SchemaRegistryUnavailableError.
+        Raises KafkaException and PublishError (a dead letter could not be written).
         """
         with self._reader:
             try:
@@ -73,6 +73,7 @@ class EndpointDispatcher:
                     await self._poll_once()
             finally:
                 await self._cancel_deliveries()
+                self._decoder.close()
         if self._failure is not None:
             raise self._failure
 
@@ -119,8 +120,7 @@ class EndpointDispatcher:
     async def _process(self, record: KafkaMessage) -> None:
         name = self._endpoint.name
         try:
-            # The decoder may wait for the Schema Registry.
-            message = Message.of(await asyncio.to_thread(self._decode, record.value() or b""))
+            message = Message.of(await self._decoder.decode(record.value() or b""))
         except (ValueError, OverflowError) as error:
             # The value cannot be decoded, or it has a time outside of the years 1 to 9999.
             await self._write_dead_letter(record, str(error))

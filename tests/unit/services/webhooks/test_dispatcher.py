@@ -18,11 +18,10 @@ from prometheus_client import CollectorRegistry
 from schemas import topics
 from services.domain.entries import Kind
 from services.messaging import clients
-from services.messaging.avro import decoder, encoder
+from services.messaging.avro import encoder
 from services.messaging.log_reader import Batch
 from services.messaging.publishing import PublishError
 from services.settings import Settings
-from services.webhooks import dispatcher
 from services.webhooks.dead_letters import DeadLetterWriter
 from services.webhooks.delivery import Delivery
 from services.webhooks.dispatcher import EndpointDispatcher
@@ -121,24 +120,6 @@ async def test_a_notification_waits_for_all_earlier_ones_of_its_customer(monkeyp
         released.set()
         await until(lambda: reader.committed[0] == 3)
     assert begun == delivered
-
-
-async def test_a_decoder_that_waits_stops_no_other_customer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits up to half a minute for a Schema Registry that does not know an id."""
-    decode, is_other_delivered = decoder(topics.LOYALTY, IDS), threading.Event()
-
-    def decode_when_other_is_delivered(value: bytes) -> Any:
-        record = decode(value)
-        assert record["CustomerCardNo"] == "b" or is_other_delivered.wait(10)
-        return record
-
-    async def send(_: Message) -> None:
-        is_other_delivered.set()
-
-    monkeypatch.setattr(dispatcher, "decoder", lambda *_: decode_when_other_is_delivered)
-    reader = Reader({0: ["a"], 1: ["b"]})
-    async with dispatching(reader, monkeypatch, send=send):
-        await until(lambda: bool(reader.committed[0] and reader.committed[1]))
 
 
 @pytest.mark.parametrize(
