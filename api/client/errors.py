@@ -57,7 +57,7 @@ class ProblemError(LoyaltyError):
     def of(cls, response: httpx.Response) -> "ProblemError":
         try:
             members = response.json()
-        except ValueError:  # A proxy has answered.
+        except (ValueError, RecursionError):  # A proxy has answered. JSON can have too many levels for Python.
             members = {}
         seconds = response.headers.get("Retry-After", "0")
         return cls(

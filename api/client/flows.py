@@ -172,8 +172,8 @@ class Flows:
 
         Args:
             calls: the call of each attempt, without an end.
-            read: makes the result from the body of a success. Raises ValueError if the answer is not final, for example
-                because a proxy has sent a page of its own.
+            read: makes the result from the body of a success. Raises ValueError or RecursionError if the answer is not
+                final, for example because a proxy has sent a page of its own.
         """
         deadline = time.monotonic() + self._seconds
         for attempt, call in enumerate(calls):
@@ -188,7 +188,7 @@ class Flows:
                     raise outcome
                 if outcome.is_success and outcome.status_code != HTTPStatus.ACCEPTED:
                     return read(outcome.content)
-            except (httpx.RequestError, OSError, ValueError) as error:
+            except (httpx.RequestError, OSError, ValueError, RecursionError) as error:
                 cause = f"{type(error).__name__}: {error}"
             else:
                 problem = ProblemError.of(outcome)

@@ -289,6 +289,7 @@ def test_an_answer_that_cannot_be_read_is_not_final(run: Run) -> None:
     unreadable = [
         httpx.Response(200, text="<html>"),
         httpx.Response(200, content=b'{"CommandID":"\xff"}'),
+        httpx.Response(200, content=b'{"":' + b"[" * 100_000),
         httpx.Response(200, json={}),
         httpx.Response(201, json=DECISION | {"RedemptionID": None}),
         httpx.DecodingError("not gzip"),
@@ -504,10 +505,15 @@ def test_an_instance_that_ends_without_a_problem_document_is_asked_again(run: Ru
     assert ".." not in str(caught.value)
 
 
-def test_a_proxy_without_a_problem_document(run: Run) -> None:
+@pytest.mark.parametrize("text", ["<html>", "[" * 100_000], ids=["page", "too many levels"])
+def test_a_proxy_without_a_problem_document(run: Run, text: str) -> None:
+    """A command keeps its key, because an earlier attempt may have been executed."""
     with pytest.raises(ProblemError, match="the response has no problem document") as raised:
-        run(Api(httpx.Response(400, text="<html>")), ("balance", CARD))
+        run(Api(httpx.Response(400, text=text)), ("balance", CARD))
     assert raised.value.idempotency_key is None
+    with pytest.raises(ProblemError, match="the response has no problem document") as raised:
+        run(Api(httpx.Response(400, text=text)), ("redeem", CARD, 1))
+    assert raised.value.idempotency_key
 
 
 @pytest.mark.parametrize("client", [LoyaltyClient, AsyncLoyaltyClient])
