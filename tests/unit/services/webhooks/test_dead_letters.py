@@ -105,3 +105,25 @@ def test_a_cancelled_write_does_not_wait_for_the_broker(mocked_broker: tuple[Set
     with hanging(producer):
         cancelled = asyncio.run(cancel_a_write())
         assert time.monotonic() - cancelled < DELIVERY_TIMEOUT / 2
+
+
+def test_dead_letters_do_not_delay_the_look_up_of_a_host(mocked_broker: tuple[Settings, Producer]) -> None:
+    """The other notifications of the endpoint need host names. A receiver can refuse hundreds of notifications."""
+    _, producer = mocked_broker
+    writer = DeadLetterWriter(producer, "dead-letters")
+    record = SimpleNamespace(topic=str, partition=int, offset=int, value=bytes, key=bytes, headers=list)
+
+    async def look_up() -> None:
+        writes = [asyncio.create_task(writer.write(cast(Message, record), "a reason")) for _ in range(100)]
+        while not len(producer):  # noqa: ASYNC110 - librdkafka changes it
+            await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(DELIVERY_TIMEOUT / 2):
+                await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80)
+        finally:
+            for write in writes:
+                write.cancel()
+            await asyncio.gather(*writes, return_exceptions=True)
+
+    with hanging(producer):
+        asyncio.run(look_up())
