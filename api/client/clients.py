@@ -115,6 +115,9 @@ class LoyaltyClient:
 class AsyncLoyaltyClient:
     """The same client for asyncio; see LoyaltyClient. Several tasks can share it.
 
+    The client has at most 100 connections. A request waits for a free one, and fails with PoolTimeout of httpx if none
+    becomes free in time. The client then repeats it.
+
     A command that you cancel may be executed. To be able to repeat it, give it an ``idempotency_key`` of your own.
     """
 

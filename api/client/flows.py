@@ -189,7 +189,7 @@ class Flows:
                 if outcome.is_success and outcome.status_code != HTTPStatus.ACCEPTED:
                     return read(outcome.content)
             except (httpx.RequestError, OSError, ValueError, RecursionError) as error:
-                cause = f"{type(error).__name__}: {error}"
+                cause = f"{type(error).__name__}: {error}".removesuffix(": ")  # a timeout has no text
             else:
                 problem = ProblemError.of(outcome)
                 if not problem.is_temporary:

@@ -319,6 +319,12 @@ def test_no_attempt_takes_much_longer_than_the_seconds_of_the_client(run: Run, s
     assert [min(seconds, 10)] * 2 == [float(request.url.params["timeout"]) for request in api.requests[1:]]
 
 
+def test_an_error_without_a_text_has_its_name(run: Run) -> None:
+    """The timeouts of httpx have none."""
+    with pytest.raises(UnavailableError, match=r"^The API gave no final answer in time: ReadTimeout\.$"):
+        run(Api(httpx.ReadTimeout("")), ("balance", CARD), seconds=0)
+
+
 def test_a_read_without_an_answer_has_no_key(run: Run) -> None:
     with pytest.raises(UnavailableError, match="ConnectError: refused") as raised:
         run(Api(httpx.ConnectError("refused")), ("balance", CARD), seconds=0)
