@@ -100,6 +100,11 @@ def not_forwarded(customers: DataFrame, returns: DataFrame, records: DataFrame) 
     in_time = F.col("append_time").between(F.col("since"), F.col("until"))
     # If two customers have bought the same number, it is enough that one of them knows the return.
     of_return = Window.partitionBy("number")
+    # Otherwise the last customer who bought before the return must know it, or the first one who bought after it.
+    bought_time = F.col("bought_time")
+    is_before = bought_time <= F.col("append_time")
+    rank = F.struct(is_before, F.when(is_before, bought_time).otherwise(-bought_time))
+    is_owner = rank == F.max(rank).over(Window.partitionBy("number", "original"))
     return (
         returns.select(F.col("event_id").alias("number"), "original", "append_time", "event")
         .withColumn("identity", forwarded)
@@ -108,11 +113,12 @@ def not_forwarded(customers: DataFrame, returns: DataFrame, records: DataFrame) 
         .agg(F.min(F.struct("append_time", "event")).alias("first"))
         .select("number", "original", "first.*", F.explode(F.array(own, redirected)).alias("identity"))
         .join(owner.select("*", "bought.*").drop("bought"), "original")
+        .withColumn("is_owner", is_owner)
         .where(in_time)
         .join(known, ["pseudonym", "identity"], "left")
         .withColumn("is_known", F.max("is_known").over(of_return))
-        .where(F.col("is_known").isNull() & (F.col("identity") == own))
-        .drop("since", "until", "is_known", "identity")
+        .where(F.col("is_known").isNull() & F.col("is_owner") & (F.col("identity") == own))
+        .drop("bought_time", "since", "until", "is_owner", "is_known", "identity")
     )
 
 

@@ -18,22 +18,26 @@ from tests.support.builders import IDS
 CUSTOMERS = (
     "pseudonym string, card string, version string, "
     "differences array<struct<`where`: string, what: string, settles: boolean>>, "
-    "purchases array<struct<original: string, since: bigint, until: bigint>>, returns array<string>, "
-    "commands array<string>"
+    "purchases array<struct<original: string, bought_time: bigint, since: bigint, until: bigint>>, "
+    "returns array<string>, commands array<string>"
 )
 
 
 def customer(name, purchases, returns=(), differences=(), commands=()):
-    """A verdict. Each return of these purchases must be there if it came at the times 10 to 20."""
-    bought = [(number, 10, 20) for number in purchases]
+    """A verdict. Each return of these purchases must be there if it came at the times 10 to 20.
+
+    Args:
+        purchases: by number, the append time.
+    """
+    bought = [(number, time, 10, 20) for number, time in purchases.items()]
     return f"p-{name}", name, "1.2", [*differences], bought, [*returns], [*commands]
 
 
 CUSTOMERS_WITH_RETURNS = [
-    customer("A", ["a", "shared"], ["known"], [("ledger", "entry 2 is missing", False)]),
-    customer("B", ["b", "shared"], ["of-shared"]),
-    customer("C", ["c"], commands=["forwarded/forward", "gift/in"]),
-    customer("D", [], commands=["forwarded/forward"]),
+    customer("A", {"a": 5, "shared": 5, "twice": 5, "late": 18}, ["known"], [("ledger", "entry 2 is missing", False)]),
+    customer("B", {"b": 5, "shared": 5, "twice": 12, "late": 16}, ["of-shared"]),
+    customer("C", {"c": 5}, commands=["forwarded/forward", "gift/in"]),
+    customer("D", {}, commands=["forwarded/forward"]),
 ]
 RETURNS = [
     ("lost", "a", 10),
@@ -46,10 +50,14 @@ RETURNS = [
     ("too-late", "b", 21),
     ("of-nobody", "x", 15),
     ("of-shared", "shared", 15),
+    ("of-A", "twice", 11),
+    ("of-B", "twice", 12),
+    ("waits-for-B", "late", 13),
 ]
 """A known, a forwarded or an untimely return is not lost, and neither is one of an unknown number.
 
-A replaced card has sent two returns to its next card. Only the first one has reached the card that bought.
+A replaced card has sent two returns to its next card. Only the first one has reached the card that bought. If two
+cards have bought a number, a return belongs to the last purchase before it, or to the first one after it.
 """
 RECORDS = [
     ("!forwarded/forward", "p-former"),
@@ -83,10 +91,15 @@ def test_a_return_and_a_command_that_are_nowhere_are_differences(spark):
     assert {
         "A": [
             (events, "not forwarded: return lost of invoice a", True),
+            (events, "not forwarded: return of-A of invoice twice", True),
             (events, "not forwarded: return redirected-elsewhere of invoice a", True),
             ("ledger", "entry 2 is missing", False),
         ],
-        "B": [(events, "not forwarded: return lost-too of invoice b", True)],
+        "B": [
+            (events, "not forwarded: return lost-too of invoice b", True),
+            (events, "not forwarded: return of-B of invoice twice", True),
+            (events, "not forwarded: return waits-for-B of invoice late", True),
+        ],
         "C": [(events, "not sent: gift/in", True)],
     } == {row.card: [tuple(each) for each in row.differences] for row in found}
     assert {(f"p-{card}", "1.2") for card in "ABC"} == {(row.pseudonym, row.version) for row in found}
@@ -105,6 +118,9 @@ def test_a_rebuild_sends_the_returns_that_an_audit_misses(spark):
         ("lost/forward", b"A", 10),
         ("lost-too/forward", b"B", 20),
         ("redirected-elsewhere/forward", b"A", 15),
+        ("of-A/forward", b"A", 11),
+        ("of-B/forward", b"B", 12),
+        ("waits-for-B/forward", b"B", 13),
     } == sent
 
 
