@@ -144,7 +144,9 @@ class Settings(BaseSettings):
         description="Folder of the tables that `loyalty export write` writes. An object store needs delta.",
     )
     archive_dir: str = Field(
-        "var/archive", description="Folder in which the query archive keeps the events of accounts. Any Hadoop URI."
+        "var/archive",
+        description="Folder in which the query archive keeps the events of accounts. A path, or a Hadoop URI with "
+        "atomic renames, so no object store.",
     )
     shuffle_partitions: PositiveInt = Field(
         2,
