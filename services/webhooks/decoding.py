@@ -61,7 +61,7 @@ class WaitingDecoder:
                 try:
                     return await asyncio.get_running_loop().run_in_executor(self._thread, self._decode, value)
                 except SchemaRegistryUnavailableError as error:
-                    if schema_id not in self._problems:
+                    if not self._problems:
                         log.warning("cannot decode now, and tries again", endpoint=self._endpoint, reason=str(error))
                     self._problems[schema_id] = str(error)
                     raise

@@ -50,9 +50,9 @@ class Registry:
 
 
 async def test_a_notification_that_waits_for_the_registry_stops_no_other_customer(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is delivered when the registry answers. Until then, the process runs."""
+    """It is delivered when the registry answers. Until then, the process runs, and the log has one line about it."""
     registry, reader = Registry(), Reader({0: [f"card {number}" for number in range(MANY)], 1: ["b", "b"]})
     usual = Record.value
     monkeypatch.setattr(
@@ -68,6 +68,7 @@ async def test_a_notification_that_waits_for_the_registry_stops_no_other_custome
         registry.answers = True
         await until(lambda: reader.committed[0] == MANY)
     assert MANY + 2 == len(set(delivered))
+    assert 1 == capsys.readouterr().out.count("cannot decode now")
 
 
 async def test_notifications_of_one_id_wait_for_one_question() -> None:
