@@ -11,6 +11,7 @@ from api.commands import decisions, preconditions, service
 from schemas.topics import LOYALTY_BALANCES
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import encoder
+from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.materialiser import LocalStores
 from services.state_stores.memory import MemoryStorePartition
@@ -20,6 +21,7 @@ from services.state_stores.waiters import SequenceWaiters
 from tests.support.builders import IDS, available_points
 from tests.support.clusters import Callers, FakeCommandLog, Group, alone, app_of
 from tests.support.loyalty_query import Scene
+from tests.unit.api.servers import serving
 from tests.unit.api.three_instances import running, three
 
 
@@ -125,6 +127,16 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
         for instance in scene.group.instances:
             instance.waiters.bind(asyncio.get_running_loop())
         yield scene
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[Settings]:
+    """The settings of a server for all tests of a module, because the end of a server takes 0.1 s.
+
+    A request has 30 seconds to arrive. A test that changes the server starts its own one.
+    """
+    with serving(request_timeout="PT30S") as settings:
+        yield settings
 
 
 @pytest.fixture

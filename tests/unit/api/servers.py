@@ -94,12 +94,12 @@ def raw(settings: Settings, *parts: bytes, pause: float = 0.0) -> tuple[int, str
 
 
 def exchange(settings: Settings, *parts: bytes, pause: float = 0.0) -> bytes:
-    """Send the parts. Returns what arrives until the end."""
+    """Send the parts, with a pause between them. Returns what arrives until the end."""
     with socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as connection:
         try:
-            for part in parts:
+            for number, part in enumerate(parts):
+                time.sleep(pause if number else 0)
                 connection.sendall(part)
-                time.sleep(pause)
             connection.settimeout(PATIENCE_SECONDS)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the server has closed the connection already

@@ -217,26 +217,23 @@ def test_requests_that_wait_at_the_end_get_a_problem(caplog: pytest.LogCaptureFi
         (b"GET / HTTP/1.0\r\n\r\n", 200),
     ],
 )
-def test_a_request_names_one_host(request_: bytes, status: int) -> None:
+def test_a_request_names_one_host(shared_server: Settings, request_: bytes, status: int) -> None:
     """Without that, or with two, a proxy and the API could see different hosts (RFC 9112, section 3.2)."""
-    with serving() as settings:
-        assert (status, "unreadable-request" if status == 400 else "") == raw(settings, request_)
+    assert (status, "unreadable-request" if status == 400 else "") == raw(shared_server, request_)
 
 
-def test_a_client_of_http_1_0_gets_a_stream_without_chunks() -> None:
+def test_a_client_of_http_1_0_gets_a_stream_without_chunks(shared_server: Settings) -> None:
     """It would take the sizes of the chunks for a part of the body (RFC 9112, section 6.1)."""
-    with serving(request_timeout="PT30S") as settings:
-        head, _, body = exchange(settings, b"GET /streamed HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
+    head, _, body = exchange(shared_server, b"GET /streamed HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
     assert b"connection: close" in head
     assert b"transfer-encoding" not in head
     assert bytes(STREAMED_BYTES) == body
 
 
-def test_blanks_after_a_value_are_no_part_of_it() -> None:
+def test_blanks_after_a_value_are_no_part_of_it(shared_server: Settings) -> None:
     """A forwarded header with them would be refused, and two spellings of an Idempotency-Key would be two commands."""
     head = b"POST /authorization HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n"
-    with serving() as settings:
-        assert exchange(settings, head + b"Authorization: Bearer x \t \r\n\r\n").endswith(b'"Bearer x"')
+    assert exchange(shared_server, head + b"Authorization: Bearer x \t \r\n\r\n").endswith(b'"Bearer x"')
 
 
 @pytest.mark.parametrize(
@@ -252,16 +249,14 @@ def test_blanks_after_a_value_are_no_part_of_it() -> None:
     ],
     ids=["one header", "one without an end", "many headers", "just small enough"],
 )
-def test_large_headers_are_refused(parts: list[bytes], expected: tuple[int, str]) -> None:
+def test_large_headers_are_refused(shared_server: Settings, parts: list[bytes], expected: tuple[int, str]) -> None:
     """The server refuses a large header before its end."""
-    with serving(request_timeout="PT30S") as settings:
-        assert expected == raw(settings, b"GET / HTTP/1.1\r\nHost: a\r\n", *parts, pause=0.05)
+    assert expected == raw(shared_server, b"GET / HTTP/1.1\r\nHost: a\r\n", *parts, pause=0.05)
 
 
-def test_a_large_body_is_no_large_header() -> None:
+def test_a_large_body_is_no_large_header(shared_server: Settings) -> None:
     """Head and body can arrive together."""
-    with serving() as settings:
-        answer = httpx.post(settings.advertised_url, content=b"x" * 2**20)
+    answer = httpx.post(shared_server.advertised_url, content=b"x" * 2**20)
     assert (200, 2**20) == (answer.status_code, answer.json())
 
 
@@ -287,15 +282,14 @@ def test_a_large_body_does_not_break_a_stream(caplog: pytest.LogCaptureFixture) 
     assert [] == [each for each in caplog.records if each.levelname == "ERROR"]
 
 
-def test_the_end_of_a_large_body_is_no_large_head_of_the_next_request() -> None:
+def test_the_end_of_a_large_body_is_no_large_head_of_the_next_request(shared_server: Settings) -> None:
     """One read has the last part of a body and the begin of the next head."""
     body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000
     end = b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-    with serving() as settings:
-        response = exchange(settings, body + b"GET /", end, pause=0.05)
-        refused = exchange(
-            settings, body + b"GET /" + end.replace(b"\r\n\r\n", b"\r\nX: " + b"y" * 70_000 + b"\r\n\r\n")
-        )
+    response = exchange(shared_server, body + b"GET /", end, pause=0.05)
+    refused = exchange(
+        shared_server, body + b"GET /" + end.replace(b"\r\n\r\n", b"\r\nX: " + b"y" * 70_000 + b"\r\n\r\n")
+    )
     assert response.endswith(b'"answer"')
     assert b" 431 " not in response
     assert b'"answer"' not in refused
@@ -313,35 +307,31 @@ def test_the_end_of_a_large_body_is_no_large_head_of_the_next_request() -> None:
     ],
     ids=["many trailers", "a value", "a name", "an extension", "an extension after a part", "a size"],
 )
-def test_a_body_with_endless_framing_is_refused(start: bytes, filler: bytes) -> None:
+def test_a_body_with_endless_framing_is_refused(shared_server: Settings, start: bytes, filler: bytes) -> None:
     """Trailers, sizes and extensions of chunks have a limit, too. Otherwise they would fill the memory."""
-    with serving(request_timeout="PT30S") as settings:
-        answers = (raw(settings, b"POST /" + CHUNKED, start, *[filler] * 3, pause=0.05) for _ in range(5))
-        # If the client still sends when the server closes the connection, a reset can discard the response.
-        assert (431, "headers-too-large") == next(answer for answer in answers if answer[0])
+    answers = (raw(shared_server, b"POST /" + CHUNKED, start, *[filler] * 3, pause=0.05) for _ in range(5))
+    # If the client still sends when the server closes the connection, a reset can discard the response.
+    assert (431, "headers-too-large") == next(answer for answer in answers if answer[0])
 
 
-def test_small_chunks_and_requests_in_a_row_are_served() -> None:
+def test_small_chunks_and_requests_in_a_row_are_served(shared_server: Settings) -> None:
     """The limit of framing counts from the last part of the body."""
     small = b"1\r\nx\r\n" * 50_000 + b"0\r\nX: y\r\n\r\n"
-    with serving(request_timeout="PT30S") as settings:
-        response = exchange(settings, (b"POST /" + CHUNKED + small) * 3 + LAST)
+    response = exchange(shared_server, (b"POST /" + CHUNKED + small) * 3 + LAST)
     assert 3 == response.count(b"\r\n\r\n50000")
     assert response.endswith(b'"answer"')
 
 
-def test_trailers_after_the_response_end_the_connection() -> None:
+def test_trailers_after_the_response_end_the_connection(shared_server: Settings) -> None:
     """The client cannot take a problem for the response to its next request."""
-    with serving(request_timeout="PT30S") as settings:
-        response = exchange(settings, b"GET /" + CHUNKED, b"0\r\n", *[b"X: y\r\n" * 10_000] * 3, pause=0.05)
+    response = exchange(shared_server, b"GET /" + CHUNKED, b"0\r\n", *[b"X: y\r\n" * 10_000] * 3, pause=0.05)
     assert [b'"answer"'] == response.split(b"\r\n\r\n")[1:]
 
 
-def test_a_trailer_can_close_the_connection() -> None:
+def test_a_trailer_can_close_the_connection(shared_server: Settings) -> None:
     """The parser drops all bytes after it, so nobody would answer the next request."""
-    with serving(request_timeout="PT30S") as settings:
-        request = b"POST /" + CHUNKED + b"3\r\nabc\r\n0\r\nConnection: close\r\n\r\n"
-        assert exchange(settings, request, LAST, pause=0.05).endswith(b"\r\n\r\n3")
+    request = b"POST /" + CHUNKED + b"3\r\nabc\r\n0\r\nConnection: close\r\n\r\n"
+    assert exchange(shared_server, request, LAST, pause=0.05).endswith(b"\r\n\r\n3")
 
 
 @pytest.mark.parametrize(
@@ -356,18 +346,17 @@ def test_a_trailer_can_close_the_connection() -> None:
     ],
     ids=["a byte more than the body", "after line breaks", "no HTTP", "a refused URL", "large headers", "a wrong body"],
 )
-def test_requests_before_wrong_bytes_get_their_responses(wrong: bytes) -> None:
+def test_requests_before_wrong_bytes_get_their_responses(shared_server: Settings, wrong: bytes) -> None:
     """The API executes them. With the problem, a client would believe that its command had no effect.
 
     The connection ends after the last response. Requests after the wrong bytes have no effect.
     """
-    slow = b"GET /?seconds=0.25 HTTP/1.1\r\nHost: a\r\n\r\n"
+    slow = b"GET /?seconds=0.1 HTTP/1.1\r\nHost: a\r\n\r\n"
     body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
-    with serving(request_timeout="PT30S") as settings:
-        for requests, bodies in {slow: [b'"answer"'], slow + body: [b'"answer"', b"2"]}.items():
-            received = exchange(settings, requests + wrong, LAST, pause=0.05)
-            responses = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
-            assert bodies == [each.partition(b"\r\n\r\n")[2] for each in responses]
+    for requests, bodies in {slow: [b'"answer"'], slow + body: [b'"answer"', b"2"]}.items():
+        received = exchange(shared_server, requests + wrong, LAST, pause=0.05)
+        responses = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
+        assert bodies == [each.partition(b"\r\n\r\n")[2] for each in responses]
 
 
 def test_a_waiting_request_has_its_own_time_for_its_body() -> None:
@@ -380,15 +369,14 @@ def test_a_waiting_request_has_its_own_time_for_its_body() -> None:
     assert received.endswith(b"\r\n\r\n4")
 
 
-def test_wrong_bytes_do_not_damage_a_response_that_has_begun() -> None:
+def test_wrong_bytes_do_not_damage_a_response_that_has_begun(shared_server: Settings) -> None:
     """A problem in a response, or after it, would be a part of it, or the response to the next request."""
-    with serving(request_timeout="PT30S") as settings:
-        streamed = exchange(settings, b"GET /streamed HTTP/1.1\r\nHost: a\r\n\r\nx")
-        assert STREAMED_BYTES < len(streamed)
-        assert streamed.endswith(b"\r\n0\r\n\r\n")
-        refused = exchange(settings, b"POST /livez" + CHUNKED, b"no size\r\n", pause=0.05)
-        assert refused.startswith(b"HTTP/1.1 405")
-        assert 1 == refused.count(b"HTTP/1.1")
+    streamed = exchange(shared_server, b"GET /streamed HTTP/1.1\r\nHost: a\r\n\r\nx")
+    assert STREAMED_BYTES < len(streamed)
+    assert streamed.endswith(b"\r\n0\r\n\r\n")
+    refused = exchange(shared_server, b"POST /livez" + CHUNKED, b"no size\r\n", pause=0.05)
+    assert refused.startswith(b"HTTP/1.1 405")
+    assert 1 == refused.count(b"HTTP/1.1")
 
 
 def test_a_request_learns_of_a_disconnect_before_the_next_request(caplog: pytest.LogCaptureFixture) -> None:
@@ -418,8 +406,8 @@ def test_a_request_learns_of_a_disconnect_before_the_next_request(caplog: pytest
     assert [] == [each for each in caplog.records if each.levelname == "ERROR"]
 
 
-def test_a_client_that_waits_before_its_body_is_told_to_continue() -> None:
-    with serving(request_timeout="PT30S") as settings, socket.create_connection((HOST, settings.api_port)) as client:
+def test_a_client_that_waits_before_its_body_is_told_to_continue(shared_server: Settings) -> None:
+    with socket.create_connection((HOST, shared_server.api_port)) as client:
         client.settimeout(PATIENCE_SECONDS)
         client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-Continue \t\r\n\r\n")
         assert b"HTTP/1.1 100 Continue\r\n\r\n" == client.recv(65_536)
@@ -427,10 +415,9 @@ def test_a_client_that_waits_before_its_body_is_told_to_continue() -> None:
         assert client.recv(65_536).endswith(b"\r\n\r\n3")
 
 
-def test_a_trailer_is_no_header() -> None:
+def test_a_trailer_is_no_header(shared_server: Settings) -> None:
     """A proxy that checks the header Authorization does not look at trailers (RFC 9110, section 6.5.1)."""
     trailer = b"0\r\nAuthorization: Bearer x\r\n\r\n"
-    with serving() as settings:
-        response = exchange(settings, b"POST /authorization" + CHUNKED + trailer + LAST)
+    response = exchange(shared_server, b"POST /authorization" + CHUNKED + trailer + LAST)
     assert b'"none"' in response
     assert response.endswith(b'"answer"')

@@ -24,7 +24,7 @@ from tests.support.clusters import with_marks
 from tests.support.examples import examples
 from tests.support.secured import SecuredGroup
 from tests.support.waiting import wait_for
-from tests.unit.api.servers import PATIENCE_SECONDS, app, exchange, raw, running, serving
+from tests.unit.api.servers import PATIENCE_SECONDS, app, exchange, raw, running
 
 HTTP_2 = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQBAAAAAAIAAAAA\r\n"
 """The default of Java's HttpClient for http://."""
@@ -84,38 +84,35 @@ SIZE, SIZE_OF_CHUNKS = b"%d" % len(HIDDEN), b"%d" % (len(HIDDEN) + 3)
 @pytest.mark.parametrize(("request_of", "size"), [(post, SIZE), (chunked, SIZE_OF_CHUNKS)], ids=["post", "chunked"])
 @pytest.mark.parametrize("place", ["in the head", "after the head", "in the body", "nowhere"])
 def test_the_body_arrives_and_the_next_request_gets_its_own_response(
-    offer: bytes, request_of: Callable[[bytes], bytes], size: bytes, place: str
+    shared_server: Settings, offer: bytes, request_of: Callable[[bytes], bytes], size: bytes, place: str
 ) -> None:
     """The packets end anywhere. No byte of the body becomes a request, also if it looks like one."""
     request = request_of(offer)
     head = request.index(b"\r\n\r\n") + 4
     split = {"in the head": head - 3, "after the head": head, "in the body": head + 30, "nowhere": len(request)}[place]
-    with serving(request_timeout="PT30S") as settings:
-        received = exchange(settings, request[:split], request[split:] + LAST, pause=0.05)
-        in_turn = exchange(settings, request[:split], request[split:], request, LAST, pause=0.05)
+    received = exchange(shared_server, request[:split], request[split:] + LAST, pause=0.05)
+    in_turn = exchange(shared_server, request[:split], request[split:], request, LAST, pause=0.05)
     assert [size, b'"last"'] == bodies(received)
     assert [size, size, b'"last"'] == bodies(in_turn)
 
 
 @OFFERS
-def test_each_byte_can_be_a_packet(offer: bytes) -> None:
+def test_each_byte_can_be_a_packet(shared_server: Settings, offer: bytes) -> None:
     requests = get(offer) + post(offer) + chunked(offer) + LAST
-    with serving(request_timeout="PT30S") as settings:
-        received = exchange(settings, *(bytes([byte]) for byte in requests), pause=0.001)
+    received = exchange(shared_server, *(bytes([byte]) for byte in requests), pause=0.001)
     assert [b'"answer"', SIZE, SIZE_OF_CHUNKS, b'"last"'] == bodies(received)
 
 
-def test_many_offers_in_one_packet_are_served() -> None:
+def test_many_offers_in_one_packet_are_served(shared_server: Settings) -> None:
     """Each of them has its response. They need no deep recursion."""
-    with serving(request_timeout="PT30S") as settings:
-        received = exchange(settings, (get(HTTP_2) + post(WEBSOCKET)) * 750 + LAST)
+    received = exchange(shared_server, (get(HTTP_2) + post(WEBSOCKET)) * 750 + LAST)
     assert [*[b'"answer"', SIZE] * 750, b'"last"'] == bodies(received)
 
 
 @OFFERS
-def test_a_client_can_wait_for_100_continue(offer: bytes) -> None:
+def test_a_client_can_wait_for_100_continue(shared_server: Settings, offer: bytes) -> None:
     head = post(offer + b"Expect: 100-continue\r\n").removesuffix(HIDDEN)
-    with serving(request_timeout="PT30S") as settings, connected(settings) as connection:
+    with connected(shared_server) as connection:
         connection.sendall(head)
         assert connection.recv(65_536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(HIDDEN)
@@ -134,12 +131,11 @@ def test_a_client_can_wait_for_100_continue(offer: bytes) -> None:
     ids=["one header", "two headers", "HTTP/1.0"],
 )
 @pytest.mark.parametrize("pause", [0.0, 0.05])
-def test_a_connection_that_must_end_ends(offer: bytes, version: bytes, pause: float) -> None:
+def test_a_connection_that_must_end_ends(shared_server: Settings, offer: bytes, version: bytes, pause: float) -> None:
     """The option ``close`` next to ``Upgrade`` counts. A request after it gets no response."""
-    with serving(request_timeout="PT30S") as settings:
-        request = post(offer, version=version)
-        assert [SIZE] == bodies(exchange(settings, request[:-5], request[-5:] + LAST, pause=pause))
-        assert [SIZE] == bodies(exchange(settings, request + LAST))
+    request = post(offer, version=version)
+    assert [SIZE] == bodies(exchange(shared_server, request[:-5], request[-5:] + LAST, pause=pause))
+    assert [SIZE] == bodies(exchange(shared_server, request + LAST))
 
 
 def test_nobody_executes_a_command_with_the_credentials_of_another_caller(tmp_path: Path) -> None:
@@ -165,26 +161,23 @@ def test_nobody_executes_a_command_with_the_credentials_of_another_caller(tmp_pa
 
 @pytest.mark.parametrize("target", [b"a:80", b"/"])
 @pytest.mark.parametrize("offer", [b"", HTTP_2], ids=["alone", "h2c"])
-def test_connect_is_refused(target: bytes, offer: bytes) -> None:
+def test_connect_is_refused(shared_server: Settings, target: bytes, offer: bytes) -> None:
     """It offers a tunnel. The server does not parse the bytes of the tunnel."""
     request = b"CONNECT %s HTTP/1.1\r\nHost: a\r\n%s\r\n" % (target, offer)
-    with serving(request_timeout="PT30S") as settings:
-        assert (400, "unreadable-request") == raw(settings, request + LAST)
+    assert (400, "unreadable-request") == raw(shared_server, request + LAST)
 
 
-def test_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged(shared_server: Settings, caplog: pytest.LogCaptureFixture) -> None:
     """Any client can make an offer. uvicorn alone would log two lines for each of them."""
-    with serving() as settings:
-        assert [b'"answer"', b'"last"'] == bodies(exchange(settings, get(WEBSOCKET) + LAST))
+    assert [b'"answer"', b'"last"'] == bodies(exchange(shared_server, get(WEBSOCKET) + LAST))
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.05])
-def test_the_limits_of_headers_apply(pause: float) -> None:
+def test_the_limits_of_headers_apply(shared_server: Settings, pause: float) -> None:
     large = b"X: " + b"x" * HEADER_BYTES + b"\r\n"
-    with serving(request_timeout="PT30S") as settings:
-        assert (431, "headers-too-large") == raw(settings, get(HTTP_2 + large)[:-2], b"\r\n", pause=pause)
-        received = exchange(settings, post(HTTP_2, b"x" * 2 * HEADER_BYTES) + LAST)
+    assert (431, "headers-too-large") == raw(shared_server, get(HTTP_2 + large)[:-2], b"\r\n", pause=pause)
+    received = exchange(shared_server, post(HTTP_2, b"x" * 2 * HEADER_BYTES) + LAST)
     assert [b"%d" % (2 * HEADER_BYTES), b'"last"'] == bodies(received)
 
 

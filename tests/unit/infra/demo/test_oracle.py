@@ -10,6 +10,7 @@ from services.domain.validation import first_violation
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator.simulation import Kind, Options, Simulation
 from tests.support.builders import CARD, HOME_DELIVERY, invoice, purchase
+from tests.support.examples import examples
 from tests.support.loyalty_stream import stream_of
 from tests.support.oracles import is_home_delivery
 
@@ -132,7 +133,9 @@ def test_a_broken_message_is_only_a_dead_letter(broken: dict[str, Any] | None) -
 
 def test_the_oracle_agrees_with_the_domain_on_a_simulated_day() -> None:
     """The day has returns, duplicates and broken messages of every kind."""
-    options = Options(count=3_000, repeats=0.05, broken=0.05, customers=300, returns=0.15, exchanges=0.1)
+    options = Options(
+        count=examples(3_000, least=1_000), repeats=0.05, broken=0.05, customers=300, returns=0.15, exchanges=0.1
+    )
     messages = list(Simulation(options, FolderSchemaIds()).messages())
     expected = expect([Sent(m.key, m.value, m.invoice) for m in messages], FACTOR)
     kinds = [message.kind for message in messages]

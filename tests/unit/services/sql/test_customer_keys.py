@@ -15,12 +15,6 @@ from tests.support.ledger import Ledger
 from tests.unit.services.sql.rows import MARCH, at, export, line, rows
 
 
-@pytest.fixture
-def keyed(opened: Callable[..., Database], tmp_path: Path) -> Database:
-    """A database with the secret key that makes the keys of customers."""
-    return opened(customer_key_file=tmp_path / "customer.key")
-
-
 def test_customer_keys_end_with_the_account(
     opened: Callable[..., Database], keyed: Database, database: Database, ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -64,12 +64,12 @@ def test_ctrl_c_stops_a_statement(tmp_path: Path) -> None:
         ("SELECT * FROM settings", "settings does not exist"),
     ],
 )
-def test_a_statement_reaches_only_its_tables(opened: Callable[..., Database], statement: str, error: str) -> None:
+def test_a_statement_reaches_only_its_tables(database: Database, statement: str, error: str) -> None:
     """It reaches no extension, no network, no file outside of the working directory, and no variable of Python."""
     settings = "a Python variable"
     assert settings
     with pytest.raises(SqlError, match=error):
-        opened().run(statement)
+        database.run(statement)
 
 
 def test_files_of_the_working_directory_can_be_joined(

@@ -4,7 +4,7 @@ import json
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from datetime import date
 from pathlib import Path
@@ -68,14 +68,13 @@ def ledger(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def write(name: str, settings: Settings) -> Written:
-    (done,) = write_each([name], settings)
-    return done
+Write = Callable[[str, Settings], Written]
 
 
-def write_each(names: Iterable[str], settings: Settings) -> list[Written]:
-    with closing(Database(settings)) as database:
-        return [written.write(name, database, settings) for name in names]
+@pytest.fixture
+def write(keyed: Database) -> Write:
+    """Writes a table from the files and the ledger of this test."""
+    return lambda name, settings: written.write(name, keyed, settings)
 
 
 def read(name: str, settings: Settings) -> list[dict[str, Any]]:
@@ -91,13 +90,14 @@ def with_format(settings: Settings, export_format: str) -> Settings:
 
 @BOTH_FORMATS
 @pytest.mark.usefixtures("ledger")
-def test_files_have_the_rows_of_the_table(settings: Settings, export_format: str) -> None:
+def test_files_have_the_rows_of_the_table(
+    keyed: Database, write: Write, settings: Settings, export_format: str
+) -> None:
     """All columns, once, also after a second write, which changes no file. pandas reads them too."""
-    with closing(Database(settings)) as database:
-        tables = {name: database.run(f"FROM {name}").to_pylist() for name in WITHOUT_TOPICS}
-    firsts = write_each(tables, settings)
+    tables = {name: keyed.run(f"FROM {name}").to_pylist() for name in WITHOUT_TOPICS}
+    firsts = [write(name, settings) for name in tables]
     times = _times_of_files(settings)
-    assert not [each for each in write_each(tables, settings) if each.changed]
+    assert not any(write(name, settings).changed for name in tables)
     assert times == _times_of_files(settings)
     for (name, expected), first in zip(tables.items(), firsts, strict=True):
         assert (True, len(expected)) == (first.changed, first.rows)
@@ -120,11 +120,12 @@ def _without_zone(value: Any) -> Any:
 
 
 @BOTH_FORMATS
-def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger) -> None:
+def test_files_forget_an_erased_customer(write: Write, settings: Settings, ledger: Ledger) -> None:
     """No file has a card. After an erasure and the next write, no file has the customer's key either."""
     folder = Path(settings.tables_dir)
     names = [name for name in default_tables(settings) if name not in ("dead_letters_by_reason", "sales_by_minute")]
-    write_each(names, settings)
+    for name in names:
+        write(name, settings)
     key = next(row["CustomerKey"] for row in read("customer_line_items", settings))
     assert key
     assert files_with(folder, key), "the scan finds what is there"
@@ -138,7 +139,8 @@ def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger) -> 
         each.unlink()
 
     ledger.append((CARD, entry(3, -200, kind=Kind.ERASED, total=0, time=now())))
-    write_each(names, settings)
+    for name in names:
+        write(name, settings)
 
     assert [None, None] == [row["CustomerKey"] for row in read("customer_line_items", settings)]
     assert [] == files_with(folder, key) == files_with(folder, CARD)
@@ -147,7 +149,7 @@ def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger) -> 
 
 @BOTH_FORMATS
 @pytest.mark.usefixtures("ledger")
-def test_a_run_deletes_what_dead_runs_have_left(settings: Settings, export_format: str) -> None:
+def test_a_run_deletes_what_dead_runs_have_left(write: Write, settings: Settings, export_format: str) -> None:
     """The files of a run that ended early can have keys of erased customers. They are deleted even if the rows do not
     change.
     """
@@ -231,13 +233,14 @@ def test_a_lost_row_without_a_day_is_no_lost_day() -> None:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_files_stay_when_their_sources_lose_days(settings: Settings, tmp_path: Path) -> None:
+def test_files_stay_when_their_sources_lose_days(write: Write, settings: Settings, tmp_path: Path) -> None:
     """Line items and a ledger are lost, and newer ones come, one of them with the date of a wrong clock. Only a table
     of the present changes, until the option says that nobody needs the lost days.
     """
     runner, variables = CliRunner(), _variables(settings)
     command = ["export", "write", *WITHOUT_TOPICS]
-    assert 0 == runner.invoke(app, command, env=variables).exit_code
+    for name in WITHOUT_TOPICS:
+        write(name, settings)
     before = {name: read(name, settings) for name in WITHOUT_TOPICS}
     shutil.rmtree(settings.export_dir)
     for number, day in enumerate((date(1970, 1, 1), date(2026, 9, 29), date(2026, 9, 30))):
@@ -259,7 +262,7 @@ def test_files_stay_when_their_sources_lose_days(settings: Settings, tmp_path: P
     assert ["liability"] == changed
 
     option = "--accept-lost-days-before"
-    assert 1 == runner.invoke(app, [*command, option, f"{DAY}"], env=variables).exit_code
+    assert 1 == runner.invoke(app, ["export", "write", "invoices", option, f"{DAY}"], env=variables).exit_code
     accepted = runner.invoke(app, [*command, option, "2100-01-01"], env=variables)
     assert 0 == accepted.exit_code, accepted.stderr
     assert {"NEW0", "NEW1", "NEW2"} == {row["InvoiceNumber"] for row in read("invoices", settings)}
@@ -274,7 +277,7 @@ def _variables(settings: Settings) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_another_format_is_refused(settings: Settings) -> None:
+def test_another_format_is_refused(write: Write, settings: Settings) -> None:
     """Otherwise a folder would have two tables, and one of them would never forget erased customers."""
     write("invoices", settings)
     with pytest.raises(UserError, match="choose another LOYALTY_TABLES_DIR"):
@@ -310,7 +313,7 @@ def test_the_folder_of_another_deployment_is_refused(settings: Settings, export_
 
 @BOTH_FORMATS
 def test_an_unfinished_write_changes_nothing(
-    settings: Settings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    write: Write, settings: Settings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that ends before the last step leaves the old rows. The next write succeeds."""
     write("loyalty_entries", settings)
@@ -334,7 +337,12 @@ def test_an_unfinished_write_changes_nothing(
 def test_two_writers_take_turns(settings: Settings) -> None:
     """Without the lock, one of them would delete the files of the other."""
     settings = with_format(settings, "delta")
-    writers = [threading.Thread(target=write, args=("invoices", settings)) for _ in range(4)]
+
+    def write() -> None:
+        with closing(Database(settings)) as database:
+            written.write("invoices", database, settings)
+
+    writers = [threading.Thread(target=write) for _ in range(4)]
     for each in writers:
         each.start()
     for each in writers:
@@ -412,7 +420,7 @@ def test_rows_are_equal_if_each_is_there_equally_often(before: list[str | None],
 
 @pytest.mark.parametrize("scheme", ["file:", "file://"])
 @pytest.mark.usefixtures("ledger")
-def test_the_folder_of_the_tables_can_be_a_uri(settings: Settings, scheme: str) -> None:
+def test_the_folder_of_the_tables_can_be_a_uri(write: Write, settings: Settings, scheme: str) -> None:
     uri = f"{scheme}{settings.tables_dir}"
     done = write("liability", settings.model_copy(update={"tables_dir": uri}))
     assert f"{settings.tables_dir}/liability" == done.folder
