@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -71,8 +72,15 @@ def stop(query: StreamingQuery) -> None:
 
     If Spark plans a batch during ``begin_no_batch``, the query ends by itself when the first job of this batch may
     already run. Then ``query.stop`` does not cancel this job. So this function also cancels the jobs of the query.
+
+    A query that does not stop in time (``spark.sql.streaming.stopTimeout``) stays active, and the log says so.
     """
-    query.stop()
+    try:
+        query.stop()
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getName() != "java.util.concurrent.TimeoutException":
+            raise
+        log.warning("a query does not stop; the next start repeats its micro-batch", query=query.name)
     _execution(query).sparkSession().sparkContext().cancelJobGroup(str(query.runId))
 
 

@@ -84,6 +84,7 @@ class QueryWatch:
                 return False
             self.queries.pop(name, None)
             self._next_starts.pop(name, None)
+            self._clean_ups.pop(name, None)
             with optional(name, self._names):
                 if QUERIES[name].reads_programme and not self._programme and self._watch_programme:
                     # Before the query loads the programme, so that no version is missed in between.
@@ -127,7 +128,6 @@ class QueryWatch:
         cause = next((each for each in WORKER_FAILURES if each in reason), None)
         if cause and self._restarts_left and not self._stopping.is_set():
             if not is_active:
-                self._clean_ups.pop(name, None)
                 self._restarts_left -= 1
                 log.warning("query starts again", query=name, reason=cause)
                 self.start([name])

@@ -56,9 +56,9 @@ _SHARED = {
     # It makes an operation take four times as much CPU.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.task.maxFailures": str(_TASK_ATTEMPTS),
-    # By default, the call that stops a query waits for ever. Then a query that does not end would stop the process that
-    # watches all queries. Now the call fails, the process ends, and its supervisor starts it again.
-    "spark.sql.streaming.stopTimeout": "60s",
+    # By default, the call that stops a query waits for ever. Then a query that does not end would stop the thread that
+    # watches all queries. While a broker hangs, a query needs up to 20 seconds.
+    "spark.sql.streaming.stopTimeout": "25s",
     # A busy machine can miss Spark's default deadlines and still work.
     "spark.network.timeout": "600s",
     "spark.executor.heartbeatInterval": "60s",

@@ -6,6 +6,8 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from structlog.testing import capture_logs
 
 from pipelines.driver import stop as module
 from pipelines.driver.stop import begin_no_batch, plans_batch, stop, stop_between_batches
@@ -48,6 +50,23 @@ def test_a_stop_also_cancels_the_jobs_of_the_query() -> None:
     assert names.index("stop") < names.index(cancel)
     context = calls._jsq.streamingQuery.return_value.sparkSession.return_value.sparkContext.return_value
     context.cancelJobGroup.assert_called_once_with("run")
+
+
+def test_a_query_that_does_not_stop_is_logged_and_loses_its_jobs() -> None:
+    """Its error would otherwise end the stop of the other queries. Another error is raised."""
+    calls, java_error = query([], [], is_active=True), MagicMock()
+    java_error.getClass().getName.return_value = "java.util.concurrent.TimeoutException"
+    calls.stop.side_effect = Py4JJavaError("An error occurred", java_error)
+    with capture_logs() as logs:
+        stop(calls)
+    assert [("a query does not stop; the next start repeats its micro-batch", "warning")] == [
+        (each["event"], each["log_level"]) for each in logs
+    ]
+    context = calls._jsq.streamingQuery.return_value.sparkSession.return_value.sparkContext.return_value
+    context.cancelJobGroup.assert_called_once_with("run")
+    java_error.getClass().getName.return_value = "java.lang.IllegalStateException"
+    with pytest.raises(Py4JJavaError):
+        stop(calls)
 
 
 def test_the_last_batch_is_the_running_one(monkeypatch: pytest.MonkeyPatch) -> None:

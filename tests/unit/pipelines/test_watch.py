@@ -116,6 +116,17 @@ def test_a_clean_up_that_hangs_ends_the_process(monkeypatch: pytest.MonkeyPatch)
     assert logs[-1]["reason"].startswith("its clean-up has not ended after 0 s: ")
 
 
+def test_each_clean_up_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query loses a worker, and a new version of the programme starts it again. Later it loses a worker again."""
+    hours = iter(range(100))
+    monkeypatch.setattr(module, "boot_seconds", lambda: 3_600.0 * next(hours))
+    failed = query(WORKER_FAILURES[0], is_active=True)
+    watch = watch_of({"loyalty": failed}, lambda _: failed)
+    for _ in range(2):
+        assert watch._survives("loyalty", WORKER_FAILURES[0], is_active=True) is True
+        assert watch.start(["loyalty"])
+
+
 def test_a_query_starts_again_only_after_its_clean_up() -> None:
     """Until then Spark refuses a query of the same name, and the process would end."""
     failed = query(WORKER_FAILURES[0], is_active=True)
