@@ -342,9 +342,8 @@ def _as_stored(account: Account, state: Account) -> Account:
         if stored.items is not None:
             continue
         if number in account.purchases:
-            account.purchases[number] = account.purchases[number]._replace(
-                lines=stored.lines, items=None, counted_until=stored.counted_until
-            )
+            bought = account.purchases[number]._replace(lines=stored.lines, items=None)
+            account.purchases[number] = bought if stored.counted_until else bought._replace(counted_until=0)
         elif number in account.returns and number not in state.returns:
             past = account.returns.pop(number)
             account.purchases[number] = PastPurchase(past.append_time, Decimal(0), 0, past.programme_version)

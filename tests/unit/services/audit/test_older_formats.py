@@ -62,6 +62,21 @@ def test_the_start_of_a_period_of_release_0_1_is_no_difference():
     assert [Source.STATE] == [each.where for each in found(facts, programmes, soon)]
 
 
+def test_the_period_of_a_late_purchase_is_no_difference_if_release_0_1_read_it():
+    """Release 0.1 did not keep it. If the account has a period, it must be the right one."""
+    programmes = Programmes((Programme(tier_period=Period.MONTH, tiers=(Tier("silver", 1_00),)),))
+    facts = facts_of(
+        processed(
+            [[Purchase(START + 40 * DAY, "I1", Decimal(100))], [Purchase(START, "late", Decimal(100))]], programmes
+        )
+    )
+    soon, late = replace(EVERYTHING, now=START + 41 * DAY), facts.state.purchases["late"]
+    assert late.counted_until == facts.state.period_end
+    for period, expected in ((0, []), (late.counted_until, []), (late.counted_until + 1, [Source.STATE])):
+        facts.state.purchases["late"] = late._replace(items=None, counted_until=period)
+        assert expected == [each.where for each in found(facts, programmes, soon)]
+
+
 def test_the_state_of_release_0_1_lacks_purchases_whose_window_is_over():
     """It forgot them at once. A younger purchase must not be missing."""
     old, young = Purchase(START, "old", Decimal(100)), Purchase(START + 50 * DAY, "young", Decimal(100))
