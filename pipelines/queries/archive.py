@@ -90,8 +90,9 @@ def _report_first_start(settings: Settings) -> None:
 def _archive_skipped(context: QueryContext, checkpoint: str, learned: LearnedIds) -> None:
     """Archive the events that the query has skipped, because it did not know the schema ids of their records.
 
-    Each id has its own batch number, below 0. Micro-batches have numbers from 0. If this function runs again, it also
-    keeps the rows of its earlier run, because Kafka may have deleted their records.
+    Each id has its own batch number, below 0. Micro-batches have numbers from 0. If this function runs again, it keeps
+    the rows of its earlier run, because Kafka may have deleted their records. It replaces only folders that get new
+    rows, because a kill between the removal of a folder and its replacement would lose the rows.
     """
     settings = context.settings
     for topic, ids in learned.new.items():
@@ -106,8 +107,10 @@ def _archive_skipped(context: QueryContext, checkpoint: str, learned: LearnedIds
         rows = rows.drop("timestamp")
         archived = context.spark.read.schema(rows.schema).parquet(settings.archive_dir)
         earlier = archived.where(F.col("batch").isin([-1 - each for each in ids]))
-        unique = rows.unionByName(earlier).dropDuplicates([*_POSITION])
-        overwrite_folders(unique, settings.archive_dir, *_ORDER)
+        new = rows.join(earlier, [*_POSITION], "left_anti").persist()
+        kept = earlier.join(new, ["date", "batch"], "left_semi")
+        overwrite_folders(new.unionByName(kept), settings.archive_dir, *_ORDER)
+        new.unpersist()
 
 
 def _pseudonymize(events: DataFrame, pseudonyms: Pseudonyms, *further: str) -> DataFrame:
