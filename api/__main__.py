@@ -64,10 +64,10 @@ def build_app(
     stores_of: defaultdict[str, list[str]] = defaultdict(list)
     for name, store in {**stores, **api_keys}.items():
         stores_of[settings.name_of(store.definition.changelog)].append(name)
-    # All stores of a topic hold the same partitions, so the folder of one store is enough.
     if settings.state_store == "memory":
         # Data of an earlier process, which used RocksDB, would stay for ever, also those of erased customers.
         directory.delete([*stores, *api_keys])
+    # All stores of a topic hold the same partitions, so the folder of one store is enough.
     on_disk = [(topic, number) for topic, names in stores_of.items() for number in directory.partitions_of(names[0])]
     assignment = GroupAssignment(membership, reports, settings.standby_replicas, frozenset(on_disk), stores_of)
     materialiser = Materialiser(

@@ -228,10 +228,12 @@ class PeerClient:
 
 
 def _is_of_an_instance(answer: PeerResponse) -> bool:
-    """Whether the response can come from an instance. All its errors are problems, and its other bodies are JSON."""
+    """Whether the response of a forwarded request can come from an instance: JSON, a problem, or 304 without a body."""
     if answer.status_code >= HTTPStatus.BAD_REQUEST:
         return answer.problem_code is not None
-    return not answer.content or answer.headers.get("content-type", "").startswith("application/json")
+    if answer.status_code >= HTTPStatus.MULTIPLE_CHOICES:
+        return answer.status_code == HTTPStatus.NOT_MODIFIED
+    return answer.headers.get("content-type", "").startswith("application/json")
 
 
 def _escape_dots(path: bytes) -> bytes:

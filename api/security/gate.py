@@ -197,16 +197,16 @@ class Gate:
             await self._app(scope, receive, send)
             return
 
-        path, security, status = scope["path"], self._security, _FAILED
+        path, security, status, has_begun = scope["path"], self._security, _FAILED, False
         is_page = not path.startswith(_ROUTES) and (
             path in _TO_THE_CONSOLE or path.startswith(_CONSOLE) or (path in PUBLIC_PATHS and scope["method"] in _READS)
         )
         more_headers = _PAGE_HEADERS if is_page else _RESPONSE_HEADERS
 
         def send_safely(message: Message) -> Awaitable[None]:
-            nonlocal status
+            nonlocal status, has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_begun = message["status"], True
                 message["headers"] = message["headers"] + more_headers
             return send(message)
 
@@ -227,8 +227,8 @@ class Gate:
         try:
             await self._app(scope, receive, send_safely)
         except asyncio.CancelledError:
-            if status == _FAILED:
-                status = _STOPPED  # No response has begun, so the server sends the problem ``stopping``.
+            if not has_begun:
+                status = _STOPPED  # The server sends the problem ``stopping``.
             raise
         finally:
             if usage is not None:

@@ -85,7 +85,9 @@ class CommandLog:
                 async with asyncio.timeout(DELIVERY_SECONDS):
                     producer, value = await loop.run_in_executor(self._threads, self._prepare, topic, record)
             except TimeoutError as late:
-                raise PublishError(f"topic {topic.name}: the Schema Registry did not answer in time") from late
+                raise PublishError(
+                    f"topic {topic.name}: the record could not be prepared in time; the Schema Registry may not answer"
+                ) from late
             # No thread may do this later: another instance may own the command then, and may have decided it.
             try:
                 producer.produce(

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api import current_programme
+from api.http import bodies
 from api.routers import simulation
 from schemas.topics import LOYALTY_PROGRAMMES
 from services.clock import now
@@ -267,6 +268,23 @@ def test_a_thread_computes_a_basket(client: TestClient, monkeypatch: pytest.Monk
 
     (thread,) = threads
     assert thread == "AnyIO worker thread"
+
+
+def test_a_thread_parses_a_large_body(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest basket takes 20 ms of Python. A small body would wait longer for a thread than for the parser."""
+    threads: list[str] = []
+    whole = bodies.parse_body
+
+    def parse(body: bytes) -> Any:
+        threads.append(threading.current_thread().name)
+        return whole(body)
+
+    monkeypatch.setattr(bodies, "parse_body", parse)
+    simulate(client, TotalAmount=1.0)
+    line = {"ItemCode": "458", "TotalValue": 1.0}
+    simulate(client, TotalAmount=500.0, InvoiceLineItems=[line] * 500)
+    small, large = threads
+    assert small != large == "AnyIO worker thread"
 
 
 def test_a_thread_parses_a_new_version(client: TestClient, instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

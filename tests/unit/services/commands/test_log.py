@@ -116,7 +116,7 @@ async def test_a_record_is_not_written_after_its_caller_has_an_error(
     marks = (log.mark(mark_of(command_id, "reserve", "hash")) for command_id in ("0123", "4567"))
     for error in await asyncio.gather(*marks, return_exceptions=True):
         assert isinstance(error, PublishError)
-        assert "the Schema Registry did not answer in time" in str(error)
+        assert "could not be prepared in time" in str(error)
     answered.set()
     log._threads.shutdown()
     log.close()
