@@ -68,6 +68,7 @@ UNUSED = (
     "infra/otel",
     "infra/prometheus",
     "infra/supply_chain",
+    "mkdocs.yml",
     "services/webhooks",
     "tests/conftest.py",
     "tests/containers",
