@@ -233,14 +233,13 @@ def test_a_lost_row_without_a_day_is_no_lost_day() -> None:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_files_stay_when_their_sources_lose_days(write: Write, settings: Settings, tmp_path: Path) -> None:
+def test_files_stay_when_their_sources_lose_days(settings: Settings, tmp_path: Path) -> None:
     """Line items and a ledger are lost, and newer ones come, one of them with the date of a wrong clock. Only a table
     of the present changes, until the option says that nobody needs the lost days.
     """
     runner, variables = CliRunner(), _variables(settings)
     command = ["export", "write", *WITHOUT_TOPICS]
-    for name in WITHOUT_TOPICS:
-        write(name, settings)
+    assert 0 == runner.invoke(app, command, env=variables).exit_code
     before = {name: read(name, settings) for name in WITHOUT_TOPICS}
     shutil.rmtree(settings.export_dir)
     for number, day in enumerate((date(1970, 1, 1), date(2026, 9, 29), date(2026, 9, 30))):
@@ -262,7 +261,7 @@ def test_files_stay_when_their_sources_lose_days(write: Write, settings: Setting
     assert ["liability"] == changed
 
     option = "--accept-lost-days-before"
-    assert 1 == runner.invoke(app, ["export", "write", "invoices", option, f"{DAY}"], env=variables).exit_code
+    assert 1 == runner.invoke(app, [*command, option, f"{DAY}"], env=variables).exit_code
     accepted = runner.invoke(app, [*command, option, "2100-01-01"], env=variables)
     assert 0 == accepted.exit_code, accepted.stderr
     assert {"NEW0", "NEW1", "NEW2"} == {row["InvoiceNumber"] for row in read("invoices", settings)}
