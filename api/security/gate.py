@@ -197,16 +197,17 @@ class Gate:
             await self._app(scope, receive, send)
             return
 
-        path, security, status, has_begun = scope["path"], self._security, _FAILED, False
+        path, security = scope["path"], self._security
+        status: int | None = None
         is_page = not path.startswith(_ROUTES) and (
             path in _TO_THE_CONSOLE or path.startswith(_CONSOLE) or (path in PUBLIC_PATHS and scope["method"] in _READS)
         )
         more_headers = _PAGE_HEADERS if is_page else _RESPONSE_HEADERS
 
         def send_safely(message: Message) -> Awaitable[None]:
-            nonlocal status, has_begun
+            nonlocal status
             if message["type"] == "http.response.start":
-                status, has_begun = message["status"], True
+                status = message["status"]
                 message["headers"] = message["headers"] + more_headers
             return send(message)
 
@@ -227,10 +228,9 @@ class Gate:
         try:
             await self._app(scope, receive, send_safely)
         except asyncio.CancelledError:
-            if not has_begun:
-                status = _STOPPED  # The server sends the problem ``stopping``.
+            status = status or _STOPPED  # If no response has begun, the server sends the problem ``stopping``.
             raise
         finally:
             if usage is not None:
                 usage.leave_place()
-            security.audit.note(caller, scope, status)
+            security.audit.note(caller, scope, status or _FAILED)
